@@ -24,82 +24,143 @@ class _Described(BaseModel):
 
 
 class BaseDescription(_Described):
-    """The place of the robot."""
+    """Where the robot stands.
 
-    body: str  # its outermost body
-    position: Point = (0.0, 0.0, 0.0)  # of the origin of that body's file in the scene; the table top is z = 0 [m]
-    quaternion: Quaternion = _NO_TURN  # w x y z
+    Attributes:
+        body: Its outermost body.
+        position: Where that body's file has its origin in the scene; the table top is z = 0 [m].
+        quaternion: How it is turned, w x y z.
+    """
+
+    body: str
+    position: Point = (0.0, 0.0, 0.0)
+    quaternion: Quaternion = _NO_TURN
 
 
 class ArmDescription(_Described):
-    """The arm."""
+    """The arm.
 
-    joints: Annotated[tuple[str, ...], Field(min_length=1)]  # base to wrist; the limits are those of the MJCF file
-    # position actuators in the order of joints; by default named like the joints
+    Attributes:
+        joints: Its joints, base to wrist; their limits are those of the MJCF file.
+        actuators: The position actuators of these joints, in the same order; by default they have the joints' names.
+        home: Joint positions at the start of an episode [rad].
+        velocity_limit: Highest speed of every joint [rad/s].
+    """
+
+    joints: Annotated[tuple[str, ...], Field(min_length=1)]
     actuators: tuple[str, ...] | None = None
-    home: tuple[float, ...]  # joint positions at the start of an episode [rad]
-    velocity_limit: Positive = 2.0  # of every joint [rad/s]
+    home: tuple[float, ...]
+    velocity_limit: Positive = 2.0
 
 
 class GripperDescription(_Described):
-    """A gripper with two fingers."""
+    """A gripper of two fingers.
 
-    joints: Annotated[tuple[str, ...], Field(min_length=1)]  # moving joints of the fingers
-    open: tuple[float, ...]  # their positions when open
-    bodies: tuple[str, str]  # the left finger, on the tool's +y side, and the right one
-    palm: str  # the body that carries both
+    Attributes:
+        joints: Joints of the fingers that move.
+        open: Their positions when it is open, in the same order.
+        bodies: The left finger, on the side of the tool's +y, and the right one.
+        palm: The body that carries both.
+        actuator: The actuator that moves them.
+        closed_control: The actuator's control when the fingers meet.
+        open_control: Its control when the gripper is open.
+        width: Distance between the fingertips when it is open [m].
+        right_finger_fixed: Whether only the left finger moves.
+    """
+
+    joints: Annotated[tuple[str, ...], Field(min_length=1)]
+    open: tuple[float, ...]
+    bodies: tuple[str, str]
+    palm: str
     actuator: str
-    closed_control: float  # when the fingers meet
-    open_control: float  # when open
-    width: Positive  # between the open fingertips [m]
-    right_finger_fixed: bool = False  # True: only the left finger moves
+    closed_control: float
+    open_control: float
+    width: Positive
+    right_finger_fixed: bool = False
 
 
 class MountDescription(_Described):
-    """A frame fixed to a body of the robot."""
+    """A frame fixed to a body of the robot.
+
+    Attributes:
+        body: The body.
+        position: Where the frame is in that body [m].
+        quaternion: How it is turned, w x y z.
+    """
 
     body: str
-    position: Point = (0.0, 0.0, 0.0)  # in the body's frame [m]
-    quaternion: Quaternion = _NO_TURN  # w x y z
+    position: Point = (0.0, 0.0, 0.0)
+    quaternion: Quaternion = _NO_TURN
 
 
 class CameraDescription(MountDescription):
-    """A camera on the robot; it looks along its own -z, and its +y is up."""
+    """A camera on the robot; it looks along its own -z, and its +y is up.
 
-    name: str  # policies see <name>_rgb
-    fovy_deg: Annotated[float, Field(gt=0, lt=180)] = 60.0  # vertical
+    Attributes:
+        name: Its name; policies see ``<name>_rgb``.
+        fovy_deg: Vertical field of view.
+    """
+
+    name: str
+    fovy_deg: Annotated[float, Field(gt=0, lt=180)] = 60.0
 
 
 class WorkspaceDescription(_Described):
-    """The box in which tasks put objects; see `isaaclab_arena.environments.robots.embodiment.Workspace`."""
+    """The box in which tasks put objects; see `isaaclab_arena.environments.robots.embodiment.Workspace`.
 
-    low: Point  # lowest corner: x, y, z [m]
-    high: Point  # highest corner: x, y, z [m]
-    reach: Positive | None = None  # largest distance from its base [m]; None: the farthest corner
-    tallest: Positive | None = None  # largest height of an object to grasp from above or push [m]; None: no limit
+    Attributes:
+        low: Lowest corner: x, y, z [m].
+        high: Highest corner: x, y, z [m].
+        reach: Largest distance from its base at which the robot can touch things [m]; by default to the farthest
+            corner.
+        tallest: Height of the tallest object that it can grasp from above or push [m]; no limit by default.
+    """
+
+    low: Point
+    high: Point
+    reach: Positive | None = None
+    tallest: Positive | None = None
 
 
 class RobotDescription(_Described):
-    """The content of a description file; docs/how_to/robots.md explains it with an example."""
+    """What a description file holds; docs/how_to/robots.md explains it with an example.
+
+    Attributes:
+        name: The robot's name.
+        mjcf: Path of the MJCF file, relative to the description.
+        base: Where it stands.
+        arm: Its arm.
+        gripper: Its gripper, if it has one.
+        tool: The tool centre point, between the tips of the open fingers; its z axis points out of the hand and the
+            fingers close along its y axis.
+        cameras: Cameras that the MJCF file does not hold.
+        workspace: Where it works.
+        hand_down: Orientation of the tool when it points down, w x y z.
+        rotation_weight: Weight of 1 rad against 1 m in inverse kinematics; small for fewer than six joints.
+        ik_damping: Damping of the inverse kinematics.
+        gravity_compensation: Whether its controller carries its own weight.
+    """
 
     name: Annotated[str, Field(min_length=1)]
-    mjcf: Annotated[str, Field(min_length=1)]  # path, relative to the description
+    mjcf: Annotated[str, Field(min_length=1)]
     base: BaseDescription
     arm: ArmDescription
     gripper: GripperDescription | None = None
-    # Tool centre point between the open fingertips. Its z axis points out of the hand, and the fingers close along its
-    # y axis.
     tool: MountDescription
-    cameras: tuple[CameraDescription, ...] = ()  # in addition to those of the MJCF file
+    cameras: tuple[CameraDescription, ...] = ()
     workspace: WorkspaceDescription
-    hand_down: Quaternion = (0.0, 1.0, 0.0, 0.0)  # tool orientation that points down, w x y z
-    rotation_weight: Positive | None = None  # 1 rad against 1 m in inverse kinematics; small for under six joints
-    ik_damping: Positive = 0.03  # of inverse kinematics
-    gravity_compensation: bool = False  # True: the controller carries the robot's weight
+    hand_down: Quaternion = (0.0, 1.0, 0.0, 0.0)
+    rotation_weight: Positive | None = None
+    ik_damping: Positive = 0.03
+    gravity_compensation: bool = False
 
 
 def read_description(path: Path) -> RobotDescription:
-    """Return the content of a description file; ConfigError with every problem and its key."""
+    """Return what a description file holds.
+
+    Raises:
+        ConfigError: With every problem of the file, each with its key.
+    """
     return _validated(RobotDescription, expanded(read_document(path)), str(path))
 
 
