@@ -42,11 +42,11 @@ from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.workers.worker_process import stop_kept_workers
 
-# The types of what `evaluate` takes: policies, and options by name.
+# The types of the arguments of `evaluate`: policies, and options by name.
 
 
 class ActsOnObservations(Protocol):
-    """An object with the methods of Isaac Lab Arena's policies, whatever its class; ``reset(env_ids)`` may be there."""
+    """An object of any class with the methods of Isaac Lab Arena's policies; ``reset(env_ids)`` is optional."""
 
     def get_action(self, env: Environment, observation: Observation) -> Any:
         """Return the action of every env slot. Shape: (num_envs, action_dim)."""
@@ -105,7 +105,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 class JobFileKeywords(RunKeywords, total=False):
-    """Options of a run of a job file: those of `RunKeywords`, and what its jobs get where they do not say."""
+    """Options of a run of a job file: those of `RunKeywords`, and defaults for its jobs."""
 
     num_episodes: int | None
     num_envs: int | None
@@ -114,11 +114,9 @@ class JobFileKeywords(RunKeywords, total=False):
 
 
 class JobKeywords(RunKeywords, total=False):
-    """Options of a run of one job: those of `RunKeywords`, and those of the included environments.
+    """Options of a run of one job: those of `RunKeywords`, and those of the included environments."""
 
-    Environments of other packages have options of their own, which go into ``environment_args``.
-    """
-
+    # Environments of other packages have options of their own, which go into ``environment_args``.
     conditions: "str | PathLike[str]"
     backend: Literal["auto", "mujoco", "warp"]
     viewport_width: int
@@ -146,16 +144,8 @@ OPTION_NAMES = frozenset(field.name for field in fields(RunOptions))
 
 
 def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_guest: bool) -> _Options:
-    """Return the options of a run, checked as the command line checks them.
-
-    Args:
-        options_class: What they are.
-        given: Options by name. Paths may be path objects, ``resume=True`` means the run in ``output_dir``.
-        is_guest: Whether the run is to take place in this process, which must not be ended by a time limit.
-
-    Raises:
-        ConfigError: With every option that is unknown, of a wrong type or contradicts another one.
-    """
+    """Check options by name like the command line; ConfigError lists the unknown, ill-typed and contradictory ones."""
+    # Values may be path objects, and ``resume=True`` means the run in ``output_dir``.
     known = {field.name for field in fields(options_class)}
     unknown = [f"--{name}" for name in given if name not in known]
     refuse_unknown(unknown, options_class)
@@ -164,6 +154,7 @@ def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_g
         plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
     if plain.get("resume") == "":
         raise ConfigError(Problem("does not say which run; name its directory, here or as output_dir", key="--resume"))
+    # A guest runs in the caller's process, which no time limit may end.
     wanted = {**(_WITHOUT_WATCHDOG if is_guest else {}), **plain}
     try:
         options = read_options(options_class, wanted, owner="evaluate")
@@ -176,11 +167,7 @@ def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_g
 
 
 def as_arguments(options: RunOptions) -> list[str]:
-    """Return the command line that gives these options.
-
-    Args:
-        options: The options of a run.
-    """
+    """Return the command line that gives these options."""
     arguments: list[str] = []
     for field in fields(options):
         value = getattr(options, field.name)
@@ -195,23 +182,18 @@ def as_arguments(options: RunOptions) -> list[str]:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a path object as text, and anything else as it is."""
+    """Return a path object as text, and any other value unchanged."""
     return fspath(value) if isinstance(value, PathLike) else value
 
 
-# What is asked of an evaluation from Python: the jobs of a file, or one policy in one environment.
+# The request for an evaluation from Python: the jobs of a file, or one policy in one environment.
 
 _OF_THE_JOB = ("name", "variations", "language_instruction", "conditions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFileAsked:
-    """The jobs of a file.
-
-    Attributes:
-        path: The file.
-        given: Options of the run by name.
-    """
+    """The jobs of a file, with the options of the run by name (``given``)."""
 
     path: str
     given: Mapping[str, Any]
@@ -221,45 +203,35 @@ class JobFileAsked:
         return run_options(EvalOptions, {**self.given, "eval_jobs_config": self.path}, is_guest=is_guest)
 
     def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
-        """Return what is asked for, checked; see `jobs_request`."""
+        """Return the checked request; see `jobs_request`."""
         del world_size
         if not isinstance(options, EvalOptions):
             raise TypeError("options of a job file are those that `options` has returned")
         return jobs_request(options, (), as_arguments(options), import_s=None, may_import=not options.no_import)
 
     def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
-        """Return the command line of the evaluation runner that asks for the same."""
+        """Return the command line of the evaluation runner that requests the same."""
         del directory
         return as_arguments(options)
 
     @property
     def policy(self) -> None:
-        """No object of this process takes part."""
+        """None: no object of this process takes part."""
         return
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneJobAsked:
-    """One policy in one environment.
+    """One policy in one environment."""
 
-    Attributes:
-        block: What a job file would say of it.
-        given: Options of the run by name.
-        policy: An object that is lent, None for a policy that is built.
-        policy_class: Its class where no other process could import it, or stands for the object.
-    """
-
-    block: Mapping[str, Any]
-    given: Mapping[str, Any]
-    policy: Any = None
+    block: Mapping[str, Any]  # the job as a job file would describe it
+    given: Mapping[str, Any]  # options of the run by name
+    policy: Any = None  # an object that the caller lends, None for a policy that is built
+    # The policy's class if no other process could import it, or the class that represents the lent object.
     policy_class: type[PolicyBase] | None = None
 
     def options(self, *, is_guest: bool) -> RunOptions:
-        """Return the options of the run; see `run_options`.
-
-        Raises:
-            ConfigError: With what an object that is lent cannot do.
-        """
+        """Return the options of the run (see `run_options`); ConfigError if a lent object cannot serve them."""
         options = run_options(RunOptions, self.given, is_guest=is_guest)
         if self.policy is not None and options.pipeline > 1 and not isinstance(self.policy, SharesNetwork):
             message = "needs a policy of its own for each group, and one object was given; name a class instead"
@@ -267,7 +239,7 @@ class OneJobAsked:
         return options
 
     def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
-        """Return what is asked for, checked; see `resolved_block`."""
+        """Return the checked request; see `resolved_block`."""
         if options.resume is not None and self.policy_class is not None and not _is_known(self.policy_class):
             message = (
                 "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
@@ -281,15 +253,7 @@ class OneJobAsked:
         return job_request(options, jobs_file, jobs)
 
     def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
-        """Return the command line of the evaluation runner that asks for the same.
-
-        Args:
-            options: The options of the run.
-            directory: Where the job file is written that it names.
-
-        Raises:
-            ConfigError: If the policy lives in this process alone.
-        """
+        """Write the job file, and return the runner's command line; ConfigError if only this process has the policy."""
         if self.policy_class is not None:
             message = (
                 f"'{self.block['policy_type']}' lives in this process alone and cannot be sent to others; name a class "
@@ -305,16 +269,7 @@ Asked: TypeAlias = JobFileAsked | OneJobAsked
 
 
 def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, num_ranks: int | None) -> Asked:
-    """Return what the arguments of `evaluate` ask for.
-
-    Args:
-        jobs: The job file, None for one policy in one environment.
-        given: Options of the run and, without a job file, of the job.
-        num_ranks: See `evaluate`.
-
-    Raises:
-        ConfigError: If both are given, or neither, or the number is none.
-    """
+    """Return the request of `evaluate`'s arguments; ConfigError unless it is a job file or environment and policy."""
     given = {name: value if name == "policy" else expanded(value) for name, value in given.items()}
     missing = [name for name in ("environment", "policy") if given.get(name) is None]
     if num_ranks is not None and num_ranks < 1:
@@ -357,7 +312,7 @@ def _one_job(
 
 
 def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | None, Any]:
-    """Return what a policy is called, its class where other processes cannot find it by that, and the object."""
+    """Return a policy's name, its class if other processes cannot import it by name, and the lent object."""
     if isinstance(policy, str):
         return policy, None, None
     if not isinstance(policy, type):
@@ -377,29 +332,22 @@ def _is_known(policy_class: type[PolicyBase]) -> bool:
     return not policy_class.traits.is_lent or "unknown" not in policy_class.content_sources({}).stated.values()
 
 
-# The ranks of an evaluation that is called from Python: this process alone, a process group, or processes started.
+# The ranks of an evaluation called from Python: this process alone, a process group, or started processes.
 
 _MOST_TOLD = 4_000
 
 
 def group_size() -> int | None:
-    """Return the number of ranks of this process's group, None where there is none."""
+    """Return the number of ranks of this process's group, None if there is no group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
 
 
 @contextmanager
 def ranks_here(*, device: str | None, alone: bool) -> Iterator[Ranks]:
-    """Yield the ranks of the process group that exists, or this process alone, for the length of a ``with`` block.
-
-    Args:
-        device: Where to simulate, None for the rank's own choice.
-        alone: Whether the others of a group take no part.
-
-    Raises:
-        ConfigError: If the process group does not match the launcher's environment variables.
-    """
+    """Yield the ranks of the open process group, or this process alone (`alone`); ConfigError on a mismatch."""
     size = group_size()
     if alone or size is None or size == 1:
+        # ``device`` is None for the rank's own choice. A process that already uses a GPU simulates there.
         if device is None and torch.cuda.is_initialized():
             device = f"cuda:{torch.cuda.current_device()}"
         yield ranks_of_one(DistributedContext.from_environment({}, device=device))
@@ -428,6 +376,7 @@ def run_on_ranks(
     if is_a_rank() or group_size() is not None:
         message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
         raise ConfigError(Problem(message, key="num_ranks"))
+    # Each rank gets a GPU, if this machine has any and the options allow it.
     on_gpus = options.device != "cpu" and selectable_gpu_count() > 0
     launch = ["--gpu_ids", *map(str, range(num_ranks))] if on_gpus else ["--nproc_per_node", str(num_ranks)]
     if options.gpu_ids is not None or options.nproc_per_node is not None:
@@ -450,7 +399,7 @@ def run_on_ranks(
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for a process, which gets a Ctrl-C too; it comes out once the process has written what it had."""
+    """Wait for a process. Forward Ctrl-C to it, and raise KeyboardInterrupt after it has written its results."""
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -465,7 +414,7 @@ def _reason(told: str) -> str:
     return "\n".join(lines[first:]).removeprefix("error: ")[-_MOST_TOLD:]
 
 
-# Evaluate policies from Python, as the command line does and in the middle of somebody else's program.
+# Evaluate policies from Python, like the command line, in the middle of another program.
 
 
 @overload
@@ -510,7 +459,7 @@ def evaluate(
 ) -> Results:
     """Evaluate the jobs of a file, or one policy in one environment, and return the results.
 
-    The tables are those of the command line, byte for byte. What the process shares is left as it was: random numbers,
+    The tables are those of the command line, byte for byte. Process-wide state stays unchanged: random numbers,
     threads, logging, the working directory. All ranks of an open process group must call this; they share the episodes
     and get equal results.
 
@@ -526,18 +475,18 @@ def evaluate(
         The results. A job that failed, because of its policy for instance, is in the table.
 
     Raises:
-        ConfigError: For a mistake in what is asked for, with the command line's text.
-        ArenaError: If the run could not begin or go on: a full disk, ranks that do not find each other.
+        ConfigError: For a wrong argument, with the command line's text.
+        ArenaError: If the run could not begin or continue: a full disk, ranks that do not find each other.
         KeyboardInterrupt: After Ctrl-C, once the control step is done and the tables are written.
     """
-    # What an interpreter has imported may have been edited since.
+    # Modules that a kept interpreter has imported may have been edited since.
     stop_kept_workers()
     asked = asked_for(jobs, {**options, "output_dir": output_dir}, num_ranks=num_ranks)
     if num_ranks is not None and num_ranks > 1:
         return _on_ranks(asked, num_ranks, shows_progress=show_progress)
     results, signal_number = _here(asked, alone=num_ranks == 1, shows_progress=show_progress)
     if signal_number is not None:
-        # Everything is as it was, so it does what it would have done without us.
+        # Process-wide state is restored, so the signal has its usual effect in the caller's program.
         signal.raise_signal(signal_number)
     return results
 
@@ -548,7 +497,7 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
     path = _place(options, owned)
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_job_") as directory, left_alone():
         arguments = asked.arguments_for_ranks(options, Path(directory))
-        # Mistakes are found here, where their exception is of use.
+        # Find mistakes here, where their exception reaches the caller.
         asked.request(options, world_size=num_ranks)
         if options.output_dir is None and options.resume is None:
             arguments += ["--output_dir", str(path)]
@@ -576,20 +525,20 @@ def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, 
         path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))
         _check_visible(path)
         results = Results(merge_results(path), path, owned=owned)
-        # A temporary directory may go with rank 0's results as soon as nobody needs those.
+        # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
         ranks.gather("results", "read")
         return results, outcome.signal_number
 
 
 def _temporary_directory(asked: Asked) -> "tempfile.TemporaryDirectory[str] | None":
-    """Return a directory for a run of which nobody says where it is to be."""
+    """Return a temporary directory, None if the options name the run's directory."""
     if any(asked.given.get(name) is not None for name in ("output_dir", "output_base_dir", "resume")):
         return None
     return tempfile.TemporaryDirectory(prefix="isaaclab_arena_run_")
 
 
 def _place(options: RunOptions, owned: "tempfile.TemporaryDirectory[str] | None") -> Path:
-    """Return where ranks that are processes of their own shall write."""
+    """Return the output directory for ranks in processes of their own."""
     if owned is not None:
         return Path(owned.name)
     named = options.output_dir or options.resume

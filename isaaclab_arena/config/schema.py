@@ -26,9 +26,9 @@ RESERVED_NAMES = frozenset(
 )
 """What an output directory holds beside the directories of its jobs."""
 
-# Scripts and emoji need them, though nothing of them is seen: two joiners, and what chooses between two pictures.
+# Scripts and emoji need these invisible characters: two joiners, and the variation selectors.
 _NEEDED = frozenset("\u200c\u200d") | frozenset(map(chr, range(0xFE00, 0xFE10)))
-# What is drawn as nothing, or as a blank, though it counts as a letter, a mark or a symbol.
+# Rendered as nothing or as a blank, though Unicode counts them as letters, marks or symbols.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 _PAIRS = (
     "\u0410A \u0412B \u0415E \u041aK \u041cM \u041dH \u041eO \u0420P \u0421C \u0422T \u0425X \u0423Y \u0406I \u0405S"
@@ -44,11 +44,7 @@ _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u20
 
 
 def name_problem(name: str) -> str | None:
-    """Return why a name is not one safe path component, None where it is.
-
-    Args:
-        name: A job's name.
-    """
+    """Return the reason why a job's name is not one safe path component, None if it is."""
     shown = ascii(name if len(name) <= 40 else name[:37] + "...")
     checks = (
         (not name, "is empty"),
@@ -69,18 +65,18 @@ def name_problem(name: str) -> str | None:
 
 
 def folded(name: str) -> str:
-    """Return what two names share that a file system may take for one: case and Unicode composition are dropped."""
+    """Return a key that is equal for names that a file system may not distinguish (case, composition)."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def appearance(name: str) -> str:
-    """Return what two names share that a reader may take for one: what is not seen is dropped, look-alikes are one."""
+    """Return a key that is equal for names that look alike: invisible characters dropped, look-alikes unified."""
     seen = "".join(character for character in name if character not in _NEEDED and not _is_invisible(character))
     return folded(unicodedata.normalize("NFKC", seen).translate(_LOOKS_LATIN))
 
 
 def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return each name that an earlier one occupies, on a disk or to the eye, with that earlier name, in order."""
+    """Return each name that clashes with an earlier one, on disk or to the eye, with that name, in order."""
     taken: dict[str, str] = {}
     exact: set[str] = set()
     found = []
@@ -102,37 +98,28 @@ def _num_bytes(name: str) -> int:
     return len(name.encode("utf-8", errors="surrogatepass"))
 
 
-# Define what a job file asks of its jobs, and when they may stop because the answer is in.
+# Define a job file's questions about its jobs, and when jobs may stop because the answer is known.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A comparison of two jobs, or a bar that one job has to reach. Its jobs stop as soon as all theirs are answered.
+    """A comparison of two jobs, or a bar for one. Jobs stop once all their questions are answered."""
 
-    Attributes:
-        name: Unique among the questions of a file.
-        jobs: The new job and the old one that it is compared with, or the one job that has to reach the bar.
-        max_episodes: How many episodes of each job it looks at, at most.
-        alpha: The chance of a wrong answer that it may have, if it is the only question of the file.
-        margin: By how much of a success rate the new job may be worse, 0 to 1; None to ask which one is better.
-        at_least: The success rate that the job has to reach, 0 to 1; None in a comparison.
-    """
-
-    name: str
+    name: str  # unique among the questions of a file
+    # The new job and the old one to compare it with, or the one job that must reach the bar.
     jobs: tuple[str, ...]
-    max_episodes: int
+    max_episodes: int  # episodes of each job that it considers, at most
+    # The probability of a wrong answer, if it is the only question of the file.
     alpha: float = 0.05
+    # The decrease of the success rate that the new job may have, 0 to 1; None asks which job is better.
     margin: float | None = None
-    at_least: float | None = None
+    at_least: float | None = None  # the success rate that the job must reach, 0 to 1; None in a comparison
 
 
 def compared_groups(questions: tuple[Question, ...]) -> tuple[frozenset[str], ...]:
-    """Return the sets of jobs that comparisons connect, in order of the first comparison of each.
-
-    Args:
-        questions: Comparisons and bars; a bar connects nothing.
-    """
+    """Return the sets of jobs that comparisons connect, in order of each set's first comparison."""
     groups: list[frozenset[str]] = []
+    # A bar has one job and connects nothing. A comparison merges all groups that it touches.
     for question in questions:
         if len(question.jobs) > 1:
             joined = frozenset(question.jobs)
@@ -147,7 +134,7 @@ def compared_groups(questions: tuple[Question, ...]) -> tuple[frozenset[str], ..
     return tuple(sorted(groups, key=lambda group: min(map(names.index, group))))
 
 
-# The key ``latency`` of a job: how late the answers to a policy's queries are, and what the robot does meanwhile.
+# The key ``latency`` of a job: the delay of answers to a policy's queries, and the robot's behaviour until then.
 
 MAX_STEPS = 10_000
 MAX_MS = 600_000.0
@@ -158,16 +145,12 @@ _SOURCES = ("steps", "ms", "file", MEASURED)
 
 
 class Meanwhile(StrEnum):
-    """What happens between a query and its answer.
+    """The robot's behaviour between a query and its answer."""
 
-    ``WAIT``: the world stands still. ``HOLD``: the robot holds still. ``CHUNK``: it goes on with the chunk that it has,
-    and what is late of the next one is dropped. ``RTC``: so too, and the next chunk goes on from the actions that are
-    played meanwhile (real-time chunking).
-    """
-
-    WAIT = "wait"
-    HOLD = "hold"
-    CHUNK = "chunk"
+    WAIT = "wait"  # the world stands still
+    HOLD = "hold"  # the robot holds still
+    CHUNK = "chunk"  # it plays the chunk it has; actions of the next chunk that are late are dropped
+    # As with chunk, and the next chunk continues from the actions played meanwhile (real-time chunking).
     RTC = "rtc"
 
 
@@ -192,15 +175,11 @@ class LatencyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Delays:
-    """How many control steps answers are late, as a job has it once its control steps have a length.
+    """The delay of answers in control steps, once the job's control steps have a length."""
 
-    Attributes:
-        steps: Numbers of control steps, ascending, each with its weight: how often it was measured, or 1.
-        control_dt: Time between two control steps [s]; None where steps were given.
-    """
-
+    # Numbers of control steps, ascending, each with its weight: its measured frequency, or 1.
     steps: tuple[tuple[int, int], ...]
-    control_dt: float | None = None
+    control_dt: float | None = None  # time between two control steps [s]; None if the job gives steps
 
     @property
     def longest(self) -> int:
@@ -208,11 +187,7 @@ class Delays:
         return self.steps[-1][0]
 
     def draw(self, generator: np.random.Generator) -> int:
-        """Return how many control steps one answer is late.
-
-        Args:
-            generator: The episode's own stream.
-        """
+        """Draw the delay of one answer [control steps] from the episode's own random stream."""
         place = int(generator.integers(sum(weight for _, weight in self.steps)))
         for number, weight in self.steps:
             place -= weight
@@ -228,12 +203,7 @@ class Delays:
 
 
 def read_latency(value: Any, *, label: str) -> tuple[LatencyConfig | None, list[Problem]]:
-    """Return what a job says of latency, None where it says nothing, and what is wrong with it.
-
-    Args:
-        value: What stands under ``latency``.
-        label: How messages call the job.
-    """
+    """Return the latency of a job, None if it gives none, and the problems of its value."""
     if value is None:
         return None, []
     try:
@@ -317,7 +287,7 @@ WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite", "policy_server"}
 
 
 class JobStatus(StrEnum):
-    """Where a job stands. Only pending jobs are run."""
+    """The state of a job. Only pending jobs are run."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -326,7 +296,7 @@ class JobStatus(StrEnum):
 
 
 class TrackerName(StrEnum):
-    """The services that a running evaluation can be followed in."""
+    """The services that track a running evaluation."""
 
     WANDB = "wandb"
     TENSORBOARD = "tensorboard"
@@ -335,21 +305,15 @@ class TrackerName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteMember:
-    """What a job is in a suite.
+    """The part of a job in a suite."""
 
-    Attributes:
-        name: The entry of the job file, after its sweep, that all jobs of the suite come from.
-        suite: Registered name of the suite.
-        task: The job's task in it.
-    """
-
-    name: str
-    suite: str
-    task: str
+    name: str  # the job file's entry, after its sweep, that all jobs of the suite come from
+    suite: str  # registered name of the suite
+    task: str  # the job's task in the suite
 
 
 class ServerScope(StrEnum):
-    """Which ranks share a policy server."""
+    """The ranks that share a policy server: those of a node, or all of the run."""
 
     NODE = "node"
     RUN = "run"
@@ -437,43 +401,26 @@ class JobConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class JobsFile:
-    """A whole job file.
+    """A whole job file."""
 
-    Attributes:
-        path: Where it was read from.
-        jobs: Every job, in order, ``index`` counting from 0.
-        config_hash: Hash of the resolved jobs: the same for two files that ask for the same thing.
-        questions: What the file asks of its jobs, which stop as soon as it is answered.
-        tracking: Where its results are logged while it runs; no part of the hash.
-        problems: What is wrong with it, if it was read ``partly``; nothing of such a file may run.
-    """
-
-    path: str
-    jobs: tuple[JobConfig, ...]
-    config_hash: str
-    questions: tuple[Question, ...] = ()
-    tracking: tuple[TrackerName, ...] = ()
+    path: str  # the file it was read from
+    jobs: tuple[JobConfig, ...]  # in order, with ``index`` counting from 0
+    config_hash: str  # hash of the resolved jobs: equal for two files that ask for the same
+    questions: tuple[Question, ...] = ()  # the jobs stop as soon as these are answered
+    tracking: tuple[TrackerName, ...] = ()  # trackers that log results during the run; not part of the hash
+    # Problems of a file that was read ``partly``. No job of such a file may run.
     problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobDefaults:
-    """What the command line gives to jobs that do not say it themselves.
+    """Values from the command line for jobs that do not set them."""
 
-    Attributes:
-        num_steps: Control steps of a job that gives neither steps nor episodes.
-        num_episodes: Episodes of a job that gives neither steps nor episodes; excludes ``num_steps``.
-        num_envs: Env slots of a job that does not say.
-        seed: Seed of a job that does not say.
-        placement_seed: Seed of the initial conditions of a job that does not say.
-        enable_cameras: Whether a job that does not say has cameras.
-        robustness: What ``robustness`` of a job that does not say is, None for nothing.
-    """
-
+    # The first two apply to a job that gives neither steps nor episodes; they exclude each other.
     num_steps: int | None = None
     num_episodes: int | None = None
     num_envs: int | None = None
     seed: int | None = None
-    placement_seed: int | None = None
+    placement_seed: int | None = None  # seed of the initial conditions
     enable_cameras: bool = False
-    robustness: Mapping[str, Any] | None = None
+    robustness: Mapping[str, Any] | None = None  # the job's ``robustness``, None for none

@@ -19,16 +19,11 @@ _REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 
 
 def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make torch give the same bits for the same operation on the same input and machine.
-
-    Operations that cannot do so raise an error from now on. Call it before the first operation on a GPU: cuBLAS reads
-    its environment variable only once.
-
-    Args:
-        environ: Environment variables; a suitable cuBLAS workspace is kept.
-    """
+    """Make torch return the same bits for the same operation on the same input and machine."""
+    # Call this before the first operation on a GPU: cuBLAS reads its environment variable only once.
     if environ.get(_CUBLAS_WORKSPACE) not in _REPEATABLE_WORKSPACES:
         environ[_CUBLAS_WORKSPACE] = _REPEATABLE_WORKSPACES[0]
+    # From here on, an operation without a deterministic implementation raises an error.
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
@@ -48,14 +43,11 @@ _NEGATIVE = re.compile(r"-\d+", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSelection:
-    """The GPUs of the ranks, one each.
+    """The GPUs of the ranks, one each."""
 
-    Attributes:
-        ids: Indices or UUIDs as in CUDA_VISIBLE_DEVICES, in the order of the ranks; empty for the CPU.
-        note: A note for the user if the choice differs from the request, otherwise None.
-    """
-
+    # Indices or UUIDs as in CUDA_VISIBLE_DEVICES, in rank order; empty for the CPU.
     ids: tuple[str, ...]
+    # A note for the user if the choice differs from the request.
     note: str | None = None
 
     @property
@@ -70,17 +62,7 @@ class GpuSelection:
 
 
 def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
-    """Return a command line in which ``--gpu-ids 0 1`` is one argument, ``--gpu_ids=0 1``; others are unchanged.
-
-    The option takes the next word, and after it only words that must be indices. So a following name of an environment
-    or a task is not taken.
-
-    Args:
-        arguments: What was typed after the program's name.
-
-    Raises:
-        ConfigError: If nothing follows the option.
-    """
+    """Join ``--gpu-ids 0 1`` into one argument ``--gpu_ids=0 1``; ConfigError if the option has no value."""
     joined: list[str] = []
     waiting = list(arguments)
     while waiting:
@@ -94,6 +76,8 @@ def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
             if not waiting or (waiting[0].startswith("-") and not _NEGATIVE.fullmatch(waiting[0])):
                 raise ConfigError(Problem("give indices such as 0 1, all or none", key=OPTION))
             words = [waiting.pop(0)]
+        # After the first word the option takes only words that must be indices. So it never takes the name of an
+        # environment or a task that follows.
         while waiting and _MORE_INDICES.fullmatch(words[0]) and _MORE_INDICES.fullmatch(waiting[0]):
             words.append(waiting.pop(0))
         # The value is in lower case, because a command line parser may take the word None for a missing option.
@@ -102,22 +86,13 @@ def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
 
 
 def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelection:
-    """Return the GPUs that a value of the option selects among the visible ones.
-
-    Args:
-        text: ``0 1``, ``0,1`` or ``[0, 1]``: indices among the visible GPUs; ``all`` of them; ``none`` or nothing for
-            the CPU.
-        mask: The value of CUDA_VISIBLE_DEVICES, None if it is not set. One that hides every GPU means the CPU, whatever
-            is asked for.
-        visible_gpus: How many GPUs this process sees with that mask.
-
-    Raises:
-        ConfigError: If the value is malformed, names a GPU twice, or one that does not exist.
-    """
+    """Select visible GPUs by ``0 1``, ``0,1``, ``[0, 1]``, ``all`` or ``none``; ConfigError if malformed or twice."""
+    # Indices count among the visible GPUs. An empty text means the CPU, like ``none``.
     indices = _parsed(text)
     if indices == ():
         return GpuSelection(ids=())
     visible = _visible_ids(mask, visible_gpus)
+    # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU, whatever the user requested.
     if not visible and mask is not None and _hides_everything(mask):
         return GpuSelection(ids=(), note=f"CUDA_VISIBLE_DEVICES is '{mask}', so there is one process, on the CPU")
     if indices is None:
@@ -130,7 +105,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
 
 
 def _parsed(text: str) -> tuple[int, ...] | None:
-    """Return the indices, an empty tuple for the CPU, None for all GPUs."""
+    """Parse the indices: an empty tuple for the CPU, None for all GPUs."""
     plain = text.strip().lower()
     if plain in {"", "none"}:
         return ()
@@ -178,14 +153,14 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_gpu_count() -> int:
-    """Return how many GPUs this process can use, without initialising any."""
+    """Return the number of GPUs that this process can use, without initialising any."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def selectable_gpu_count() -> int:
-    """Return how many GPUs this process sees, without starting CUDA, so that `narrow_gpus` can still choose.
+    """Return the number of GPUs this process sees, without starting CUDA, so that `narrow_gpus` can still choose.
 
-    The driver reads CUDA_VISIBLE_DEVICES once, when CUDA starts; torch counts through NVML as long as it can.
+    The driver reads CUDA_VISIBLE_DEVICES once, when CUDA starts. Torch counts through NVML as long as it can.
     """
     return torch.cuda.device_count()
 
@@ -196,17 +171,12 @@ def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def narrow_gpus(shown: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make only these GPUs visible to this process. Call it before anything starts CUDA.
-
-    Args:
-        shown: The value of CUDA_VISIBLE_DEVICES; empty for none.
-        environ: Environment variables.
-    """
+    """Make only these GPUs visible to this process (empty for none). Call it before CUDA starts."""
     environ.update(gpu_variables(shown))
 
 
 def gpu_variables(shown: str) -> dict[str, str]:
-    """Return the environment variables with which a process sees these GPUs only; see `narrow_gpus`."""
+    """Return the environment variables that limit a process to these GPUs; see `narrow_gpus`."""
     return {VISIBLE_DEVICES: shown}
 
 
@@ -225,38 +195,25 @@ _DEVICE_PATTERN = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?", re.ASCII)
 def check_device_exists(
     name: str, *, visible_gpus: int, option: str, environ: Mapping[str, str] = os.environ
 ) -> torch.device:
-    """Return the named device, if it exists; ``cuda`` means ``cuda:0``.
-
-    Args:
-        name: ``cpu``, ``cuda`` or ``cuda:<index>``.
-        visible_gpus: GPUs that this process can use.
-        option: The option in which the user named it, for the message.
-        environ: Environment variables, for the message.
-
-    Raises:
-        ConfigError: If the name is malformed, or the GPU does not exist; the message names the existing ones.
-    """
+    """Return the device ``cpu``, ``cuda`` (``cuda:0``) or ``cuda:<index>``; ConfigError if it does not exist."""
     index = _index_of(name, option=option)
     if name == _CPU:
         return torch.device(_CPU)
+    # The message names the option in which the user gave the device, and the devices that exist.
     if index >= visible_gpus:
         raise ConfigError(Problem(f"'{name}' does not exist; {_what_exists(visible_gpus, environ)}", key=option))
     return torch.device("cuda", index)
 
 
 def parse_count(variable: str, text: str) -> int:
-    """Return the value of an environment variable that counts from 0.
-
-    Raises:
-        ConfigError: If it is not a plain decimal number: signs, blanks and leading zeros are refused.
-    """
+    """Parse an environment variable that counts from 0; ConfigError on signs, blanks and leading zeros."""
     if re.fullmatch(r"0|[1-9][0-9]{0,8}", text, re.ASCII) is None:
         raise ConfigError(f"environment variable {variable}={text!r} is not a whole number from 0")
     return int(text)
 
 
 def _index_of(name: str, *, option: str) -> int:
-    """Return the index in a device's name, 0 if it has none."""
+    """Return the index in a device name, 0 if it has none."""
     match = _DEVICE_PATTERN.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise ConfigError(Problem(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option))
@@ -273,10 +230,9 @@ def _what_exists(visible_gpus: int, environ: Mapping[str, str]) -> str:
     return exists if mask is None else f"{exists} (CUDA_VISIBLE_DEVICES is {mask!r})"
 
 
-# Find the GPUs on which OpenGL can draw without a display, through EGL, and their CUDA indices.
-#
-# EGL counts devices in an order of its own, so MUJOCO_EGL_DEVICE_ID is in general no CUDA index. Names and numbers
-# are those of the extensions EGL_EXT_device_base, EGL_EXT_device_enumeration and EGL_NV_device_cuda.
+# Find the GPUs on which OpenGL can render without a display, through EGL, and their CUDA indices.
+# EGL numbers devices in its own order, so MUJOCO_EGL_DEVICE_ID is in general not a CUDA index. Names and numbers are
+# those of the extensions EGL_EXT_device_base, EGL_EXT_device_enumeration and EGL_NV_device_cuda.
 
 _EGL_DEVICE = "MUJOCO_EGL_DEVICE_ID"
 _CUDA_DEVICE = 0x323A
@@ -285,11 +241,7 @@ _LIBRARIES = ("libEGL.so.1", "libEGL.so")
 
 
 def describe_egl_devices() -> str:
-    """Return the number of EGL devices, and their CUDA indices if the driver tells them.
-
-    Raises:
-        OSError: If there is no EGL, or it cannot list devices.
-    """
+    """Describe the EGL devices and, if the driver reports them, their CUDA indices; OSError without a usable EGL."""
     devices = egl_cuda_indices()
     if not devices:
         return "loads, devices: none"
@@ -300,11 +252,7 @@ def describe_egl_devices() -> str:
 
 
 def egl_cuda_indices() -> list[int | None]:
-    """Return the CUDA index of each EGL device in this process, None if it has none.
-
-    Raises:
-        OSError: If there is no EGL, or it cannot list devices.
-    """
+    """Return the CUDA index of each EGL device, None if it has none; OSError if EGL cannot list devices."""
     return _cuda_indices(_load_egl())
 
 
@@ -313,26 +261,18 @@ def draw_on(
     environ: MutableMapping[str, str] = os.environ,
     egl_gpus: Callable[[], list[int | None]] = egl_cuda_indices,
 ) -> None:
-    """Let OpenGL draw on the rank's GPU, in this process and in processes that it starts.
-
-    MuJoCo takes the first GPU that answers unless MUJOCO_EGL_DEVICE_ID says otherwise, so all ranks would draw on one.
-    EGL counts GPUs in an order of its own; if it does not tell their CUDA indices, nothing is set. CUDA_VISIBLE_DEVICES
-    shows the same GPUs afterwards, in words that robosuite does not stumble over.
-
-    Args:
-        device: The rank's device; nothing is set for the CPU.
-        environ: Environment variables; a user's choice is kept.
-        egl_gpus: Returns the CUDA index of each of EGL's devices, in EGL's order.
-    """
+    """Make OpenGL render on the rank's GPU, in this process and its children; a CPU device changes nothing."""
     if device.type != "cuda":
         return
+    # MuJoCo takes the first GPU that answers unless MUJOCO_EGL_DEVICE_ID is set, so all ranks would render on one. A
+    # user's choice is kept. If EGL does not report CUDA indices, the variable stays unset.
     if _EGL_DEVICE not in environ:
         with suppress(OSError, ValueError):
             environ[_EGL_DEVICE] = str(egl_gpus().index(device.index or 0))
     visible, chosen = environ.get(VISIBLE_DEVICES), environ.get(_EGL_DEVICE)
     if visible and chosen and chosen not in visible:
-        # robosuite takes EGL's number for one of CUDA's, and cannot be imported unless it is named as visible, too.
-        # CUDA reads no further than -1.
+        # robosuite takes EGL's number for a CUDA index, and cannot be imported unless the number is named as visible.
+        # CUDA stops reading at -1, so the visible GPUs stay the same.
         environ[VISIBLE_DEVICES] = f"{visible},{_END_OF_VISIBLE},{chosen}"
 
 
@@ -377,28 +317,24 @@ def _function(egl: ctypes.CDLL, name: str, *argument_types: type):
     return ctypes.CFUNCTYPE(ctypes.c_uint, *argument_types)(address) if address else None
 
 
-# Choose what OpenGL draws with on a machine that may have no screen and no GPU, as the variable MUJOCO_GL says it.
+# Choose the OpenGL backend on a machine that may have no screen and no GPU: the value of MUJOCO_GL.
 
 VARIABLE = "MUJOCO_GL"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenglChoice:
-    """What OpenGL draws with.
+    """The OpenGL backend, as a value of MUJOCO_GL, and the reason for it."""
 
-    Attributes:
-        name: Value of MUJOCO_GL; None if nothing was found, and MuJoCo decides.
-        reason: Why, in a few words.
-        lacks_library: Whether the library that it needs is not installed, so that no MuJoCo can be imported.
-    """
-
+    # None if no backend was found; then MuJoCo decides.
     name: str | None
     reason: str
+    # True if the backend's shared library is not installed; then MuJoCo cannot be imported.
     lacks_library: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that say so."""
+        """The environment variables that select the backend, empty if none was found."""
         return {} if self.name is None else {VARIABLE: self.name}
 
 
@@ -409,15 +345,8 @@ def choose_opengl(
     egl_gpus: Callable[[], list[int | None]] = egl_cuda_indices,
     find_library: Callable[[str], str | None] = ctypes.util.find_library,
 ) -> OpenglChoice:
-    """Return what draws: what a user has chosen, else EGL on the rank's GPU, else OSMesa on the CPU.
-
-    Args:
-        device: The rank's device.
-        given: Variables that a job gives its workers.
-        environ: Those of this process.
-        egl_gpus: Returns the CUDA index of each of EGL's devices.
-        find_library: Returns the file of a shared library, None if it is not installed.
-    """
+    """Choose the OpenGL backend: the user's choice, else EGL on the rank's GPU, else OSMesa on the CPU."""
+    # The variables that a job gives its workers (``given``) take precedence over this process's.
     told = given.get(VARIABLE, environ.get(VARIABLE))
     if told is not None:
         lacks = told == "osmesa" and find_library("OSMesa") is None
@@ -437,12 +366,7 @@ def choose_opengl(
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceChoice:
-    """A device, and why it was chosen.
-
-    Attributes:
-        device: ``cpu``, or a GPU with its index.
-        reason: The reason, for the log.
-    """
+    """A device (``cpu``, or a GPU with its index), and the reason for the log."""
 
     device: torch.device
     reason: str
@@ -456,21 +380,9 @@ def choose_rank_device(
     visible_gpus: int,
     environ: Mapping[str, str] = os.environ,
 ) -> DeviceChoice:
-    """Choose the device of a rank: simulation, cameras and, unless it says otherwise, policy.
-
-    A process that is alone on its machine gets the requested device. Among several, even ``cuda`` with an index means
-    the rank's own GPU, as in Isaac Lab Arena, because otherwise all ranks would share one GPU.
-
-    Args:
-        requested: ``cpu``, ``cuda``, ``cuda:<index>``, or None for a GPU where there is one.
-        local_rank: The rank's number on its machine.
-        local_world_size: Number of ranks on its machine, None if unknown.
-        visible_gpus: GPUs that this process can use.
-        environ: Environment variables, for messages.
-
-    Raises:
-        ConfigError: If the GPU does not exist, or the ranks cannot share the GPUs evenly.
-    """
+    """Choose the device of a rank; ConfigError if the GPU does not exist or ranks cannot share GPUs evenly."""
+    # ``requested`` is None for a GPU if there is one. Among several ranks on a machine even ``cuda:<index>`` means the
+    # rank's own GPU, as in Isaac Lab Arena; otherwise all ranks would share one GPU.
     if requested is not None:
         device = check_device_exists(requested, visible_gpus=visible_gpus, option="--device", environ=environ)
         if device.type == "cpu" or local_world_size == 1:
@@ -487,23 +399,11 @@ def choose_rank_device(
 
 
 def gpu_of_rank(local_rank: int, *, local_world_size: int | None, visible_gpus: int) -> torch.device:
-    """Return the GPU of a rank, for simulation, cameras and policy.
-
-    It is ``cuda:<LOCAL_RANK>``. More ranks than GPUs share them evenly, in turn. If each rank sees only one GPU, it is
-    ``cuda:0``.
-
-    Args:
-        local_rank: The rank's number on its machine.
-        local_world_size: Number of ranks on its machine, None if unknown.
-        visible_gpus: GPUs that this process can use, at least one.
-
-    Raises:
-        ConfigError: If the ranks cannot share the GPUs evenly; the message names both numbers. All ranks of the machine
-            reach the same result if ``local_world_size`` is known.
-    """
+    """Return the GPU of a rank, ``cuda:<LOCAL_RANK>``; ConfigError if the ranks cannot share the GPUs evenly."""
     # If a scheduler shows each process one GPU, it is cuda:0 for every rank.
     if visible_gpus == 1:
         return torch.device("cuda", 0)
+    # All ranks of the machine reach the same result if ``local_world_size`` is known (not None).
     are_too_many = local_rank >= visible_gpus if local_world_size is None else local_world_size > visible_gpus
     if are_too_many and (local_world_size is None or local_world_size % visible_gpus):
         beyond = local_rank >= visible_gpus
@@ -513,6 +413,7 @@ def gpu_of_rank(local_rank: int, *, local_world_size: int | None, visible_gpus: 
             f"{many} but only {visible_gpus} GPUs are visible (cuda:0 to cuda:{visible_gpus - 1}){shared}; "
             f"start {visible_gpus} processes on this machine or a multiple of that, or use --device cpu"
         )
+    # More ranks than GPUs share them in turn.
     return torch.device("cuda", local_rank % visible_gpus)
 
 
@@ -527,25 +428,14 @@ def resolve_policy_device(
     environ: Mapping[str, str] = os.environ,
     visible_gpus: int | None = None,
 ) -> torch.device:
-    """Return the device of a policy's network; the first of these that is given decides.
-
-    1. ``LOCAL_RANK`` in the environment: the rank's GPU, see `gpu_of_rank`, and ``cpu`` where there is none or where
-       ``policy_device`` says so and no ``policy_device_id`` is given;
-    2. ``policy_device_id``: ``cuda:<id>``;
-    3. ``policy_device`` of the job or the command line;
-    4. ``yaml_policy_device``, the ``policy_device`` of the policy's own YAML;
-    5. a GPU where there is one, otherwise ``cpu``.
-
-    Args:
-        policy_device_id: Index of a GPU.
-        policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
-        yaml_policy_device: The same.
-        environ: Environment variables.
-        visible_gpus: GPUs that this process can use; counted where None.
-
-    Raises:
-        ConfigError: If the device does not exist; the message names the existing ones.
-    """
+    """Return the device of a policy's network; ConfigError if it does not exist."""
+    # The first of these that is set decides:
+    # 1. LOCAL_RANK: the rank's GPU, see `gpu_of_rank`. It is the CPU if there is no GPU, or if ``policy_device`` is
+    # ``cpu`` and ``policy_device_id`` is None.
+    # 2. ``policy_device_id``: ``cuda:<id>``.
+    # 3. ``policy_device`` of the job or the command line.
+    # 4. ``yaml_policy_device``: the ``policy_device`` of the policy's own YAML.
+    # 5. A GPU if there is one, otherwise the CPU.
     gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
     if "LOCAL_RANK" in environ:
         local_rank = parse_count("LOCAL_RANK", environ["LOCAL_RANK"])
@@ -567,23 +457,9 @@ def check_policy_device(
     environ: Mapping[str, str] = os.environ,
     visible_gpus: int | None = None,
 ) -> str | None:
-    """Refuse a GPU that a job or the command line names for a policy and that does not exist.
-
-    It is refused under a launcher too, where LOCAL_RANK decides the policy's GPU, so that a job file is right or wrong
-    on a machine for any number of ranks.
-
-    Args:
-        policy_device_id: Index of a GPU.
-        policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``; ignored if ``policy_device_id`` is given.
-        environ: Environment variables.
-        visible_gpus: GPUs that this process can use; counted where None.
-
-    Returns:
-        The named device, ``policy_device_id 1``, if a launcher gives some rank another one; otherwise None.
-
-    Raises:
-        ConfigError: If the device does not exist; the message names the existing ones.
-    """
+    """Refuse a missing policy GPU by ConfigError; return the named device if a launcher overrides it, else None."""
+    # The check also holds under a launcher, where LOCAL_RANK decides the policy's GPU. So a job file is right or wrong
+    # on a machine for any number of ranks. ``policy_device_id`` takes precedence over ``policy_device``.
     gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
     if policy_device_id is not None:
         named, words = _gpu_of_id(policy_device_id, gpus, environ), f"policy_device_id {policy_device_id}"
@@ -594,6 +470,7 @@ def check_policy_device(
             return None
     else:
         return None
+    # Only a launcher overrides a named device: on some rank LOCAL_RANK then gives another GPU.
     if "LOCAL_RANK" not in environ:
         return None
     own = resolve_policy_device(environ=environ, visible_gpus=gpus)
@@ -602,14 +479,8 @@ def check_policy_device(
 
 
 def cpu_holds_for_policy(device: str | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether ``--device`` puts policies without a named device on the CPU: ``cpu`` does, under a launcher.
-
-    There LOCAL_RANK would choose a GPU for the policy. A process without a launcher leaves the choice to the policy.
-
-    Args:
-        device: ``--device`` as the user gave it.
-        environ: Environment variables.
-    """
+    """True if ``--device cpu`` under a launcher puts policies without a named device on the CPU."""
+    # Under a launcher LOCAL_RANK would choose a GPU for the policy. Without one the policy chooses.
     return device == _CPU and "LOCAL_RANK" in environ
 
 

@@ -43,7 +43,7 @@ class DistributedError(ArenaError):
 
 
 class ClaimsLostError(DistributedError):
-    """What keeps the claims of all ranks is gone, so that no rank knows what is left to do."""
+    """The store of all ranks' claims is gone, so that no rank knows which work is left."""
 
 
 class PeerStoppedError(DistributedError):
@@ -51,22 +51,13 @@ class PeerStoppedError(DistributedError):
 
 
 class Ranks:
-    """All ranks of this run, as one of them sees them during start-up.
-
-    Args:
-        context: Who this process is.
-        backend: Backend of the process group, None for a single process.
-        store: Key-value store for messages between ranks.
-        timeout_s: How long to wait for another rank's message [s].
-        prefix: Prefix of every key.
-
-    A name is used once. Methods raise `ValueError` at the second use.
-    """
+    """All ranks of this run, seen from one of them during start-up. ValueError if a message name is used twice."""
 
     def __init__(
         self, context: DistributedContext, *, backend: str | None, store: Store, timeout_s: float, prefix: str = ""
     ) -> None:
         self.context = context
+        # ``backend`` is None for a single process; ``timeout_s`` limits the wait for another rank's message [s].
         self.backend = backend
         self._store = store
         self._timeout_s = timeout_s
@@ -74,61 +65,28 @@ class Ranks:
         self._said: set[str] = set()
 
     def within(self, name: str) -> "Ranks":
-        """Return the same ranks with fresh names, for something that they begin together.
-
-        Args:
-            name: Name of what they begin, the same on every rank and used once.
-        """
+        """Return the same ranks with fresh message names, for an activity `name` that all ranks begin together."""
         self._use_once(f"within/{name}")
         prefix = f"{self._prefix}{name}/"
         return Ranks(self.context, backend=self.backend, store=self._store, timeout_s=self._timeout_s, prefix=prefix)
 
     def share_from_rank_zero(self, name: str, value: str) -> str:
-        """Return rank 0's value, on every rank.
-
-        Args:
-            name: Name of the value, the same on every rank and used once.
-            value: Rank 0's value; the values of other ranks are ignored.
-
-        Raises:
-            PeerStoppedError: If another rank has given up.
-            DistributedError: If rank 0 does not send it in time.
-        """
+        """Return rank 0's value on every rank; PeerStoppedError or DistributedError if it does not arrive."""
         if self.context.is_rank_zero:
             self._say(f"shared/{name}", value)
             return value
         return self._hear(f"shared/{name}", rank=0, name=name)
 
     def agree(self, name: str, value: str) -> None:
-        """Check that every rank holds the same value; all ranks reach the same result.
-
-        Args:
-            name: Name of the value, the same on every rank and used once.
-            value: This rank's value, for example the hash of the job file it read.
-
-        Raises:
-            ConfigError: If they differ; the message names each rank's value.
-            PeerStoppedError: If another rank has given up.
-            DistributedError: If a rank does not answer in time.
-        """
+        """Check that every rank holds the same value; ConfigError on all ranks if one differs."""
         self.agree_on(name, {name: value})
 
     def agree_on(
         self, name: str, values: Mapping[str, str], *, way_out: str = "start all of them with the same input"
     ) -> None:
-        """Check that every rank holds the same values by name, in one message; all ranks reach the same result.
-
-        Args:
-            name: Name of the message, the same on every rank and used once.
-            values: This rank's values.
-            way_out: What the message of the error ends with.
-
-        Raises:
-            ConfigError: If any differs, or one rank lacks it; the message names the first, and each rank's value.
-            PeerStoppedError: If another rank has given up.
-            DistributedError: If a rank does not answer in time.
-        """
+        """Check that all ranks hold the same values, with one message; ConfigError names the first difference."""
         held = [json.loads(text) for text in self.gather(name, json.dumps(dict(values)))]
+        # A name that one rank lacks counts as the value "none". The message ends with ``way_out``, the remedy.
         for each in dict.fromkeys(key for own in held for key in own):
             told: dict[str, list[str]] = {}
             for rank, own in enumerate(held):
@@ -142,21 +100,21 @@ class Ranks:
                 raise ConfigError(f"the ranks do not agree on {each} ({listed}); {way_out}")
 
     def gather(self, name: str, value: str) -> list[str]:
-        """Return every rank's value, by rank; see `agree` for arguments and errors."""
+        """Return every rank's value, in rank order; errors as in `share_from_rank_zero`."""
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
 
     def announce(self, name: str) -> None:
-        """Let all ranks know that something has happened; see `is_announced`."""
+        """Tell all ranks that an event has happened; see `is_announced`."""
         self._say(f"announced/{name}", "")
 
     def is_announced(self, name: str) -> bool:
-        """Return whether a rank has announced it, without waiting."""
+        """True if a rank has announced it. Does not wait."""
         with network_failures(self.context, self._timeout_s):
             return self._store.check([f"{self._prefix}announced/{name}"])
 
     def share_long_from_rank_zero(self, name: str, value: str) -> str:
-        """Return rank 0's value, on every rank, however long it is; see `share_from_rank_zero`."""
+        """Return rank 0's value of any length on every rank; see `share_from_rank_zero`."""
         pieces = [value[start : start + _PIECE_LENGTH] for start in range(0, len(value), _PIECE_LENGTH)]
         count = int(self.share_from_rank_zero(f"length of {name}", str(len(pieces))))
         own = pieces if self.context.is_rank_zero else [""] * count
@@ -164,7 +122,7 @@ class Ranks:
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:
-        """On rank 0, let the others wait as long as the ``with`` block takes, without a time-out."""
+        """On rank 0, keep the others from timing out during the ``with`` block."""
         if not (self.context.is_rank_zero and self.context.is_distributed):
             yield
             return
@@ -196,7 +154,7 @@ class Ranks:
         except RuntimeError:
             _LOG.debug("the other ranks cannot be told, the store is gone", exc_info=True)
         else:
-            # Without torchrun, rank 0 holds the store, and the others must have read it before it is gone.
+            # Without torchrun, rank 0 holds the store. Leave the others time to read the message before it is gone.
             time.sleep(0.0 if self.context.launched_by_torchrun else _LINGER_S)
 
     def _use_once(self, key: str) -> None:
@@ -216,6 +174,8 @@ class Ranks:
         deadline, heard, told = started + self._timeout_s, b"", False
         with network_failures(self.context, self._timeout_s):
             while not self._store.check([key]):
+                # While it waits: stop if a rank gave up, extend the deadline with each beat of rank 0, and tell the
+                # user once.
                 if self._store.check(["stopped"]):
                     raise PeerStoppedError(f"stopped because of {self._store.get('stopped').decode()}")
                 beat = self._store.get("patience") if self._store.check(["patience"]) else b""
@@ -246,15 +206,7 @@ class Ranks:
 
 @contextmanager
 def network_failures(context: DistributedContext, timeout_s: float) -> Iterator[None]:
-    """Turn torch's network errors inside the ``with`` block into one message with a remedy.
-
-    Args:
-        context: Who this process is.
-        timeout_s: How long this rank waited for the others [s], for the message.
-
-    Raises:
-        DistributedError: If anything about the network fails.
-    """
+    """Turn torch's network errors inside the ``with`` block into a `DistributedError` with a remedy."""
     try:
         yield
     except RuntimeError as error:
@@ -271,7 +223,6 @@ def network_failures(context: DistributedContext, timeout_s: float) -> Iterator[
 
 
 # Try NCCL on all ranks at once, so that all agree on whether it works.
-#
 # NCCL may fail on one rank while another waits for ever or notices nothing. So each rank tries it in a thread and
 # writes the outcome into the store. NCCL is used only if all ranks report success.
 
@@ -284,21 +235,8 @@ _CPP_TRACE = "Exception raised from"
 
 
 def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> str | None:
-    """Use NCCL once on all ranks, and return the outcome, which is the same on every rank.
-
-    Args:
-        ranks: All of them.
-        speak: Opens the process group and uses it; may raise or never return. It runs in a thread, which is abandoned
-            if it does not return.
-        limit_s: How long it may take [s].
-
-    Returns:
-        None if it worked on all ranks; otherwise which rank failed, with NCCL's own last line, the same on all of them.
-
-    Raises:
-        DistributedError: If a rank does not report its outcome.
-        PeerStoppedError: If another rank has given up.
-    """
+    """Use NCCL once on all ranks; return None if it worked everywhere, else the failure, the same on all ranks."""
+    # ``speak`` opens the process group and uses it. It may raise or never return; the thread is then abandoned.
     trial = _Trial(speak)
     is_own, failure = _outcome(trial, ranks, limit_s)
     if failure is not None:
@@ -334,12 +272,13 @@ class _Trial(threading.Thread):
 
 
 def _outcome(trial: _Trial, ranks: Ranks, limit_s: float) -> tuple[bool, str | None]:
-    """Return whether this rank itself failed, and its failure, None for none."""
+    """Return a flag, True if the failure is this rank's own, and the failure, None if there is none."""
     deadline = time.monotonic() + limit_s
     has_heard = False
     while trial.is_alive():
         if time.monotonic() >= deadline:
             return not has_heard, "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
+        # After another rank's failure, wait a little: this rank's own failure may say more.
         if not has_heard and ranks.is_announced(_FAILED):
             has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
         trial.join(_TRIAL_LOOK_INTERVAL_S)
@@ -378,24 +317,11 @@ _NCCL_WAY_OUT = "a container's small /dev/shm is the usual cause (docker run --s
 def initialise(
     context: DistributedContext, *, timeout_s: float = 120.0, process_group: ProcessGroupChoice = "auto"
 ) -> Iterator[Ranks]:
-    """Select the rank's GPU and, with several ranks, join the process group for the length of a ``with`` block.
-
-    The GPU is selected before anything touches one. The group speaks NCCL and gloo where every rank has a GPU of
-    its own and NCCL works on all of them, gloo alone elsewhere. A group that exists already is used, and left as it is.
-
-    Args:
-        context: Who this process is, from its own environment variables.
-        timeout_s: How long to wait for the other ranks [s].
-        process_group: What the user asked for, the same on every rank.
-
-    Yields:
-        The ranks, for the exchange at start-up.
-
-    Raises:
-        DistributedError: If the ranks do not find each other in time, or NCCL was asked for and fails.
-        ConfigError: If a process group exists already and does not match ``context``, if the ranks were asked for
-            different backends, or for NCCL where it is impossible.
-    """
+    """Select the rank's GPU and, with several ranks, join the process group for a ``with`` block; yield the ranks."""
+    # Select the GPU before anything touches one. The group speaks NCCL and gloo if every rank has its own GPU and NCCL
+    # works on all of them, otherwise gloo alone.
+    # DistributedError: the ranks do not find each other in time, or NCCL was requested and fails. ConfigError: an
+    # existing group does not match ``context``, ranks request different backends, or NCCL is impossible here.
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     joined_here = context.is_distributed and not dist.is_initialized()
@@ -406,25 +332,18 @@ def initialise(
     except Exception as error:
         ranks.give_up(first_line(error))
         raise
+    # A group that existed before is left to its owner.
     if joined_here:
         _leave()
 
 
 def ranks_of_one(context: DistributedContext) -> Ranks:
-    """Return the ranks of a process that is alone, or that does something alone.
-
-    Args:
-        context: Rank 0 of 1.
-    """
+    """Return the ranks of a process that is alone or acts alone: rank 0 of 1."""
     return Ranks(context, backend=None, store=HashStore(), timeout_s=0.0)
 
 
 def choose_backend(gpus: Sequence[str]) -> tuple[str, str]:
-    """Return the backend for the process group, and why.
-
-    Args:
-        gpus: For each rank the unique name of its GPU, ``no GPU``, or ``no NCCL`` for a GPU that NCCL cannot serve.
-    """
+    """Return the process group's backend and the reason, from each rank's `gpu_name`."""
     if _NO_GPU in gpus:
         return "gloo", "not every rank has a GPU"
     if _NO_NCCL in gpus:
@@ -443,7 +362,7 @@ def _describe_sharing(gpus: Sequence[str]) -> str:
 
 
 def gpu_name(device: torch.device) -> str:
-    """Return the description of a rank's device for `choose_backend`: the GPU's unique name, or why there is none."""
+    """Return the unique name of a rank's GPU for `choose_backend`, or the reason why it has none."""
     if device.type != "cuda":
         return _NO_GPU
     return str(torch.cuda.get_device_properties(device).uuid) if dist.is_nccl_available() else _NO_NCCL
@@ -458,7 +377,7 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
     _await_host(context, timeout_s)
     timeout = timedelta(seconds=timeout_s)
     with network_failures(context, timeout_s):
-        # The prefix keeps a restart by torchrun from reading the addresses of the attempt before.
+        # The prefix keeps a restart by torchrun from reading the addresses of the previous attempt.
         begun = f"{time_joined}/attempt_{context.attempt}"
         store = PrefixStore(begun, _find_store(context, timeout, begun))
         ranks = Ranks(context, backend=None, store=store, timeout_s=timeout_s)
@@ -473,7 +392,7 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
 
 
 def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice) -> tuple[str, str]:
-    """Open a group on a backend that all ranks support, and return the backend and the reason for it."""
+    """Open a group on a backend that all ranks support, and return the backend and its reason."""
     backend, reason = choose_backend(ranks.gather("GPU", gpu_name(ranks.context.device)))
     ranks.agree("--process_group", wanted)
     if wanted == "nccl" and backend != _WITH_NCCL:
@@ -488,11 +407,7 @@ def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupCh
 
 
 def open_group(backend: str, context: DistributedContext, store: Store, timeout: timedelta) -> None:
-    """Open the process group and, over NCCL, send a first message; only this allocates NCCL's memory.
-
-    Raises:
-        RuntimeError: If the group cannot be opened.
-    """
+    """Open the process group; over NCCL, send a first message. RuntimeError if it cannot be opened."""
     has_nccl = backend == _WITH_NCCL
     if has_nccl:
         # CUDA's current device belongs to a thread, and another thread may have selected the GPU.
@@ -506,6 +421,7 @@ def open_group(backend: str, context: DistributedContext, store: Store, timeout:
         device_id=context.device if has_nccl else None,
     )
     if has_nccl:
+        # Only a first message allocates NCCL's memory, and shows whether NCCL works.
         word = torch.ones(1, device=context.device)
         dist.all_reduce(word)
         word.item()
@@ -514,12 +430,8 @@ def open_group(backend: str, context: DistributedContext, store: Store, timeout:
 def _with_nccl_if_it_works(
     ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice
 ) -> tuple[str, str]:
-    """Open the group over NCCL on all ranks or on none; return the backend to use and the reason.
-
-    Raises:
-        DistributedError: If NCCL fails and nothing else was asked for.
-    """
-    # This must be shorter than the group's own limit, after which torch would end the process.
+    """Open the group over NCCL on all ranks or on none; return the backend to use and the reason."""
+    # The limit is shorter than the group's own, after which torch would end the process.
     limit_s = min(_NCCL_TIMEOUT_S, timeout.total_seconds() / 2)
     failure = try_together(
         ranks,
@@ -542,11 +454,7 @@ def _with_nccl_if_it_works(
 
 
 def _drop_group() -> None:
-    """Leave a group that does not work, if there is one, without waiting for the other ranks.
-
-    Raises:
-        DistributedError: If NCCL does not return.
-    """
+    """Leave a broken group, if there is one, without waiting for other ranks; DistributedError if NCCL hangs."""
     # torch's public functions leave a group only together with the other ranks. They also name the next group by a
     # count, which must be equal on ranks that opened a group and on ranks that did not.
     if dist.is_initialized():
@@ -559,7 +467,7 @@ def _drop_group() -> None:
 
 
 def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> Store:
-    """Return the store through which ranks exchange messages, as soon as it exists; missing ranks are named."""
+    """Return the store through which ranks exchange messages, once it exists; DistributedError if it is not ours."""
     if context.launched_by_torchrun:
         return next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))[0]
     host, _, port = (context.master_address or "").rpartition(":")
@@ -574,11 +482,12 @@ def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> 
                 wait_for_workers=False,
                 multi_tenant=True,
             )
-            # The program before this one may end later on rank 0, which holds its store, than here.
+            # The previous program's store on rank 0 may outlive this rank's part of it. A second registration of the
+            # same rank shows that the store is the old one.
             if context.is_rank_zero or store.add(f"{begun}/has_rank_{context.rank}", 1) == 1:
                 return store
         except dist.DistError:
-            # It may end while it is asked.
+            # The old store may end during the request.
             if context.is_rank_zero or time.monotonic() + _LOOK_INTERVAL_S > deadline:
                 raise
         if time.monotonic() + _LOOK_INTERVAL_S > deadline:
@@ -590,13 +499,10 @@ def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> 
 
 
 def _await_host(context: DistributedContext, timeout_s: float) -> None:
-    """Wait until the name of rank 0's machine can be resolved; torch would try for ever.
-
-    Raises:
-        DistributedError: If it cannot be resolved in time. A cluster may publish names only once machines have started.
-    """
+    """Wait until rank 0's host name resolves; DistributedError after `timeout_s`, where torch would try for ever."""
     host = (context.master_address or "").rpartition(":")[0]
     deadline = time.monotonic() + timeout_s
+    # A cluster may publish names only once its machines have started.
     while True:
         try:
             socket.getaddrinfo(host, None)
@@ -629,7 +535,7 @@ def _ranks_of_existing_group(context: DistributedContext, timeout_s: float, pref
 
 
 def _leave() -> None:
-    # NCCL may wait for its peers here, which may be hours from done, or dead. The group is not needed any more.
+    # NCCL may wait here for peers that are hours from done, or dead. The group is not needed any more.
     _LEFT_GROUPS.append(dist.group.WORLD)
     leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
     leaving.start()

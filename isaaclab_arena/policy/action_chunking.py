@@ -25,57 +25,38 @@ OptionsT = TypeVar("OptionsT")
 
 
 class ActionSource(Protocol):
-    """What turns chunks of actions into one action per control step and env slot.
+    """Turns chunks of actions into one action per control step and env slot; idle env slots get zeros."""
 
-    Env slots are active from the start of an episode to its end. Env slots that are not need no chunk and get zeros.
-    """
-
+    # Env slots are active from the start of an episode to its end. An inactive env slot needs no chunk.
     @property
     def num_envs(self) -> int:
         """Number of env slots."""
         ...
 
     def needs_chunk(self) -> torch.Tensor:
-        """Return which env slots cannot go on without a chunk. Shape: (num_envs,), bool."""
+        """Mask the env slots that cannot continue without a chunk. Shape: (num_envs,), bool."""
         ...
 
     def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Return whose next observation is part of a query, of the next one or of a later one.
-
-        Args:
-            steps: Which observations a query shows: 0 is the one at that step, -15 the one 15 steps before it.
-
-        Returns:
-            Shape: (num_envs,), bool.
-        """
+        """Mask the env slots whose next observation belongs to the next or a later query. Shape: (num_envs,), bool."""
+        # ``steps`` lists a query's observations: 0 is the one at that step, -15 the one 15 steps before it.
         ...
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the source with new chunks in some env slots.
-
-        Args:
-            env_ids: Env slots. Shape: (n,), int64.
-            chunks: Their next actions. Shape: (n, chunk_length, action_dim).
-        """
+        """Return the source with new chunks, shape (n, chunk_length, action_dim), in env slots of shape (n,), int64."""
         ...
 
     def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
-        """Return the action of every env slot, and the source without it.
-
-        Args:
-            acting: Env slots whose action is played, None for all; the others keep theirs. Shape: (num_envs,), bool.
-
-        Returns:
-            Shape of the actions: (num_envs, action_dim).
-        """
+        """Return all env slots' actions (num_envs, action_dim), and the source without those that are played."""
+        # ``acting`` masks the env slots whose action is played, None for all; the others keep theirs.
         ...
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return what an env slot plays before it needs another chunk. Shape: (n, action_dim)."""
+        """Return the actions that an env slot plays before it needs another chunk. Shape: (n, action_dim)."""
         ...
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the source with nothing left of what env slots did before, and these env slots active."""
+        """Return the source with these env slots active and their earlier chunks dropped."""
         ...
 
     def rested(self, env_ids: torch.Tensor) -> Self:
@@ -85,17 +66,12 @@ class ActionSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ActionChunks:
-    """One chunk after the other: each env slot plays its own to the end, then needs the next.
+    """One chunk after the other: each env slot plays its own to the end, then needs the next."""
 
-    Attributes:
-        actions: What each env slot plays. Shape: (num_envs, chunk_length, action_dim).
-        next_step: Which action of it comes next; ``chunk_length`` where it is used up. Shape: (num_envs,), int64.
-        active: Which env slots play. Shape: (num_envs,), bool.
-    """
-
-    actions: torch.Tensor
+    actions: torch.Tensor  # shape (num_envs, chunk_length, action_dim)
+    # The index of the next action of the chunk; ``chunk_length`` if it is used up. Shape: (num_envs,), int64.
     next_step: torch.Tensor
-    active: torch.Tensor
+    active: torch.Tensor  # env slots that play; shape (num_envs,), bool
 
     @classmethod
     def empty(
@@ -107,7 +83,7 @@ class ActionChunks:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> Self:
-        """Return chunks of env slots in which nothing has begun."""
+        """Return chunks of env slots in which no episode has begun."""
         return cls(
             actions=torch.zeros((num_envs, chunk_length, action_dim), device=device, dtype=dtype),
             next_step=torch.full((num_envs,), chunk_length, dtype=torch.int64, device=device),
@@ -120,11 +96,11 @@ class ActionChunks:
         return self.actions.shape[0]
 
     def needs_chunk(self) -> torch.Tensor:
-        """Return which active env slots have used theirs up. Shape: (num_envs,), bool."""
+        """Mask the active env slots that have used up their chunk. Shape: (num_envs,), bool."""
         return self.active & (self.next_step >= self.actions.shape[1])
 
     def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Return which active env slots' next observation a query shows at one of some steps; see `ActionSource`."""
+        """Mask the active env slots whose next observation a query shows; see `ActionSource`."""
         length = self.actions.shape[1]
         # Queries follow each other by the length of a chunk, the next one when the rest of this chunk is played.
         shown = [(self.next_step - step) % length == 0 for step in steps]
@@ -147,6 +123,7 @@ class ActionChunks:
             env_ids: Env slots. Shape: (n,), int64.
             chunks: Their next actions. Shape of each: (length, action_dim).
         """
+        # A shorter chunk is aligned to the end of its env slot's row, so that all rows end together.
         old = self.actions.shape[1]
         length = max(old, *map(len, chunks))
         rows = torch.stack([pad(chunk, (0, 0, length - len(chunk), 0)) for chunk in chunks])
@@ -158,7 +135,7 @@ class ActionChunks:
         )
 
     def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
-        """Return the next action of every env slot, zeros where it has none, and the rest; see `ActionSource`."""
+        """Return the next action of every env slot, zeros if it has none, and the rest; see `ActionSource`."""
         has_one = self.active & (self.next_step < self.actions.shape[1])
         step = self.next_step.clamp(max=self.actions.shape[1] - 1)
         slots = torch.arange(self.num_envs, device=step.device)
@@ -167,7 +144,7 @@ class ActionChunks:
         return action, replace(self, next_step=self.next_step + is_played)
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return what is left of an env slot's chunk. Shape: (n, action_dim)."""
+        """Return the rest of an env slot's chunk. Shape: (n, action_dim)."""
         return self.actions[env_id, int(self.next_step[env_id]) :]
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
@@ -184,16 +161,11 @@ class ActionChunks:
 
 
 class ChunkPolicy(PolicyBase[OptionsT]):
-    """Plays a chunk of actions in each env slot, and asks for the next one when it is used up.
-
-    Each env slot has its own chunk, instruction and stream of seeds, which begin with its episode.
-
-    Args:
-        config: Options of the job.
-    """
+    """Plays a chunk of actions in each env slot, and asks for the next one when it is used up."""
 
     def __init__(self, config: OptionsT) -> None:
         super().__init__(config)
+        # Each env slot has its own chunk, instruction and stream of seeds, which begin with its episode.
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
         self._source: ActionSource | None = None
@@ -201,16 +173,16 @@ class ChunkPolicy(PolicyBase[OptionsT]):
     @property
     @abstractmethod
     def _num_played(self) -> int:
-        """Actions of a chunk that are played before the next one is asked for."""
+        """Actions of a chunk that are played before the next query."""
 
     def _shown_steps(self, env: Environment) -> Sequence[int]:
-        """Return which observations a query shows: 0 is the one at that step, -1 the one before it."""
+        """Return the observations that a query shows: 0 is the one at that step, -1 the one before it."""
         del env
         return (0,)
 
     @abstractmethod
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take up what some env slots show; see `AnswersChunks`."""
+        """Store the observations of some env slots; see `AnswersChunks`."""
 
     @abstractmethod
     def chunks(
@@ -219,7 +191,7 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         """Ask for the next chunks of some env slots; see `AnswersChunks`."""
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Store instructions and noise streams of the episodes that begin, and drop what their env slots had before."""
+        """Store instructions and noise streams of the episodes that begin, and drop their env slots' old chunks."""
         source = self._source_for(env, all_active=False)
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
@@ -227,13 +199,13 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         self._restart(source, _indices([start.env_id for start in starts]))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Stop asking for env slots that rest."""
+        """Stop queries for env slots that rest."""
         del env
         if self._source is not None:
             self._source = self._source.rested(_indices(env_ids))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what is left of the named env slots' chunks; with None also instructions and noise streams."""
+        """Drop the rest of the named env slots' chunks; with None also instructions and noise streams."""
         if env_ids is None:
             self._instructions, self._generators, self._source = {}, {}, None
         elif self._source is not None:
@@ -249,10 +221,11 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         return self.act_in_some(env, observation, range(env.num_envs))
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return actions as `get_action` does, and go on in the named env slots alone; see `ActsInSome`."""
+        """Return actions as `get_action` does, but advance only the named env slots; see `ActsInSome`."""
         source = self._source_for(env, all_active=True)
         acting = torch.zeros(env.num_envs, dtype=torch.bool)
         acting[list(env_ids)] = True
+        # First store the observations that a later query needs, then ask for the chunks that are used up.
         self.look(env, observation, _numbers(source.looked_at_next(self._shown_steps(env)) & acting))
         used_up = _numbers(source.needs_chunk() & acting)
         if used_up:
@@ -268,7 +241,7 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         return source.refilled(_indices(env_ids), chunks)
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return what is left of an env slot's chunk; see `PlaysChunks`."""
+        """Return the rest of an env slot's chunk; see `PlaysChunks`."""
         if self._source is None:
             raise PolicyError("no action was asked for yet")
         return self._source.planned(env_id)
@@ -284,30 +257,26 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         return self._instructions.get(env_id) or self.task_description or env.task_description
 
     def _draw_seed(self, env_id: int, entropy: int = 0) -> int:
-        """Return the seed of an env slot's next query, from its episode's stream.
-
-        Args:
-            env_id: The env slot.
-            entropy: What it is drawn from in a loop that does not announce its episodes.
-        """
+        """Draw the seed of an env slot's next query from its episode's stream."""
+        # A loop that does not announce its episodes has no streams; ``entropy`` then seeds one per env slot.
         if env_id not in self._generators:
             sequence = np.random.SeedSequence(entropy=entropy, spawn_key=(env_id,))
             self._generators[env_id] = np.random.default_rng(sequence)
         return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
-        """Drop what is left of these env slots' chunks."""
+        """Drop the rest of these env slots' chunks."""
         self._source = source.restarted(env_ids)
 
     def _empty_source(self, num_envs: int, action_dim: int, device: torch.device) -> ActionSource:
-        """Return chunks of env slots in which nothing has begun."""
+        """Return chunks of env slots in which no episode has begun."""
         return ActionChunks.empty(num_envs, chunk_length=self._num_played, action_dim=action_dim, device=device)
 
     def _source_for(self, env: Environment, *, all_active: bool) -> ActionSource:
         if self._source is not None and self._source.num_envs == env.num_envs:
             return self._source
         (action_dim,) = env.action_spec.shape
-        # Answers come to the CPU. To ask a GPU which chunks are used up would be to wait for it.
+        # Answers arrive on the CPU. With chunks on a GPU, the check for used-up ones would wait for the GPU.
         source = self._empty_source(env.num_envs, action_dim, torch.device("cpu"))
         # A loop that does not announce its episodes plays in all env slots.
         return source.restarted(torch.arange(env.num_envs)) if all_active else source
@@ -352,12 +321,12 @@ class ActionChunkScheduler:
 
     @property
     def env_requires_new_chunk(self) -> torch.Tensor:
-        """Which env slots have used their chunk up. Shape: (num_envs,), bool."""
+        """The env slots that have used up their chunk. Shape: (num_envs,), bool."""
         return self._chunks.needs_chunk()
 
     @property
     def current_action_index(self) -> torch.Tensor:
-        """Which action of its chunk each env slot plays next, -1 where it needs another. Shape: (num_envs,), int64."""
+        """The index of each env slot's next action, -1 if it needs a chunk. Shape: (num_envs,), int64."""
         return self._chunks.next_step.masked_fill(self._chunks.needs_chunk(), -1)
 
     @property
@@ -386,7 +355,7 @@ class ActionChunkScheduler:
         return action
 
     def reset(self, env_ids: torch.Tensor | slice | None = None) -> None:
-        """Forget what is left of the chunks of the named env slots, None for all. Shape of ``env_ids``: (n,), int64."""
+        """Drop the rest of the named env slots' chunks, None for all. Shape of ``env_ids``: (n,), int64."""
         if env_ids is None:
             self._chunks = self._used_up()
         else:

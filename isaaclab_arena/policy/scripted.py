@@ -39,7 +39,7 @@ HAND_FORWARD = tuple(
     for half in (math.sin(20 * _DEGREES), math.cos(20 * _DEGREES), math.cos(20 * _DEGREES), math.sin(20 * _DEGREES))
 )
 
-# The palm of a hand that points down would touch a tall object before the fingertips do.
+# A palm that points down would touch a tall object before the fingertips do.
 _PUSH_TILT_SINE, _PUSH_TILT_COSINE = math.sin(15 * _DEGREES), math.cos(15 * _DEGREES)
 
 _TURN_RAD = 0.25
@@ -48,12 +48,7 @@ _HALF_SQRT = 0.5**0.5
 
 
 class ArmMotion:
-    """Steps of a robot's arm towards goal poses.
-
-    Args:
-        robot: The robot.
-        backend: The simulation it stands in.
-    """
+    """Steps of a robot's arm towards goal poses, in a simulation backend."""
 
     def __init__(self, robot: Robot, backend: Backend) -> None:
         self.robot = robot
@@ -66,32 +61,25 @@ class ArmMotion:
         self.high = torch.tensor(robot.joint_high, dtype=dtype, device=backend.device)
 
     def errors(self, position: torch.Tensor, orientation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the errors to a goal: translation [m] and rotation vector [rad], both of shape (n, 3).
-
-        Args:
-            position: Goal of the middle between the fingertips. Shape: (n, 3).
-            orientation: Goal of the hand. Shape: (n, 4).
-        """
+        """Return the errors to a goal: translation [m] and rotation vector [rad], both of shape (n, 3)."""
+        # The goal: the middle between the fingertips (n, 3), and the hand's orientation (n, 4).
         translation = position - self.tool_position()
         return translation, rotation_error(orientation, self.backend.body_orientation(self.robot.hand_body))
 
     def joint_targets(self, translation: torch.Tensor, rotation: torch.Tensor, step_m: torch.Tensor) -> torch.Tensor:
-        """Return joint targets one control step towards a goal [rad]. Shape: (n, k).
-
-        Args:
-            translation: Translation to the goal [m]. Shape: (n, 3).
-            rotation: Rotation to the goal [rad]. Shape: (n, 3).
-            step_m: Longest step towards the goal [m]. Shape: (n,).
-        """
+        """Return joint targets one control step towards a goal [rad]. Shape: (n, k)."""
+        # Translation [m] and rotation [rad] to the goal have shape (n, 3); ``step_m`` (n,) limits the translation [m].
         joints = self.backend.qpos[:, self.positions]
         jacobian = self._jacobian()
         shorter = (step_m / norm(translation).clamp(min=1e-9)).clamp(max=1.0)
         twist = torch.cat((translation * shorter[:, None], clip_length(rotation, _TURN_RAD)), dim=-1)
+        # A weak pull towards the home posture uses the redundant joints.
         posture = _POSTURE_GAIN * (self.home - joints)
         if self.robot.rotation_weight == 1.0:
             twist = twist - apply_jacobian(jacobian, posture)
             step = posture + damped_least_squares(jacobian, twist, self.robot.ik_damping)
             return torch.minimum(torch.maximum(joints + step, self.low), self.high)
+        # If orientation has less weight than position, the step keeps the joint limits in the solution itself.
         return joints + step_within_limits(
             jacobian,
             twist,
@@ -102,7 +90,7 @@ class ArmMotion:
         )
 
     def tool_position(self) -> torch.Tensor:
-        """Return the middle between the fingertips; it moves if only one finger moves [m]. Shape: (n, 3)."""
+        """Return the middle between the fingertips [m], shape (n, 3); it moves if only one finger moves."""
         site = self.backend.site_position(self.robot.tcp_site)
         if not self.robot.right_finger_fixed:
             return site
@@ -123,7 +111,7 @@ class ArmMotion:
 
 
 class Symmetry(Enum):
-    """The ways in which an upright object may be grasped from above; fingers along its y axis always work."""
+    """The yaws at which an upright object may be grasped from above; fingers along its y axis always work."""
 
     EVERY_YAW = "every yaw"
     QUARTER_TURNS = "quarter turns"
@@ -142,21 +130,12 @@ _OTHER_TURNS = {Symmetry.QUARTER_TURNS: _QUARTER, Symmetry.HALF_TURNS: ((0.0, 1.
 
 
 def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequence[float] = HAND_DOWN) -> torch.Tensor:
-    """Return the hand's orientation, pointing down, with the fingers along sides of an upright thing.
-
-    Of the orientations that the symmetry allows, the one nearest to the hand's current one is chosen.
-
-    Args:
-        object_orientation: Shape: (n, 4).
-        symmetry: How the object may be grasped.
-        rest: How the hand is held when it may choose its yaw, pointing down.
-
-    Returns:
-        Shape: (n, 4).
-    """
+    """Return the hand's orientation, pointing down, with fingers along sides of an upright object. Shape: (n, 4)."""
+    # ``rest`` is the hand's orientation, pointing down, if any yaw works.
     down = constant(rest, object_orientation)
     if symmetry is Symmetry.EVERY_YAW:
         return down.expand_as(object_orientation)
+    # Of the yaws that the symmetry allows, choose the one that needs the least turn.
     w, z = object_orientation[:, 0], object_orientation[:, 3]
     length = torch.sqrt(w * w + z * z).clamp(min=1e-9)
     w, z = w / length, z / length
@@ -168,16 +147,8 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequen
 
 
 def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> torch.Tensor:
-    """Return the hand's orientation for a push: pointing down, with its flat side across the direction of the push.
-
-    Args:
-        way: Unit vectors with z = 0. Shape: (n, 3).
-        rest: How the hand is held when it may choose its yaw, pointing down: a half turn about a horizontal axis.
-        tilted: Whether it leans 30 degrees forward.
-
-    Returns:
-        Shape: (n, 4).
-    """
+    """Return the hand's orientation for a push: pointing down, flat side across ``way``. Shape: (n, 4)."""
+    # ``way`` holds unit vectors (n, 3) with z = 0. ``rest`` points down: a half turn about a horizontal axis.
     _, axis_x, axis_y, _ = rest
     along = constant((axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), way)
     aside = torch.stack((-along[1], along[0], along[2]))
@@ -187,6 +158,7 @@ def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> to
     w = torch.sqrt((1 + dot(forward, along)) / 2)
     zero = torch.zeros_like(w)
     held = constant(rest, w).expand(w.shape[0], 4)
+    # A tilted hand leans 30 degrees forward.
     if tilted:
         sine = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
         tilt = torch.stack((zero + _PUSH_TILT_COSINE, sine * aside[0], sine * aside[1], zero), dim=-1)
@@ -195,16 +167,14 @@ def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> to
 
 
 def constant(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    """Return numbers as a tensor of another's type and device, the same one each time; nobody may write to it.
-
-    To put numbers on a GPU is to wait for the GPU, so it is done once.
-    """
+    """Return numbers as a cached tensor of another's type and device; callers must not write to it."""
+    # A transfer to a GPU waits for the GPU, so it happens once.
     return _constant(tuple(values), like.dtype, like.device)
 
 
 @cache
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    # Made in inference mode it could not be used outside.
+    # A tensor from inference mode could not be used outside of it.
     with torch.inference_mode(mode=False):
         return torch.tensor(values, dtype=dtype, device=device)
 
@@ -243,57 +213,37 @@ _FORK_M = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One phase of a motion: move the tool centre point to a goal, then go on to the next phase.
+    """One phase of a motion: move the tool centre point to a goal, then start the next phase."""
 
-    Attributes:
-        role: The landmark that the goal is relative to.
-        offset: From the landmark to the goal, in the world frame [m].
-        width_m: Distance between the fingers [m].
-        follow: What the goal follows during the phase: the landmark's position and yaw, its position only, or nothing.
-            With nothing, the goal stays where it was.
-        toward: Another landmark; the goal is shifted along the horizontal line from ``role`` to it.
-        along_m: Length of the shift, negative for away from ``toward`` [m].
-        ahead_m: If not 0, the goal is this far ahead of the tool on that line, until ``role`` is at ``toward``;
-            negative for moving back [m].
-        carries: The landmark that must be at the fingertips.
-        retry: The next phase if the carried object was dropped, or if the tool is no longer behind the pushed one.
-        step_m: Longest step in one control step [m].
-        tolerance_m: Distance at which the goal counts as reached [m].
-        min_steps: Shortest duration [control steps].
-        max_steps: Longest duration, after which the next phase begins anyway [control steps].
-    """
-
-    role: str
-    offset: tuple[float, float, float]
-    width_m: float
+    role: str  # the landmark that the goal is relative to
+    offset: tuple[float, float, float]  # from the landmark to the goal, in the world frame [m]
+    width_m: float  # distance between the fingers [m]
+    # During the phase the goal follows the landmark's pose (position and yaw), its place, or nothing: then it stays.
     follow: Literal["pose", "place", "nothing"] = "place"
-    toward: str = ""
-    along_m: float = 0.0
+    toward: str = ""  # another landmark; the goal shifts along the horizontal line from ``role`` to it
+    along_m: float = 0.0  # length of the shift, negative for away from ``toward`` [m]
+    # If not 0, the goal is this far ahead of the tool on that line, until ``role`` is at ``toward``; negative to move
+    # back [m].
     ahead_m: float = 0.0
-    carries: str = ""
+    carries: str = ""  # the landmark that must be at the fingertips
+    # The next phase if the carried object was dropped, or if the tool is no longer behind the pushed one.
     retry: int = 0
-    step_m: float = 0.06
-    tolerance_m: float = 0.02
-    min_steps: int = 0
-    max_steps: int = 60
+    step_m: float = 0.06  # longest step in one control step [m]
+    tolerance_m: float = 0.02  # distance at which the goal counts as reached [m]
+    min_steps: int = 0  # shortest duration [control steps]
+    max_steps: int = 60  # longest duration, after which the next phase begins anyway [control steps]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """The plan for a task.
+    """The plan for a task."""
 
-    Attributes:
-        phases: In this order; the last one lasts until the episode ends or the plan is tried again.
-        hand: Orientation of the hand: pointing down and turned with the landmark, pointing down with its flat side
-            across the line from one landmark ``toward`` another, or pointing forward along +x.
-        grip_m: How far above its centre an object is held [m].
-        candidates: Landmarks from which the instruction chooses one, by their role; see `NAMED`.
-    """
-
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase, ...]  # in order; the last one lasts until the episode ends or the plan restarts
+    # The hand points down and turns with the landmark, points down with its flat side across the line to ``toward``, or
+    # points forward along +x.
     hand: Literal["down", "across", "forward"] = "down"
-    grip_m: float = 0.0
-    candidates: tuple[str, ...] = ()
+    grip_m: float = 0.0  # height above its centre at which an object is held [m]
+    candidates: tuple[str, ...] = ()  # landmarks from which the instruction chooses one; see `NAMED`
 
 
 def _reach(sizes: Sizes) -> Script:
@@ -313,7 +263,7 @@ def _grasp(sizes: Sizes, role: str = "object") -> tuple[Phase, ...]:
 
 
 def _grasp_offset(sizes: Sizes) -> float:
-    """Return how far above its centre an object is grasped, so that a tall one does not touch the palm [m]."""
+    """Return the grasp's height above the object's centre [m], so that a tall object does not touch the palm."""
     return max(0.0, sizes["object_top"] - _FINGER_DEPTH_M)
 
 
@@ -500,17 +450,11 @@ SCRIPTS: Mapping[str, Callable[[Sizes], Script]] = {
 
 
 class PhaseTables:
-    """Tables with one entry per phase; `Phase` explains the values.
-
-    Args:
-        phases: The phases of a script.
-        roles: Every landmark that they name; ``role``, ``toward`` and ``carries`` are indices into it, 0 for none.
-        backend: The backend, for its device.
-        speed: Factor on ``step_m``.
-    """
+    """Tables with one entry per phase; `Phase` explains the values, and `speed` scales ``step_m``."""
 
     def __init__(self, phases: Sequence[Phase], roles: Sequence[str], backend: Backend, *, speed: float) -> None:
         self._backend = backend
+        # ``role``, ``toward`` and ``carries`` are indices into ``roles``, 0 for none.
         place = {"": 0, **{role: index for index, role in enumerate(roles)}}
         self.role = self._table([place[phase.role] for phase in phases])
         self.toward = self._table([place[phase.toward] for phase in phases])
@@ -561,12 +505,10 @@ class ScriptedPolicyCfg:
 
 
 class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
-    """Follows the plan in `scripts` for the environment's task, and the episode's instruction if the plan needs it.
+    """Follows the plan in `scripts` for the environment's task, and the episode's instruction if the plan needs it."""
 
-    It reads the simulation's state and draws no random numbers. The actions of an env slot depend on that env slot
-    only, to the last bit.
-    """
-
+    # It reads the simulation's state and draws no random numbers. The actions of an env slot depend on that env slot
+    # only, to the last bit.
     name = "scripted"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class = ScriptedPolicyCfg
@@ -577,38 +519,26 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
 
     @classmethod
     def check_fit(cls, config: ScriptedPolicyCfg, env: Environment) -> None:
-        """Refuse an environment for whose task there is no plan.
-
-        Raises:
-            ConfigError: If there is none.
-        """
+        """Refuse by ConfigError an environment whose task has no plan."""
         del config
         simulated = env.unwrapped
         if not isinstance(simulated, Simulated) or simulated.task_name not in SCRIPTS:
             raise ConfigError(_why_no_plan(simulated))
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Begin the plan anew in the env slots that start an episode.
-
-        Raises:
-            PolicyError: If there is no plan for the environment.
-        """
+        """Restart the plan in the env slots that start an episode; PolicyError if there is no plan."""
         player = self._player_of(env)
         super().start_episodes(env, starts)
         for start in starts:
             player.instruct(start.env_id, start.language_instruction)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Begin the plan anew in the named env slots, or in all."""
+        """Restart the plan in the named env slots, or in all if None."""
         if self._player is not None:
             self._player.restart(slice(None) if env_ids is None else env_ids.to(self._player.backend.device))
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next step of the plan. Shape: (num_envs, action_dim), float32.
-
-        Raises:
-            PolicyError: If there is no plan for the environment.
-        """
+        """Return the next step of the plan, shape (num_envs, action_dim), float32; PolicyError if there is no plan."""
         del observation
         return self._player_of(env).action().to(env.device, torch.float32)
 
@@ -656,18 +586,20 @@ class _Player:
         self.steps[env_ids] = 0
 
     def instruct(self, env_id: int, instruction: str) -> None:
-        """Set which of the script's candidates an instruction names; the first if it names none."""
+        """Select the script's candidate that an instruction names; the first if it names none."""
         words = instruction.lower().split()
         named = [index for index, role in enumerate(self.script.candidates) if role in words]
         self.named[env_id] = named[0] if named else 0
 
     def action(self) -> torch.Tensor:
+        # Go back to an earlier phase where the plan failed, before goals are computed.
         now = self._landmarks()
         self._start_again_where_dropped(now)
         self._start_again_where_beside(now)
         self._follow(now)
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
         self._advance(norm(translation), norm(rotation))
+        # The phase may have advanced, so the errors are computed again for the new goal.
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
         targets = self.motion.joint_targets(translation, rotation, self.tables.step_m[self.phase])
         arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
@@ -684,6 +616,7 @@ class _Player:
         self.phase = torch.where(dropped, self.tables.retry[self.phase], self.phase)
 
     def _follow(self, now: torch.Tensor) -> None:
+        # Anchors remember a landmark's last followed position, for phases that follow nothing.
         for index in range(len(self.roles)):
             following = (self.tables.role[self.phase] == index) & self.tables.follows_place[self.phase]
             self.anchors[index] = torch.where(following[:, None], now[index], self.anchors[index])
@@ -693,6 +626,7 @@ class _Player:
     def _advance(self, distance: torch.Tensor, angle: torch.Tensor) -> None:
         tables = self.tables
         there = (distance < tables.tolerance_m[self.phase]) & (angle < self.turned_rad)
+        # The last phase does not end by arrival; its maximum restarts the plan.
         done = there & (self.steps >= tables.min_steps[self.phase]) | (self.steps >= tables.max_steps[self.phase])
         last = self.phase == len(self.script.phases) - 1
         again = last & (self.steps >= tables.max_steps[self.phase])
@@ -713,7 +647,7 @@ class _Player:
         return torch.where(pushing[:, None], self._ahead(behind, way, rest), behind)
 
     def _ahead(self, behind: torch.Tensor, way: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-        """Return the goal of a push: ahead of the tool, and a little back towards behind the landmark."""
+        """Return the goal of a push: ahead of the tool, and slightly back to the line behind the landmark."""
         tcp = self.motion.tool_position()
         missing = behind - tcp
         aside = missing - way * dot(missing, way)[:, None]
@@ -749,7 +683,7 @@ class _Player:
         return torch.stack([self._of_role(role, self._position) for role in self.roles])
 
     def _orientations(self) -> torch.Tensor:
-        """Return their orientations. Shape: (num_roles, num_envs, 4)."""
+        """Return the orientations of the landmarks of all roles. Shape: (num_roles, num_envs, 4)."""
         return torch.stack([self._of_role(role, self._orientation) for role in self.roles])
 
     def _of_role(self, role: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
@@ -769,3 +703,7 @@ class _Player:
             return self.backend.body_orientation(name)
         upright = constant((1.0, 0.0, 0.0, 0.0), self.backend.qpos)
         return upright.expand(self.env.num_envs, 4)
+
+
+# Turn a goal pose into an action by one damped-least-squares step, in either action mode.
+# Legend: n env slots, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math`.

@@ -18,31 +18,25 @@ from torch import nn
 
 from isaaclab_arena.distributed.collectives import average_over_ranks_, gather_from_ranks
 
-# Averages gradients, or weights and optimiser state, over ranks.
+# Average gradients, or weights and optimiser state, over ranks.
 
 
 class GradientExchange:
-    """Averages gradients over ranks, for each mini-batch or more rarely.
-
-    With a period of 1 all ranks make the same optimiser step on the mean of their gradients. With a longer one each
-    goes on by itself in between, and at a boundary weights and optimiser are averaged first (local SGD,
-    arXiv:1805.09767).
-    The last mini-batch of an update is always a boundary, so that all ranks act with the same policy. A boundary sends
-    four times as much in one message, so a longer period spares messages, and bytes from a period of 5 on.
-
-    Args:
-        period: Mini-batches between two exchanges.
-        bucket_mb: How much is sent at once, at most [MB].
-    """
+    """Averages gradients over ranks after every `period` mini-batches; bounds each message to `bucket_mb` [MB]."""
 
     def __init__(self, *, period: int, bucket_mb: float = 25.0) -> None:
+        # Period 1: all ranks make the same optimiser step on the mean of their gradients. A longer period lets each
+        # rank continue by itself, and averages weights and optimiser state at the boundary (local SGD,
+        # arXiv:1805.09767).
+        # A boundary then sends four times as many bytes in one message. So a longer period saves messages, and saves
+        # bytes from a period of 5 on.
         self._period = period
         self._bucket_mb = bucket_mb
         self._left = 0
         self._done = 0
 
     def begin_update(self, num_mini_batches: int) -> None:
-        """Say how many mini-batches the update has that begins now."""
+        """Set the number of mini-batches of the update that begins now."""
         self._left = num_mini_batches
         self._done = 0
 
@@ -52,18 +46,14 @@ class GradientExchange:
         *optimizers: torch.optim.Optimizer,
         beside: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Average, where this mini-batch is a boundary; called between the backward pass and the optimiser's step.
-
-        Args:
-            parameters: Those whose gradients were just computed, in the same order on all ranks.
-            optimizers: Their optimisers.
-            beside: What is averaged after every mini-batch, boundary or not, and needs no message of its own at one.
-        """
+        """Average over ranks if this mini-batch is a boundary; call it between backward pass and optimiser step."""
         self._left -= 1
         self._done += 1
+        # ``beside`` is averaged after every mini-batch, boundary or not; at a boundary it shares the message.
         together = list(beside)
         if self._period == 1:
             together += _gradients(parameters)
+        # The last mini-batch of an update is always a boundary, so that all ranks act with the same policy.
         elif self._left <= 0 or self._done % self._period == 0:
             together += _what_has_drifted(parameters, optimizers)
         if together:
@@ -92,7 +82,7 @@ def _what_has_drifted(
 
 @torch.no_grad()
 def _average_together(tensors: Sequence[torch.Tensor], bucket_mb: float) -> None:
-    """Replace tensors by the mean of the ranks' tensors, in one message, or in several of at most ``bucket_mb`` MB."""
+    """Replace tensors by their mean over ranks, in messages of at most `bucket_mb` MB."""
     packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
     for message in packed.split(max(1, int(bucket_mb * 1024 * 1024) // packed.element_size())):
         average_over_ranks_(message)
@@ -100,45 +90,28 @@ def _average_together(tensors: Sequence[torch.Tensor], bucket_mb: float) -> None
         tensor.copy_(averaged.view_as(tensor))
 
 
-# Normalises observations and advantages over the samples of all ranks, in one message each.
+# Normalise observations and advantages over the samples of all ranks, with one message each.
 
 _EPSILON = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """Moments of the samples of all ranks, the same bits on all of them.
+    """Moments of the samples of all ranks, with the same bits on all of them. All fields are float64."""
 
-    Attributes:
-        count: Number of samples, at least 1. Shape: (), float64.
-        mean: Shape: (features,), float64.
-        squares: Sum of squared deviations from the mean. Shape: (features,), float64.
-    """
-
-    count: torch.Tensor
-    mean: torch.Tensor
-    squares: torch.Tensor
+    count: torch.Tensor  # number of samples, at least 1, shape ()
+    mean: torch.Tensor  # shape (features,)
+    squares: torch.Tensor  # sum of squared deviations from the mean, shape (features,)
 
 
 def moments_over_ranks(values: torch.Tensor) -> Moments:
-    """Return the moments of the samples of all ranks; every rank calls it.
-
-    Args:
-        values: This rank's samples, at least one. Shape: (samples, features); the same features on every rank.
-    """
+    """Return the moments of all ranks' samples, each rank's of shape (samples >= 1, features); every rank calls it."""
     gathered = torch.stack(gather_from_ranks(message_of(values)))
     return moments_of(gathered.to(values.device))
 
 
 def message_of(values: torch.Tensor) -> torch.Tensor:
-    """Return what a rank tells of its samples: their number, their sum, and their squares around their own mean.
-
-    Args:
-        values: Shape: (samples, features).
-
-    Returns:
-        Shape: (3, features), float64.
-    """
+    """Return number, sum and squared deviations of samples (samples, features). Shape: (3, features), float64."""
     own = values.to(torch.float64)
     total = own.sum(dim=0)
     squares = ((own - total / len(own)) ** 2).sum(dim=0)
@@ -146,11 +119,8 @@ def message_of(values: torch.Tensor) -> torch.Tensor:
 
 
 def moments_of(messages: torch.Tensor) -> Moments:
-    """Return the moments of all samples from what each rank tells of its own; see `message_of`.
-
-    Args:
-        messages: Shape: (world_size, 3, features).
-    """
+    """Combine the ranks' messages of `message_of`, shape (world_size, 3, features), into moments of all samples."""
+    # Chan et al.'s parallel variance: squares around each rank's mean, plus the shift of that mean to the common one.
     counts, totals, squares = messages.unbind(dim=1)
     mean = totals.sum(dim=0) / counts.sum(dim=0)
     around_mean = squares + counts * (totals / counts - mean) ** 2
@@ -158,11 +128,7 @@ def moments_of(messages: torch.Tensor) -> Moments:
 
 
 def normalised_over_ranks(advantages: torch.Tensor) -> torch.Tensor:
-    """Return advantages with mean 0 and standard deviation 1 over the samples of all ranks.
-
-    Args:
-        advantages: This rank's. Any shape.
-    """
+    """Scale advantages of any shape to mean 0 and standard deviation 1 over the samples of all ranks."""
     of_all = moments_over_ranks(advantages.reshape(-1, 1))
     # Unbiased, as torch's own standard deviation, with which rsl_rl normalises.
     scale = torch.sqrt(of_all.squares / (of_all.count - 1).clamp(min=1)) + _EPSILON
@@ -170,11 +136,11 @@ def normalised_over_ranks(advantages: torch.Tensor) -> torch.Tensor:
 
 
 class RanksNormalization(EmpiricalNormalization):
-    """rsl_rl's normaliser of observations, which sends one message where rsl_rl's sends three."""
+    """rsl_rl's observation normaliser, which sends one message instead of rsl_rl's three."""
 
     @torch.jit.unused
     def update(self, x: torch.Tensor) -> None:
-        """Learn from the samples of all ranks; every rank calls it. Shape: (samples, features)."""
+        """Update the statistics with the samples of all ranks, shape (samples, features); every rank calls it."""
         if not self.training or (self.until is not None and self.count >= self.until):
             return
         of_all = moments_over_ranks(x)
@@ -188,13 +154,13 @@ class RanksNormalization(EmpiricalNormalization):
 
 
 def normalise_over_ranks(network: nn.Module) -> None:
-    """Let a network that has seen nothing yet normalise its observations over the samples of all ranks."""
+    """Normalise a network's observations over all ranks. Call it before the network has seen any."""
     found = getattr(network, "obs_normalizer", None)
     if type(found) is EmpiricalNormalization:
         network.obs_normalizer = RanksNormalization(found.mean.shape, eps=found.eps, until=found.until)
 
 
-# rsl_rl's PPO for any number of ranks, which learn as one process would from all their samples.
+# rsl_rl's PPO for any number of ranks, which learn like one process from all their samples.
 
 _ADAPTIVE = "adaptive"
 _OF_ALL_RANKS = "adaptive, of all ranks"
@@ -203,20 +169,7 @@ _LOWEST_RATE, _HIGHEST_RATE, _RATE_FACTOR = 1e-5, 1e-2, 1.5
 
 
 class PPO(RslRlPPO):
-    """Proximal policy optimisation (Schulman et al., arXiv:1707.06347) as rsl_rl has it, with what ranks need.
-
-    Advantages are normalised over the samples of all ranks, so that N ranks with n env slots each learn what one
-    process with N·n env slots learns from the same samples. The ranks exchange one message for each mini-batch: the
-    gradient, with the KL divergence that the adaptive learning rate follows.
-
-    Args:
-        args: As rsl_rl's.
-        grad_sync_period: Mini-batches between two exchanges among ranks; see `GradientExchange`.
-        schedule: Of the learning rate: ``adaptive`` follows the KL divergence, ``fixed``, or ``linear``, which falls
-            to zero at ``max_iterations``.
-        max_iterations: Length of the training, for ``linear``.
-        kwargs: As rsl_rl's.
-    """
+    """rsl_rl's PPO (Schulman et al., arXiv:1707.06347), with gradients, KL and advantages over all ranks."""
 
     def __init__(
         self,
@@ -226,6 +179,12 @@ class PPO(RslRlPPO):
         max_iterations: int = 0,
         **kwargs: Any,
     ) -> None:
+        # Advantages are normalised over the samples of all ranks. So N ranks with n env slots each learn what one
+        # process with N·n env slots learns from the same samples.
+        # Ranks exchange one message per mini-batch: the gradient, with the KL divergence that the adaptive rate
+        # follows.
+        # ``schedule``: ``adaptive`` follows the KL divergence; ``linear`` falls to zero at ``max_iterations``; or
+        # ``fixed``.
         super().__init__(*args, schedule=schedule, **kwargs)
         self._first_learning_rate = self.learning_rate
         self._max_iterations = max_iterations
@@ -243,7 +202,7 @@ class PPO(RslRlPPO):
                 setattr(self.storage, name, self._remembering(getattr(self.storage, name)))
 
     def begin_iteration(self, iteration: int) -> None:
-        """Set the learning rate of an iteration, counted from 0, where it follows a schedule."""
+        """Set the learning rate of an iteration, counted from 0, if the schedule is ``linear``."""
         if self.schedule == "linear":
             self.learning_rate = falling_learning_rate(self._first_learning_rate, iteration, self._max_iterations)
             for group in self.optimizer.param_groups:
@@ -251,6 +210,7 @@ class PPO(RslRlPPO):
 
     def compute_returns(self, obs: TensorDict) -> None:
         """Compute returns and advantages; the latter are normalised over all ranks' samples."""
+        # Keep rsl_rl from normalising over this rank's samples only.
         per_mini_batch, self.normalize_advantage_per_mini_batch = self.normalize_advantage_per_mini_batch, True
         try:
             super().compute_returns(obs)
@@ -260,12 +220,12 @@ class PPO(RslRlPPO):
             self.storage.advantages = normalised_over_ranks(self.storage.advantages)
 
     def update(self) -> dict[str, float]:
-        """Learn from the stored samples, and return the mean losses of this rank."""
+        """Learn from the stored samples, and return this rank's mean losses."""
         self._exchange.begin_update(self.num_learning_epochs * self.num_mini_batches)
         return super().update()
 
     def reduce_parameters(self) -> None:
-        """Exchange gradients among ranks; rsl_rl calls it after each backward pass where there are several."""
+        """Exchange gradients among ranks; rsl_rl calls it after each backward pass if there are several ranks."""
         parameters = [*chain(self.actor.parameters(), self.critic.parameters())]
         optimizers = [self.optimizer]
         if self.rnd:
@@ -279,7 +239,7 @@ class PPO(RslRlPPO):
         self._adapt_learning_rate(divergence.item())
 
     def _remembering(self, batches: Callable[..., Iterator[RolloutStorage.Batch]]) -> Callable[..., Iterator[Any]]:
-        """Return a generator of mini-batches that leaves the one in use in ``_mini_batch``."""
+        """Wrap a generator of mini-batches so that ``_mini_batch`` is the one in use."""
 
         def remembering(*args: Any, **kwargs: Any) -> Iterator[RolloutStorage.Batch]:
             for self._mini_batch in batches(*args, **kwargs):
@@ -289,9 +249,9 @@ class PPO(RslRlPPO):
 
     @torch.no_grad()
     def _divergence(self) -> torch.Tensor:
-        """Return how far the policy is from the one that took this rank's mini-batch, as rsl_rl has it. Shape: ()."""
+        """Return the mean KL divergence from the policy that took this rank's mini-batch, as in rsl_rl. Shape: ()."""
         before = self._mini_batch.old_distribution_params or ()
-        # Mirrored samples, of an augmented mini-batch, follow those that were taken.
+        # In an augmented mini-batch, mirrored samples follow those that were taken.
         now = tuple(
             parameter[: len(taken)]
             for parameter, taken in zip(self.actor.output_distribution_params, before, strict=True)
@@ -299,7 +259,7 @@ class PPO(RslRlPPO):
         return self.actor.get_kl_divergence(before, now).mean()
 
     def _adapt_learning_rate(self, divergence: float) -> None:
-        """Follow the divergence of all ranks by rsl_rl's rule; they all come to the same learning rate."""
+        """Adapt the learning rate to all ranks' divergence by rsl_rl's rule, with the same result on every rank."""
         if divergence > self.desired_kl * 2.0:
             self.learning_rate = max(_LOWEST_RATE, self.learning_rate / _RATE_FACTOR)
         elif 0.0 < divergence < self.desired_kl / 2.0:
@@ -309,17 +269,11 @@ class PPO(RslRlPPO):
 
 
 def falling_learning_rate(first: float, iteration: int, max_iterations: int) -> float:
-    """Return a learning rate that falls in equal steps, and would be zero after the last iteration.
-
-    Args:
-        first: That of the first iteration.
-        iteration: Counted from 0; the same number on all ranks, however many there are.
-        max_iterations: Length of the training.
-    """
+    """Return a learning rate that falls linearly from `first` at iteration 0 to zero at `max_iterations`."""
     return first * max(0.0, 1 - iteration / max(1, max_iterations))
 
 
-# Group relative policy optimisation: compares episodes that start alike, and needs no critic.
+# Group relative policy optimisation: compare episodes that start alike, without a critic.
 
 _LOSSES = ("surrogate", "entropy", "reference_kl")
 
@@ -362,25 +316,12 @@ class GrpoSettings:
 
 
 class GRPO:
-    """GRPO (Shao et al., arXiv:2402.03300) for control, on the protocol of rsl_rl's algorithms.
+    """GRPO (Shao et al., arXiv:2402.03300) for control, on the protocol of rsl_rl's algorithms."""
 
-    Every env slot begins a new episode with each iteration. The env slots of a group begin alike, so their returns
-    differ only by what the policy did. An advantage is the discounted reward still to come, relative to the group's
-    env slots that are under way at the same step. Steps after the first end of an episode do not count.
-
-    Args:
-        actor: The policy's network; recurrent ones are not supported.
-        storage: Where samples are kept.
-        settings: How it learns.
-        device: Where to calculate.
-        world_size: Number of ranks.
-
-    Attributes:
-        restarts_episodes: Whether every env slot begins a new episode with each iteration.
-        group_size: Env slots that begin alike.
-        learning_rate: Of the next step.
-    """
-
+    # Every env slot begins a new episode with each iteration, and the env slots of a group begin alike. So their
+    # returns differ only by the policy's actions.
+    # An advantage is the discounted reward-to-go relative to the env slots of the group that are under way at the same
+    # step. Steps after the first end of an episode do not count.
     settings_class = GrpoSettings
     restarts_episodes = True
     rnd = None
@@ -424,7 +365,7 @@ class GRPO:
         return algorithm
 
     def begin_iteration(self, iteration: int) -> None:
-        """Set the learning rate of an iteration, counted from 0, where it follows a schedule."""
+        """Set the learning rate of an iteration, counted from 0, if the schedule is ``linear``."""
         settings = self.settings
         if settings.schedule == "linear":
             self.learning_rate = falling_learning_rate(settings.learning_rate, iteration, settings.max_iterations)
@@ -432,10 +373,11 @@ class GRPO:
                 group["lr"] = self.learning_rate
 
     def act(self, obs: TensorDict) -> torch.Tensor:
-        """Draw an action for every env slot. Shape: (num_envs, action_dim)."""
+        """Sample an action for every env slot. Shape: (num_envs, action_dim)."""
         self.transition.actions = self.actor(obs, stochastic_output=True).detach()
         self.transition.actions_log_prob = self.actor.get_output_log_prob(self.transition.actions).detach()
         self.transition.distribution_params = tuple(p.detach() for p in self.actor.output_distribution_params)
+        # The storage asks for values; GRPO has no critic, so they are zero.
         self.transition.values = torch.zeros(len(self.transition.actions), 1, device=self.device)
         self.transition.observations = obs
         return self.transition.actions
@@ -443,7 +385,7 @@ class GRPO:
     def process_env_step(
         self, obs: TensorDict, rewards: torch.Tensor, dones: torch.Tensor, extras: dict[str, Any]
     ) -> None:
-        """Keep what a step gave."""
+        """Store the rewards and dones of a step with its action."""
         del obs, extras
         self.transition.rewards = rewards.clone()
         self.transition.dones = dones
@@ -458,14 +400,14 @@ class GRPO:
         self._advantages = group_advantages(returns, self._counts, self.group_size)
 
     def update(self) -> dict[str, float]:
-        """Learn from the stored samples, and return the mean losses of this rank."""
+        """Learn from the stored samples, and return this rank's mean losses."""
         self._exchange.begin_update(self.settings.num_learning_epochs * self.settings.num_mini_batches)
         storage = self.storage
         observations = storage.observations.flatten(0, 1)
         actions, old_log_prob = storage.actions.flatten(0, 1), storage.actions_log_prob.flatten()
         advantages, counts = self._advantages.flatten(), self._counts.flatten()
         size = len(advantages) // self.settings.num_mini_batches
-        # Summed on the device: each number that is read there makes the CPU wait for all that was asked for before.
+        # Sum on the device: each number read there makes the CPU wait for all operations queued before.
         losses = torch.zeros(len(_LOSSES), dtype=torch.float64, device=self.device)
         for _ in range(self.settings.num_learning_epochs):
             order = torch.randperm(self.settings.num_mini_batches * size, device=self.device)
@@ -487,11 +429,13 @@ class GRPO:
         advantages: torch.Tensor,
         counts: torch.Tensor,
     ) -> torch.Tensor:
-        """Learn from a mini-batch, and return its losses in the order of their names, on the device."""
+        """Learn from a mini-batch; return its losses in the order of `_LOSSES`, on the device."""
         self.actor(observations, stochastic_output=True)
         log_prob = self.actor.get_output_log_prob(actions)
+        # Samples after the first end of an episode have weight 0.
         weight = counts.to(log_prob.dtype)
         total = weight.sum().clamp(min=1)
+        # The clipped surrogate of PPO, with the group's advantages.
         ratio = torch.exp(log_prob - old_log_prob)
         clipped = ratio.clamp(1 - self.settings.clip_param, 1 + self.settings.clip_param)
         surrogate = (torch.max(-advantages * ratio, -advantages * clipped) * weight).sum() / total
@@ -508,7 +452,7 @@ class GRPO:
         return torch.stack((surrogate, entropy, divergence)).detach().to(torch.float64)
 
     def _divergence(self, observations: TensorDict, actions: torch.Tensor, log_prob: torch.Tensor) -> torch.Tensor:
-        """Return an estimate of the divergence from the reference that is never negative (eq. 4 of the paper)."""
+        """Estimate the divergence from the reference, never negative (eq. 4 of the paper)."""
         if self.reference is None:
             return torch.zeros_like(log_prob)
         with torch.no_grad():
@@ -522,20 +466,21 @@ class GRPO:
         self.actor.train()
 
     def eval_mode(self) -> None:
-        """Let the normaliser be."""
+        """Freeze the normaliser."""
         self.actor.eval()
 
     def save(self) -> dict[str, Any]:
-        """Return weights and optimiser, under rsl_rl's keys."""
+        """Return weights and optimiser state, under rsl_rl's keys."""
         saved = {"actor_state_dict": self._raw_actor.state_dict(), "optimizer_state_dict": self.optimizer.state_dict()}
         return saved if self.reference is None else {**saved, "reference_state_dict": self.reference.state_dict()}
 
     def load(self, loaded_dict: dict[str, Any], load_cfg: dict[str, bool] | None, strict: bool) -> bool:  # noqa: FBT001  rsl_rl's signature
-        """Take up what `save` returned, and say whether to go on with its iteration."""
+        """Restore what `save` returned; True if training continues at its iteration."""
         wanted = load_cfg or {"actor": True, "optimizer": True, "iteration": True}
         if wanted.get("actor"):
             self._raw_actor.load_state_dict(loaded_dict["actor_state_dict"], strict=strict)
             if self.reference is not None:
+                # A checkpoint without a reference was trained without one: then the loaded actor becomes the reference.
                 reference = loaded_dict.get("reference_state_dict", loaded_dict["actor_state_dict"])
                 self.reference.load_state_dict(reference, strict=strict)
         if wanted.get("optimizer"):
@@ -544,11 +489,11 @@ class GRPO:
         return wanted.get("iteration", False)
 
     def get_policy(self) -> MLPModel:
-        """Return the policy's network."""
+        """Return the policy's network, uncompiled."""
         return self._raw_actor
 
     def compile(self, mode: str | None = None) -> None:
-        """Compile the network with ``torch.compile``, None for not."""
+        """Compile the network with ``torch.compile``; None leaves it uncompiled."""
         self.actor = compile_model(self._raw_actor, mode)
 
     def broadcast_parameters(self) -> None:
@@ -565,16 +510,9 @@ class GRPO:
 def returns_of_first_episode(
     rewards: torch.Tensor, dones: torch.Tensor, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the discounted rewards still to come within the first episode of each env slot.
-
-    Args:
-        rewards: Shape: (num_steps, num_envs).
-        dones: Whether an episode ended with the step. Shape: (num_steps, num_envs), bool.
-        gamma: Discount per step.
-
-    Returns:
-        The returns, 0 after the first end, and whether a step belongs to the first episode. Shapes: as ``rewards``.
-    """
+    """Return discounted rewards-to-go of the first episodes, and a mask of their steps: (num_steps, num_envs)."""
+    # Rewards and dones have shape (num_steps, num_envs); a done marks the last step of an episode. Returns are 0 after
+    # the first.
     ended_before = (dones.cumsum(dim=0) - dones.to(torch.int64)) > 0
     counts = ~ended_before
     returns = torch.zeros_like(rewards)
@@ -586,16 +524,8 @@ def returns_of_first_episode(
 
 
 def group_advantages(returns: torch.Tensor, counts: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Return how much better each env slot does than its group at the same step, in standard deviations of the group.
-
-    Args:
-        returns: Shape: (num_steps, num_envs).
-        counts: Which steps are compared. Shape: (num_steps, num_envs), bool.
-        group_size: Consecutive env slots that make a group.
-
-    Returns:
-        0 where an env slot is alone. Shape: as ``returns``.
-    """
+    """Return advantages within each group at the same step, in standard deviations. Shape: (num_steps, num_envs)."""
+    # Consecutive env slots form a group. Only steps that ``counts`` marks are compared; a lone env slot has 0.
     num_steps, num_envs = returns.shape
     values = returns.view(num_steps, num_envs // group_size, group_size)
     weight = counts.view(values.shape).to(returns.dtype)

@@ -32,37 +32,25 @@ from isaaclab_arena.training.settings.config import TrainingConfig
 from isaaclab_arena.training.settings.run_directory import learning_rate_before
 from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
 
-# Checks that all ranks hold the same networks, optimiser state and learning rate.
+# Check that all ranks hold the same networks, optimiser state and learning rate.
 
 
 class OutOfSyncError(ArenaError):
-    """Ranks that have to hold the same weights do not; what they learn is worth nothing from here on."""
+    """Ranks that must hold the same weights do not, so their training is worthless from here on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One tensor that is not the same everywhere.
+    """A tensor that is not the same on all ranks."""
 
-    Attributes:
-        tensor: Its name.
-        ranks: Ranks that hold something else than most.
-    """
-
-    tensor: str
-    ranks: tuple[int, ...]
+    tensor: str  # its dotted name
+    ranks: tuple[int, ...]  # the ranks that differ from the majority
 
 
 def check_synchrony(state: Mapping[str, Any]) -> None:
-    """Compare a state with those of the other ranks; every rank calls it and comes to the same verdict.
-
-    Args:
-        state: Nested mappings and lists of tensors and numbers; the same names on every rank.
-
-    Raises:
-        OutOfSyncError: If any tensor differs; the message names tensors and ranks.
-    """
+    """Compare a state with the other ranks'; OutOfSyncError on all ranks if any tensor differs."""
     digests = named_digests(state)
-    # Names first: tensors of another number have no place beside each other.
+    # Compare names first: digests of different tensors cannot be compared.
     names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
     others = [rank for each in differences(["names"], names) for rank in each.ranks]
     if others:
@@ -91,15 +79,11 @@ def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
 
 
 def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
-    """Return the tensors that are not the same on all ranks, and who differs from most (the lower rank, in a tie).
-
-    Args:
-        names: Names of the tensors.
-        held: Their digests. Shape: (world_size, number of tensors), int64.
-    """
+    """Return the tensors that differ between ranks, from digests of shape (world_size, num_tensors), int64."""
     found = []
     for column, name in enumerate(names):
         digests = held[:, column].tolist()
+        # The majority counts as right; in a tie, the lower rank.
         common = max(dict.fromkeys(digests), key=digests.count)
         ranks = tuple(rank for rank, digest in enumerate(digests) if digest != common)
         if ranks:
@@ -116,7 +100,7 @@ def _digest(value: torch.Tensor | float | str) -> int:
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 
 
-# Checks the settings of rsl_rl's algorithm and networks, and builds them.
+# Check the settings of rsl_rl's algorithm and networks, and build them.
 
 _LOG = logging.getLogger(__name__)
 _OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
@@ -142,11 +126,7 @@ _MADE_HERE = {
 
 
 def check_agent(config: TrainingConfig) -> None:
-    """Refuse classes that do not exist, options that they do not have, and sizes that do not go together.
-
-    Raises:
-        ConfigError: With every problem, each with its key.
-    """
+    """Refuse unknown classes, unknown options and sizes that do not fit; ConfigError lists every problem."""
     agent = config.agent
     problems = []
     for role in _MADE_HERE:
@@ -172,9 +152,11 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     Raises:
         ConfigError: If the groups of observations are wrong, or a class does not take its options after all.
     """
+    # `check_agent` has accepted the configuration. Observation groups and class constructors can still refuse it.
     agent = config.agent
     algorithm_class = _class_of(agent.algorithm, "algorithm")
     parameters = _taken_by(algorithm_class) or set()
+    # The trainer sets these, if the algorithm takes them.
     of_the_run = {"grad_sync_period": config.distributed.grad_sync_period, "max_iterations": agent.max_iterations}
     algorithm = {
         **agent.algorithm,
@@ -241,6 +223,7 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
         return
     parameters -= set(_MADE_HERE[role])
     hints = _hints(found)
+    # A class that takes any keyword is not checked. Otherwise each option must exist and fit its type hint.
     for name, value in options.items():
         if name == _CLASS_NAME:
             continue
@@ -282,7 +265,7 @@ def _fits(hint: Any, value: Any) -> bool:
     except ValidationError:
         return False
     except PydanticUserError:
-        # A type that pydantic has no schema for says nothing about the value.
+        # A type without a pydantic schema gives no constraint on the value.
         return True
     return True
 
@@ -326,7 +309,7 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
     num_envs, steps = config.num_envs, config.agent.num_steps_per_env
     samples, what = num_envs * steps, f"{num_envs} env slots x {steps} steps = {num_envs * steps} samples"
     if any(_is_recurrent(getattr(config.agent, role)) for role in ("actor", "critic")):
-        # Memory goes through whole env slots, so rsl_rl divides those.
+        # A recurrent network needs whole episodes of an env slot, so rsl_rl divides the env slots.
         samples, what = num_envs, f"{num_envs} env slots of a recurrent policy"
     if _is_count(parts) and samples % parts:
         nearest = [number for number in range(1, samples + 1) if samples % number == 0]
@@ -368,7 +351,7 @@ def _check_groups(groups: Mapping[str, list[str]], observation: TensorDict) -> N
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Send what rsl_rl prints and warns of while it builds to the log."""
+    """Redirect rsl_rl's output to the log while it builds, and drop its warnings."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -377,11 +360,11 @@ def _quiet() -> Iterator[None]:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed what rsl_rl draws actions and mini-batches from: torch's own generators."""
+    """Seed torch's own generators, from which rsl_rl draws actions and mini-batches."""
     torch.manual_seed(seed)  # noqa: TID251  rsl_rl draws from the global generator
 
 
-# Begins a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
+# Begin a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
 
 _STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
 _NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
@@ -398,19 +381,12 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights:
-    """What training began with.
+    """The weights that training began with."""
 
-    Attributes:
-        file: The checkpoint.
-        iterations: Iterations that it was trained for, None where it does not say.
-        taken: What was taken of it.
-        begun_anew: What was not, each with the reason.
-    """
-
-    file: str
-    iterations: int | None
-    taken: tuple[str, ...]
-    begun_anew: tuple[str, ...]
+    file: str  # the checkpoint
+    iterations: int | None  # iterations that it was trained for, None if unknown
+    taken: tuple[str, ...]  # parts taken from it
+    begun_anew: tuple[str, ...]  # parts not taken, each with the reason
 
     def __str__(self) -> str:
         trained = "" if self.iterations is None else f" (iteration {self.iterations})"
@@ -419,23 +395,14 @@ class FirstWeights:
 
 
 def begin_with(algorithm: Any, path: Path) -> FirstWeights:
-    """Give an algorithm the weights and the optimiser's state of a checkpoint, and return what was taken.
-
-    The actor has to fit. A critic that does not begins anew, and so does the optimiser, unless it is Adam as the
-    checkpoint's and both networks fit. The learning rate stays that which is asked for.
-
-    Args:
-        algorithm: rsl_rl's algorithm, as it was built.
-        path: A checkpoint of rsl_rl, from version 2 on.
-
-    Raises:
-        ConfigError: If it is no such checkpoint, or the actor does not fit; sizes are named with both numbers.
-    """
+    """Load a checkpoint's weights and optimiser state; ConfigError if it is no rsl_rl (>= 2) one or does not fit."""
     checkpoint = read_checkpoint(path)
+    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
+    # networks fit. The learning rate stays the configured one.
     networks = networks_of(algorithm)
     taken, anew = ["the actor"], []
     learned = {**algorithm.save(), "actor_state_dict": _actor(checkpoint, networks["actor"], path)}
-    # The policy that training begins with is this one.
+    # The loaded policy is the reference, because training begins with it.
     learned.pop("reference_state_dict", None)
     if "critic" in networks:
         critic = _critic(checkpoint, networks["critic"], path)
@@ -458,7 +425,7 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
 
 
 def _actor(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a checkpoint's actor as a network has them."""
+    """Return a checkpoint's actor in the network's format; ConfigError if it does not fit, with both sizes."""
     problems, actor = _fitted(actor_state(checkpoint, path), network, "actor")
     if problems:
         raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
@@ -466,7 +433,7 @@ def _actor(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dic
 
 
 def _critic(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor] | str:
-    """Return the tensors of a checkpoint's critic as a network has them, or why they are not taken."""
+    """Return a checkpoint's critic in the network's format, or the reason why it is not taken."""
     found = critic_state(checkpoint, path)
     if found is None:
         return "the file holds none"
@@ -475,8 +442,9 @@ def _critic(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> di
 
 
 def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
-    """Return why a network's tensors do not fit another one, and the tensors as that one has them."""
+    """Return the misfits of a state with a network, and the state in the network's format."""
     wanted = network.state_dict()
+    # rsl_rl keeps the standard deviation itself or its logarithm.
     fitted = dict(state)
     if _STD in fitted and _LOG_STD in wanted:
         fitted[_LOG_STD] = fitted.pop(_STD).log()
@@ -492,7 +460,7 @@ def _misfits(state: State, wanted: State, role: str) -> Iterator[str]:
         yield f"has {'a' if has else 'no'} normaliser of observations; {way_out}"
     told = list(_misfits_of_layers(_layers(state), _layers(wanted), role))
     yield from told
-    # What layers are too many or too few has been told, and tensors of theirs would only repeat it.
+    # A layer's misfit has been reported, and its tensors would only repeat it.
     left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if told else (_NORMALIZER,)
     shapes, needed = (
         {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
@@ -525,7 +493,7 @@ def _misfits_of_layers(layers: list[int], wanted: list[int], role: str) -> Itera
 
 
 def _layers(state: State) -> list[int]:
-    """Return the sizes of a perceptron, from what it sees to what it gives; nothing for a network with more to it."""
+    """Return a perceptron's layer sizes, from input to output; empty for a network with other parts."""
     if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
         return []
     weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
@@ -544,7 +512,7 @@ def _moments(
     networks: Mapping[str, nn.Module],
     found: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> dict[int, dict[str, torch.Tensor]] | None:
-    """Return what Adam keeps of each weight by its place in an optimiser, None where that does not fit."""
+    """Return Adam's state of each parameter by its place in the optimiser, None if it does not fit."""
     if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         return None
     names = {
@@ -570,7 +538,7 @@ def _are_of(parameter: nn.Parameter, kept: Mapping[str, Any]) -> bool:
     )
 
 
-# Collects samples on one rank and learns from them, with a state that training resumes from bit for bit.
+# Collect samples on one rank and learn from them, with a state that training resumes from bit for bit.
 
 _TOLD_OF_NAN = ("NaN values", "normal expects", "Expected parameter")
 """Parts of messages of rsl_rl and torch about NaN or a negative deviation."""
@@ -582,44 +550,24 @@ class DivergedError(ArenaError):
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """Results of an iteration.
+    """Results of an iteration."""
 
-    Attributes:
-        losses: Name to mean loss over all ranks.
-        episodes: Episodes that ended in it, of all ranks.
-        env_steps: Control steps of all env slots of all ranks.
-        collect_s: Time that taking samples took on this rank [s].
-        learn_s: Time that learning took [s].
-        learning_rate: Learning rate at the end.
-        action_std: Mean standard deviation of the actions, NaN for a policy without.
-    """
-
-    losses: dict[str, float]
-    episodes: EpisodeStatistics
-    env_steps: int
-    collect_s: float
-    learn_s: float
-    learning_rate: float
-    action_std: float
+    losses: dict[str, float]  # name to mean loss over all ranks
+    episodes: EpisodeStatistics  # episodes of all ranks that ended in the iteration
+    env_steps: int  # control steps of all env slots of all ranks
+    collect_s: float  # time of this rank for collecting samples [s]
+    learn_s: float  # time for learning [s]
+    learning_rate: float  # at the end of the iteration
+    action_std: float  # mean standard deviation of the actions, NaN for a policy without one
 
 
 class Learner:
-    """One rank's env slots, copy of the networks and random numbers.
-
-    Args:
-        config: What is asked for.
-        context: Who this process is; the process group exists where there are several ranks.
-        num_threads: Threads that the physics may use.
-
-    Attributes:
-        iterations: Iterations done.
-        algorithm: rsl_rl's algorithm.
-        environment: The rank's env slots.
-    """
+    """One rank's env slots, copy of the networks and random numbers."""
 
     def __init__(self, config: TrainingConfig, context: DistributedContext, *, num_threads: int) -> None:
         self._config = config
         self._context = context
+        # Iterations done. With several ranks, the process group exists already.
         self.iterations = 0
         seed = config.agent.seed + context.rank
         environment = environment_job(config).build_environment(device=context.device, num_threads=num_threads)
@@ -643,15 +591,12 @@ class Learner:
         if config.agent.init_at_random_ep_len and not self._restarts:
             self.environment.begin_in_the_middle()
         self.algorithm.train_mode()
+        # Ranks build networks from different seeds, so rank 0's weights go to all.
         if context.is_distributed:
             self.algorithm.broadcast_parameters()
 
     def iterate(self) -> Iteration:
-        """Collect samples on all ranks, learn from them, and return the results. Every rank calls it.
-
-        Raises:
-            DivergedError: If an observation, a reward or a loss is NaN.
-        """
+        """Collect samples on all ranks, learn, and return the results; DivergedError on NaN. Every rank calls it."""
         begin_iteration = getattr(self.algorithm, "begin_iteration", None)
         if begin_iteration is not None:
             begin_iteration(self.iterations)
@@ -676,7 +621,7 @@ class Learner:
         )
 
     def _over_ranks(self, losses: Mapping[str, float]) -> tuple[dict[str, float], EpisodeStatistics]:
-        """Return the mean losses and the statistics of episodes of all ranks, which need one message."""
+        """Return mean losses and episode statistics of all ranks, with one message."""
         counter = self.environment.counter
         own = torch.cat((torch.tensor(list(losses.values()), dtype=torch.float64), counter.take().cpu()))
         total = sum_over_ranks(own)
@@ -690,7 +635,7 @@ class Learner:
         return self._config.num_envs * self._config.agent.num_steps_per_env * self._context.world_size
 
     def rank_state(self) -> dict[str, Any]:
-        """Return the state of this rank alone that resuming needs: random numbers, env slots, recurrent memory."""
+        """Return this rank's own state for resuming: random numbers, env slots, recurrent memory."""
         state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
         if self._context.device.type == "cuda":
             state["cuda_rng"] = torch.cuda.get_rng_state(self._context.device)
@@ -714,6 +659,8 @@ class Learner:
         Returns:
             Whether everything goes on exactly as it would have without a stop.
         """
+        # ``learned`` is rsl_rl's state, with ``iter``, the iterations done. ``rank_state`` is from `rank_state` of the
+        # same rank among as many ranks, None to begin new episodes.
         try:
             self.algorithm.load(dict(learned), None, strict=True)
         except (RuntimeError, ValueError, KeyError) as error:
@@ -724,9 +671,9 @@ class Learner:
             ) from error
         self.iterations = int(learned["iter"])
         if self._curiosity is not None:
-            # rsl_rl's schedule of its weight counts the steps, and no checkpoint keeps the count.
+            # rsl_rl's schedule of the curiosity weight counts steps, and no checkpoint keeps the count.
             self._curiosity.update_counter = self.iterations * self._config.agent.num_steps_per_env
-        # Episodes that were seen before do not come again.
+        # Skip the episode starts that were drawn before, so that they do not repeat.
         self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
         self._take_up_another_learning_rate(learned)
         if rank_state is None:
@@ -742,22 +689,18 @@ class Learner:
         returns = rank_state.get("curiosity_returns")
         if returns is not None and self._curiosity is not None:
             self._curiosity.reward_normalizer.disc_avg.avg = returns.to(self._context.device)
-        # Last, because building and loading draw random numbers too.
+        # Restore random numbers last, because building and loading draw some too.
         torch.set_rng_state(rank_state["torch_rng"])
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
             torch.cuda.set_rng_state(rank_state["cuda_rng"], self._context.device)
         return True
 
     def begin_with(self, path: Path) -> FirstWeights:
-        """Begin with the weights of a checkpoint, which every rank reads, and return what was taken of it.
-
-        Raises:
-            ConfigError: If it is no checkpoint of rsl_rl, or its actor does not fit.
-        """
+        """Load a checkpoint's weights on this rank; every rank calls it. Errors as in the function `begin_with`."""
         return begin_with(self.algorithm, path)
 
     def _take_up_another_learning_rate(self, learned: Mapping[str, Any]) -> None:
-        """Use the learning rate that is asked for, where that is another one than the checkpoint began with."""
+        """Use the configured learning rate if it differs from the one that the checkpoint began with."""
         before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
         if before is None or now is None or now == before:
             return
@@ -767,7 +710,7 @@ class Learner:
         _LOG.info("the learning rate goes on from %g", now)
 
     def close(self) -> None:
-        """Release what the environment holds."""
+        """Close the environment."""
         self.environment.close()
 
     @torch.no_grad()

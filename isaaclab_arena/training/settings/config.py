@@ -155,7 +155,7 @@ class TrainingConfig:
 
     @property
     def experiment_name(self) -> str:
-        """Directory of the experiment's runs."""
+        """Name of the directory of the experiment's runs."""
         return self.agent.experiment_name or self.task
 
 
@@ -176,7 +176,7 @@ _FLAGS: Mapping[str, str | None] = {
     "agent.resume": "--resume=",
     "video": "evaluation.video_episodes=1",
     "enable_nan_guard": "agent.check_for_nan=true",
-    # No window is opened here, and nothing is uploaded.
+    # No window opens here, and nothing is uploaded.
     "headless": None,
     "agent.upload_model": None,
 }
@@ -249,33 +249,18 @@ _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
 @dataclass
 class _Translation:
-    """A command line in this trainer's words, as far as it has been read.
-
-    Attributes:
-        arguments: The translated arguments.
-        problems: Options without a meaning here.
-        logger: The log writer that was named.
-        project: The log writer's project.
-    """
+    """A command line in this trainer's words, as far as it has been read."""
 
     arguments: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    logger: str | None = None
-    project: str | None = None
+    problems: list[Problem] = field(default_factory=list)  # options without a meaning here
+    logger: str | None = None  # class of the log writer that the user named
+    project: str | None = None  # project of that log writer
 
 
 def own_command_line(arguments: Sequence[str]) -> list[str]:
-    """Return a command line with other trainers' options translated into this one's; unknown words stay unchanged.
-
-    mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` becomes the
-    task's name, and so on. Hyphens and underscores mean the same, and so do ``--name value`` and ``--name=value``.
-
-    Args:
-        arguments: What was typed after the program's name.
-
-    Raises:
-        ConfigError: With every option of theirs that has no meaning here, and the alternative.
-    """
+    """Translate other trainers' options into this one's; ConfigError lists those without a meaning here."""
+    # mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` the task's
+    # name. Hyphens equal underscores, ``--name value`` equals ``--name=value``, and unknown words stay unchanged.
     translation = _Translation()
     waiting = list(arguments)
     while waiting:
@@ -302,11 +287,7 @@ def option_names() -> frozenset[str]:
 
 
 def nearest_task(name: str) -> str | None:
-    """Return a hint for the name of a task of mjlab or Isaac Lab, None if the name is not one of theirs.
-
-    Args:
-        name: ``Mjlab-Velocity-Flat-Unitree-Go1``, ``Isaac-Reach-Franka-v0``.
-    """
+    """Return a hint for a task name of mjlab or Isaac Lab (``Isaac-Reach-Franka-v0``), None for other names."""
     words = re.split(r"[^a-z0-9]+", name.lower())
     owner = {"mjlab": "mjlab", "isaac": "Isaac Lab"}.get(words[0])
     if owner is None:
@@ -327,7 +308,7 @@ def _is_theirs(own: str, value: str) -> bool:
 
 
 def _refusal(own: str) -> str | None:
-    """Return why an option of theirs, or a path of their settings, has no meaning here; None if it has one."""
+    """Return the reason why an option or settings path of theirs has no meaning here, None if it has one."""
     if own in _REFUSED:
         return _REFUSED[own]
     first, _, others = own.partition(".")
@@ -347,7 +328,7 @@ def _value_behind(name: str, own: str, waiting: list[str]) -> str:
 
 
 def _add_word(translation: _Translation, word: str) -> None:
-    """Add a task's name, or a word ``path=value``, which Isaac Lab's users write too."""
+    """Add a task name or a word ``path=value``, which Isaac Lab's users write too."""
     path, equals, value = word.partition("=")
     refusal = _refusal(path) if equals and path.startswith("env.") else None
     if refusal is not None:
@@ -423,17 +404,14 @@ _FREE = (
 
 
 def default_document() -> dict[str, Any]:
-    """Return the default settings."""
+    """Return the default settings, without ``task`` and ``environment``."""
     document = document_of(TrainingConfig(task="", environment=""))
     return {key: value for key, value in document.items() if key not in {"task", "environment"}}
 
 
 def task_document(task: str) -> dict[str, Any]:
-    """Return the settings in the file of a registered training task.
-
-    Raises:
-        ConfigError: If there is no such task.
-    """
+    """Return the settings of a registered training task; ConfigError if there is no such task."""
+    # A task name of another trainer gets a hint at the most similar task here.
     foreign = None if task in TASKS else nearest_task(task)
     if foreign is not None:
         raise ConfigError(Problem(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK"))
@@ -442,11 +420,7 @@ def task_document(task: str) -> dict[str, Any]:
 
 
 def file_document(path: Path) -> dict[str, Any]:
-    """Return the settings in a user's file.
-
-    Raises:
-        ConfigError: If it cannot be read, or holds no mapping.
-    """
+    """Return the settings in a user's file; ConfigError if it cannot be read or is not a mapping."""
     document = read_document(path)
     if not isinstance(document, dict):
         raise ConfigError(Problem("must hold a mapping with the keys of a training run", file=str(path)))
@@ -454,14 +428,9 @@ def file_document(path: Path) -> dict[str, Any]:
 
 
 def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return documents laid over each other, the last one on top.
-
-    Mappings are merged key by key. If a document names another class, its options replace those of the earlier class.
-    An empty section has no effect.
-
-    Raises:
-        ConfigError: If a section is no mapping.
-    """
+    """Merge documents, the last one on top; ConfigError if a section is not a mapping."""
+    # Mappings merge key by key. If a document names another class, its options replace those of the earlier class. An
+    # empty section has no effect.
     result: dict[str, Any] = {}
     for document in documents:
         said = {key: value for key, value in document.items() if not _is_empty(key, value)}
@@ -476,18 +445,9 @@ def _is_empty(key: str, value: Any) -> bool:
 
 
 def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return command line words such as ``agent.learning_rate=3e-4`` as a document.
-
-    Parts of a path may be left out if it stays unambiguous: ``agent.learning_rate`` is
-    ``agent.algorithm.learning_rate``.
-
-    Args:
-        words: ``path=value``, the value as in YAML.
-        base: The document that they change, which has the known paths.
-
-    Raises:
-        ConfigError: With every word that is not ``path=value``, or names an unknown path.
-    """
+    """Convert words ``path=value`` (value in YAML) into a document; ConfigError lists every wrong word."""
+    # ``base`` has the known paths. Parts of a path may be omitted if it stays unambiguous: ``agent.learning_rate`` is
+    # ``agent.algorithm.learning_rate``.
     problems: list[Problem] = []
     document: dict[str, Any] = {}
     known = list(paths_of(base))
@@ -498,7 +458,7 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
             continue
         try:
             nested = _nested(_whole_path(path, known), read_value(text))
-            # The words are applied together, in any order.
+            # The words apply together, in any order.
             document = overlaid(document, nested)
         except ConfigError as error:
             problems += [dataclasses.replace(problem, key=path) for problem in error.problems]
@@ -508,16 +468,8 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
 
 
 def read_training(document: Mapping[str, Any], *, task: str, source: str) -> TrainingConfig:
-    """Return the checked configuration of a document.
-
-    Args:
-        document: The merged document.
-        task: Name of the task.
-        source: Where it comes from, for messages.
-
-    Raises:
-        ConfigError: With every problem, each with its key.
-    """
+    """Check a merged document and return its configuration; ConfigError lists every problem with its key."""
+    # Collect the problems of all sections, so that the user can correct them at once.
     problems: list[Problem] = []
     sections: dict[str, Any] = {}
     for key, section in _SECTIONS.items():
@@ -530,6 +482,7 @@ def read_training(document: Mapping[str, Any], *, task: str, source: str) -> Tra
             problems.append(Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}"))
     plain = {key: value for key, value in document.items() if key not in _SECTIONS}
     config: TrainingConfig | None = None
+    # The plain keys are read after the sections, but their problems come first in the message.
     try:
         config = read_options(TrainingConfig, {**plain, "task": task}, owner="a training run")
     except ConfigError as error:
@@ -554,16 +507,18 @@ def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterato
 
 def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:
     first, *others = text.split(".")
+    # A full path, or one below a class or environment that checks its own options.
     path = (first, *others)
     if path in known or any(path[: len(free)] == free for free in _FREE):
         return path
+    # A path with parts omitted: it needs exactly one known path with the same first and last key.
     inside = [each for each in known if len(each) > len(path) and each[0] == first and each[-1] == path[-1]]
     if len(inside) == 1 and len(path) > 1:
         return inside[0]
     if len(inside) > 1 and len(path) > 1:
         raise ConfigError(f"means {' or '.join('.'.join(each) for each in inside)}; write one of them out")
     if first == "agent" and len(path) == 2:
-        # This is an option of the algorithm that the file does not set.
+        # An option of the algorithm that the file does not set.
         return ("agent", "algorithm", path[1])
     raise ConfigError(f"there is no such key{did_you_mean(text, ['.'.join(each) for each in known])}")
 

@@ -20,24 +20,19 @@ import safetensors
 import torch
 from torch.overrides import TorchFunctionMode
 
-# Puts off the import of modules that other modules import but do not use.
+# Defer the import of modules that other modules import but do not use.
 
 
 @contextlib.contextmanager
 def deferred_imports(names: typing.Collection[str]) -> typing.Iterator[None]:
-    """Let modules import the named ones, and those below them, without executing them.
-
-    What they import from these is imported when it is used. Modules that are executed already stay as they are.
-
-    Args:
-        names: Modules, such as ``lerobot.datasets``.
-    """
+    """Defer execution of the named modules and their submodules until they are used; executed ones stay."""
     finder = _StandInFinder(names)
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
+        # The stand-ins leave with the block: a later import executes the real module.
         for name, module in list(sys.modules.items()):
             if isinstance(module, _StandIn):
                 del sys.modules[name]
@@ -49,14 +44,14 @@ class _StandIn(types.ModuleType):
     """A module that is not executed."""
 
     def __getattr__(self, name: str) -> typing.Any:
-        # The machinery of imports asks for these, and has to be told that they are not there.
+        # The import machinery asks for these names, and must find them absent.
         if name.startswith("__"):
             raise AttributeError(name)
         return _Later(self.__name__, name)
 
 
 class _Later:
-    """A function or a class of a module that is executed when it is used."""
+    """A function or a class whose module is executed on first use."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -70,11 +65,11 @@ class _Later:
         return getattr(self._itself(), name)
 
     def __instancecheck__(self, instance: object) -> bool:
-        """Return False: of a class that nobody has there are no instances."""
+        """Return False: a class whose module is not executed has no instances."""
         return False
 
     def __or__(self, other: object) -> object:
-        """Stand in an annotation, as a class can."""
+        """Return itself, so that the stand-in works in a union annotation."""
         return self
 
     __ror__ = __or__
@@ -88,13 +83,13 @@ class _Later:
 
 
 class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds stand-ins for some modules, and for those below them."""
+    """Finds stand-ins for the named modules and their submodules."""
 
     def __init__(self, names: typing.Collection[str]) -> None:
         self._names = frozenset(names)
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """Return how a stand-in is made, None for modules that are not put off."""
+        """Return the spec of a stand-in, None for modules that are not deferred."""
         del path, target
         parts = fullname.split(".")
         above = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
@@ -108,7 +103,7 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Do nothing."""
 
 
-# Tells a policy that has its weights from a file from one to which LeRobot has left some by chance.
+# Tell a policy whose weights all come from a file from one with weights that LeRobot initialised randomly.
 
 _SHOWN = 5
 _PREFIX = "model."
@@ -116,18 +111,10 @@ _PREFIX = "model."
 
 
 def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.Any:
-    """Return a policy whose weights do not depend on chance.
-
-    LeRobot warns of weights that a file lacks, or cannot read, and goes on with random ones. Those that are not seen in
-    the file may be from elsewhere, or be changed; so the policy is loaded again, and they have to be the same.
-
-    Args:
-        load: Loads it.
-        file: Where its weights are.
-
-    Raises:
-        ValueError: If it has weights of chance.
-    """
+    """Load a policy whose weights do not depend on chance; ValueError if any are random instead of from `file`."""
+    # LeRobot warns about weights that a file lacks or that it cannot read, and continues with random ones. Weights that
+    # do not appear in the file may come from elsewhere, or be converted. So the policy is loaded twice, with different
+    # seeds: only random weights differ.
     torch.manual_seed(0)
     policy = load()
     doubtful = [*_not_seen_in(file, policy)]
@@ -148,7 +135,7 @@ def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.An
 
 
 def _not_seen_in(file: str, policy: typing.Any) -> typing.Iterator[str]:
-    """Yield the names of weights that a file lacks, or has otherwise, as far as their beginnings tell."""
+    """Yield the names of weights that the file lacks or whose first row differs in it."""
     weights = _weights(policy)
     if not weights:
         return
@@ -164,16 +151,17 @@ def _not_seen_in(file: str, policy: typing.Any) -> typing.Iterator[str]:
             begin = part[:1] if value.ndim else part[...]
             return torch.equal(begin.to(value.dtype), (value[:1] if value.ndim else value).detach().cpu())
 
+        # Compared by memory, because tied weights have several names but are saved under one.
         seen = {value.data_ptr() for name, value in weights.items() if is_seen(name, value)}
     yield from (name for name, value in weights.items() if value.data_ptr() not in seen)
 
 
 def _weights(policy: typing.Any) -> dict[str, torch.Tensor]:
-    """Return all weights by name, those of several names under each."""
+    """Return all weights by name; tied weights appear under each of their names."""
     return dict(policy.named_parameters(remove_duplicate=False))
 
 
-# Loads a policy of LeRobot with its processors, and imports no more of LeRobot than the policy needs.
+# Load a LeRobot policy with its processors, and import no more of LeRobot than the policy needs.
 
 _TRIED = frozenset({"act", "diffusion"})
 """Types that were seen to act without what LeRobot imports for others. For any other type all is imported."""
@@ -198,7 +186,7 @@ _WEIGHTS = "model.safetensors"
 
 
 class Loaded(typing.NamedTuple):
-    """A policy, and its saved processors."""
+    """A policy, and its saved pre- and postprocessor."""
 
     policy: typing.Any
     before: typing.Any
@@ -206,27 +194,23 @@ class Loaded(typing.NamedTuple):
 
 
 def loaded(directory: str, device: str) -> Loaded:
-    """Return a policy with its processors.
-
-    Args:
-        directory: What LeRobot's ``save_pretrained`` wrote.
-        device: Where it is to run, such as ``cuda:1``.
-    """
+    """Load a policy with its processors from a directory of LeRobot's ``save_pretrained``, on e.g. ``cuda:1``."""
     kind = json.loads((pathlib.Path(directory) / "config.json").read_text())["type"]
     if kind in _TRIED:
         try:
             return _loaded(directory, device, kind, (*_NOT_NEEDED, *_other_types(kind)))
         except Exception:  # noqa: BLE001  whatever it is, LeRobot as it is either does it, or says what is wrong
+            # Retry with all of LeRobot imported. The modules of the first attempt may hold stand-ins, so forget them.
             traceback.print_exc()
             for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
                 del sys.modules[name]
-    # Types of other packages register themselves where they are found.
+    # Types of other packages register themselves as plugins.
     getattr(_lerobot("utils.import_utils"), "register_third_party_plugins", lambda: None)()
     return _loaded(directory, device, kind, ())
 
 
 def saved_steps(directory: str, processor: str) -> set[str]:
-    """Return the names of the steps of a saved processor, ``policy_preprocessor`` or ``policy_postprocessor``."""
+    """Return the step names of a saved processor, ``policy_preprocessor`` or ``policy_postprocessor``."""
     saved = json.loads((pathlib.Path(directory) / f"{processor}.json").read_text())
     return {step.get("registry_name") for step in saved["steps"]}
 
@@ -239,6 +223,7 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
         policy_class = factory.get_policy_class(kind)
     config = configurations.PreTrainedConfig.from_pretrained(directory)
     config.device = device
+    # LeRobot refuses an override of a step that the saved processor lacks.
     has_device_step = _DEVICE_STEP in saved_steps(directory, "policy_preprocessor")
     processors = factory.make_pre_post_processors(
         config,
@@ -251,7 +236,7 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
 
 
 def _other_types(kind: str) -> list[str]:
-    """Return the packages of all types of policies but one."""
+    """Return the packages of all policy types except `kind`."""
     policies = pathlib.Path(importlib.import_module("lerobot").__path__[0], "policies")
     return [f"lerobot.policies.{path.name}" for path in policies.iterdir() if path.is_dir() and path.name != kind]
 
@@ -260,41 +245,34 @@ def _lerobot(module: str) -> typing.Any:
     return importlib.import_module(f"lerobot.{module}")
 
 
-# Turns what a policy remembers into bytes and back: numbers, texts, tensors, arrays, and containers of them.
+# Serialise a policy's memory: numbers, texts, tensors, arrays, and containers of them.
 
 _HEADER = struct.Struct("<I")
 
 
 def packed(value: typing.Any) -> bytes:
-    """Return a value as bytes.
-
-    Raises:
-        TypeError: If something in it is of another kind.
-    """
+    """Serialise a value; TypeError if it contains an unsupported type."""
     blobs: list[bytes] = []
     header = json.dumps(_described(value, blobs)).encode()
     return b"".join([_HEADER.pack(len(header)), header, *blobs])
 
 
 def unpacked(data: bytes, device: torch.device) -> typing.Any:
-    """Return a value, all of it in new memory, tensors in the layout that they had: last digits may depend on it.
-
-    Args:
-        data: What `packed` gave, and perhaps more behind it.
-        device: Where its tensors are that were not on the CPU.
-    """
+    """Deserialise the result of `packed`, into new memory; bytes after it are ignored."""
+    # Tensors keep their memory layout, because the last digits of a result may depend on it. Those that were not on the
+    # CPU go to ``device``.
     (size,) = _HEADER.unpack_from(data)
     start = _HEADER.size + size
     return _Reader(data, start, device).value(json.loads(data[_HEADER.size : start]))
 
 
 def raw(tensor: torch.Tensor) -> bytes:
-    """Return the bytes of the numbers of a tensor."""
+    """Return the bytes of a tensor's elements."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _described(value: typing.Any, blobs: list[bytes]) -> typing.Any:
-    """Return a value as JSON, and add the bytes of its arrays to others."""
+    """Return a value as JSON, and append the bytes of its arrays to `blobs`."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -315,7 +293,7 @@ def _described(value: typing.Any, blobs: list[bytes]) -> typing.Any:
 
 
 class _Reader:
-    """Reads the arrays of a value one after the other."""
+    """Reads the arrays of a value in the order in which they were packed."""
 
     def __init__(self, data: bytes, start: int, device: torch.device) -> None:
         self._data, self._next, self._device = data, start, device
@@ -340,7 +318,7 @@ class _Reader:
         dtype = getattr(torch, name)
         data = self._taken(dtype.itemsize * _number(shape))
         flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        # Numbers that stand for several have no place of their own.
+        # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
         is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
         laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
         laid_out.copy_(flat.reshape(shape))
@@ -355,7 +333,7 @@ def _number(shape: list[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-# What a policy keeps of an episode, beside its last observations and the actions that it has still to play.
+# What a policy remembers of an episode besides its last observations and the actions still in its queue.
 
 NOTHING = np.zeros(0, np.uint8)
 """The memory of an episode that begins."""
@@ -373,24 +351,14 @@ _Path = tuple[str, ...]
 
 
 class EpisodeMemory:
-    """The attributes of a policy that an action changes and that `reset` sets back.
-
-    Args:
-        policy: A policy.
-
-    Attributes:
-        paths: Where it keeps what it remembers; none if it remembers nothing.
-    """
+    """The attributes of a policy that an action changes and that `reset` restores."""
 
     def __init__(self, policy: typing.Any) -> None:
+        # ``paths`` locates the policy's memory; empty if it has none beyond its queues.
         self._policy, self.paths = policy, list[_Path]()
 
     def find(self, act: typing.Callable[[], object]) -> None:
-        """Find out what is kept, by a trial.
-
-        Args:
-            act: Has the policy act. It has acted once already.
-        """
+        """Find the policy's memory by a trial; `act` makes the policy act, and it has acted once already."""
         found = self._changed()
         if found <= {*QUEUES}:
             return
@@ -401,12 +369,9 @@ class EpisodeMemory:
         self.paths = sorted(found | {path for path in QUEUES if path in acted})
 
     def kept(self) -> np.ndarray:
-        """Return what the policy remembers now. Shape: (bytes,), uint8.
-
-        Raises:
-            TypeError: If it keeps what is neither numbers nor texts nor containers of them.
-        """
+        """Return the policy's memory, shape (bytes,), uint8; TypeError if it contains an unsupported type."""
         parts = []
+        # An attribute may not exist at this time; `recall` then deletes it.
         for number, path in enumerate(self.paths):
             owner = _owner(self._policy, path)
             if hasattr(owner, path[-1]):
@@ -418,12 +383,7 @@ class EpisodeMemory:
             raise TypeError(f"what the policy remembers is in {names}: {error}") from error
 
     def recall(self, kept: np.ndarray, device: torch.device) -> None:
-        """Have the policy remember what it remembered once, and nothing else.
-
-        Args:
-            kept: What `kept` gave, and perhaps zeros behind it; nothing, or zeros alone, for an episode that begins.
-            device: Where the policy is.
-        """
+        """Restore the memory that `kept` returned (trailing zeros allowed); empty or all zeros for a new episode."""
         self._policy.reset()
         if not kept.any():
             return
@@ -436,7 +396,7 @@ class EpisodeMemory:
                 delattr(owner, path[-1])
 
     def _changed(self, acted: dict[_Path, object] | None = None) -> set[_Path]:
-        """Return what differs between a policy that has acted and one that was reset, which it is afterwards."""
+        """Reset the policy, and return the paths that differ from its state after acting (`acted`, default now)."""
         before = _states(self._policy) if acted is None else acted
         self._policy.reset()
         after = _states(self._policy)
@@ -444,10 +404,8 @@ class EpisodeMemory:
 
 
 def _states(policy: typing.Any) -> dict[_Path, object]:
-    """Return all attributes of a policy's modules, and of objects of theirs, in a form that tells whether they differ.
-
-    Objects of packages that none of the modules is from are only known by which they are.
-    """
+    """Map each attribute path of a policy's modules and their objects to a comparable form of its value."""
+    # Objects of other packages than the modules' own are compared by identity only.
     modules = dict(policy.named_modules())
     packages = {_package(module) for module in modules.values()}
     states: dict[_Path, object] = {}
@@ -470,7 +428,7 @@ def _states(policy: typing.Any) -> dict[_Path, object]:
 
 
 def _form(value: typing.Any) -> object:
-    """Return what is equal for equal values. An object is equal to itself."""
+    """Return a form that is equal for equal values; other objects equal only themselves."""
     kind = type(value)
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type != "meta":
         return torch.Tensor, value.dtype, value.shape, raw(value)
@@ -480,12 +438,12 @@ def _form(value: typing.Any) -> object:
         return kind, [(key, _form(each)) for key, each in value.items()]
     if isinstance(value, (list, tuple, collections.deque)):
         return kind, [_form(each) for each in value]
-    # A NaN is no other than before.
+    # The repr makes a NaN equal to itself.
     return (kind, repr(value)) if value is None or kind in (bool, int, float, str) else _Same(value)
 
 
 class _Same:
-    """Equal to another one for the same object, which it holds so that no other gets its place in memory."""
+    """Equality by identity. It holds the object, so that no other can get its address."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -507,7 +465,7 @@ def _package(value: object) -> str:
     return type(value).__module__.partition(".")[0]
 
 
-# Draws the noise of each entry of a batch from a seed of its own, so that it does not depend on the batch.
+# Draw the noise of each batch entry from its own seed, so that it does not depend on the batch.
 
 _LIKE = {torch.randn_like: torch.randn, torch.rand_like: torch.rand}
 _SIZED = {torch.randn: torch.randn, torch.rand: torch.rand}
@@ -530,26 +488,17 @@ _DRAWING = _REFUSED.union(_LIKE, _SIZED, [torch.normal])
 
 
 class NoiseOfEntries(TorchFunctionMode):
-    """While it is entered, torch draws noise whose first dimension is the batch from one generator for each entry.
-
-    It draws on the CPU, whatever the device, so that a seed gives the same noise everywhere.
-
-    Args:
-        seeds: One number per entry.
-    """
+    """Mode in which torch draws noise with one seed per entry of the batch, which is the first dimension."""
 
     def __init__(self, seeds: typing.Sequence[int]) -> None:
         super().__init__()
+        # Generators live on the CPU for any device, so that a seed gives the same noise everywhere.
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __torch_function__(
         self, function: typing.Any, types: typing.Any, args: tuple = (), kwargs: dict | None = None
     ) -> typing.Any:
-        """Draw noise anew, and do everything else as it is.
-
-        Raises:
-            RuntimeError: If something is drawn that cannot be told by entries.
-        """
+        """Draw noise per entry, and pass all other calls on; RuntimeError if a draw cannot be split by entries."""
         given = kwargs or {}
         if function not in _DRAWING:
             return function(*args, **given)
@@ -574,7 +523,7 @@ class NoiseOfEntries(TorchFunctionMode):
     def _drawn(self, draw: typing.Any, shape: typing.Any, dtype: typing.Any, device: typing.Any) -> torch.Tensor:
         if len(shape) == 0 or shape[0] != len(self._generators):
             raise RuntimeError(f"the policy draws noise of shape {tuple(shape)} for {len(self._generators)} entries")
-        # The functions are called themselves here: the mode is not entered while it handles one.
+        # Torch does not apply the mode while it handles a call, so these draws do not recurse.
         drawn = torch.stack([draw(tuple(shape[1:]), generator=each, dtype=dtype) for each in self._generators])
         return drawn if device is None else drawn.to(device)
 
@@ -583,7 +532,7 @@ def _shape(size: typing.Any) -> tuple[int, ...]:
     return (size,) if isinstance(size, int) else tuple(size)
 
 
-# A policy of LeRobot with its processors, asked for chunks of actions.
+# A LeRobot policy with its processors, asked for chunks of actions.
 
 DRAWN_BY_ENTRY = frozenset({"act", "diffusion", "pi0", "pi05", "smolvla", "xvla"})
 """Types whose noise, if they draw any, has the batch as its first dimension. Others are asked about one entry each."""
@@ -603,18 +552,13 @@ _ELEMENTWISE = frozenset({"unnormalizer_processor", "device_processor"})
 
 
 class Network:
-    """A policy with its saved pre- and post-processors.
-
-    Args:
-        directory: What LeRobot's ``save_pretrained`` wrote.
-        device: Where it runs, such as ``cuda:1``.
-        settings: ``threads`` of torch, and whether its algorithms are ``deterministic``.
-    """
+    """A policy with its saved pre- and postprocessor, on one device."""
 
     def __init__(self, directory: str, device: str, settings: dict) -> None:
+        # ``settings``: torch's ``threads``, and whether its algorithms are ``deterministic``.
         torch.set_num_threads(settings["threads"])
         if settings["deterministic"]:
-            # To say that it need not be, which holds from the start, would import torch's compiler.
+            # Setting False, which is the default, would import torch's compiler.
             torch.use_deterministic_algorithms(mode=True)
         if device != "cpu":
             torch.cuda.set_device(torch.device(device))
@@ -626,16 +570,16 @@ class Network:
 
     @property
     def remembers(self) -> bool:
-        """Whether it keeps more of an episode than observations and actions; it is asked for one action then."""
+        """True if the policy remembers more than observations and actions; it then gives one action per call."""
         return bool(self._memory.paths)
 
     @property
     def takes_batches(self) -> bool:
-        """Whether it may be asked about several entries at once."""
+        """True if one call may cover several entries."""
         return self._policy.config.type in DRAWN_BY_ENTRY and not self.remembers
 
     def description(self) -> dict:
-        """Return what the policy takes and gives, after it was asked about nothing."""
+        """Return the policy's inputs and outputs, found by a trial with blank observations."""
         config = self._policy.config
         inputs = {name: _policy_in_words(feature) for name, feature in config.input_features.items()}
         arrays = {name: _nothing(feature, config.n_obs_steps) for name, feature in inputs.items()}
@@ -654,20 +598,11 @@ class Network:
         }
 
     def actions(self, arrays: dict, words: list[str], seeds: list[int]) -> np.ndarray:
-        """Return the actions that the policy plays before it looks again.
-
-        Entries that are of several forms, such as instructions of several lengths, are asked about in several calls of
-        the same size, which copies fill up. So no entry is padded because of others, which would change last digits.
-
-        Args:
-            arrays: By feature, the last observations of each entry, oldest first. Shape: (n, num_observations, ...);
-                pictures are uint8 with channels last.
-            words: What each entry is to do.
-            seeds: What each entry's noise is drawn from.
-
-        Returns:
-            Shape: (n, num_actions, action_dim), float32.
-        """
+        """Return the chunk that the policy plays before the next observation: (n, num_actions, action_dim), float32."""
+        # ``arrays`` maps each feature to the last observations of each entry, oldest first: (n, num_observations, ...).
+        # Pictures are uint8 with channels last.
+        # Entries of different forms, such as instructions of different lengths, get separate calls of the same size,
+        # filled up with copies. So no entry is padded because of others, which would change its last digits.
         groups = self._of_one_form(arrays, words)
         if len(groups) == 1:
             return self._acted(arrays, words, seeds, self._played)
@@ -682,24 +617,14 @@ class Network:
     def next_action(
         self, arrays: dict, words: list[str], seeds: list[int], memory: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next action of a policy that remembers, and what it remembers from now on.
-
-        Args:
-            arrays: As in `actions`, of one entry.
-            words: As there.
-            seeds: As there.
-            memory: What it has remembered; see `EpisodeMemory.recall`.
-
-        Returns:
-            Shape of the action: (1, 1, action_dim), float32. Shape of the memory: (bytes,), uint8.
-        """
-        # Some draw when an episode begins, and not what they draw for its first action.
+        """Return the next action (1, 1, action_dim), float32, and the new memory (bytes,), uint8, of one entry."""
+        # Some policies draw at the start of an episode. That seed must differ from the seed of the first action.
         torch.manual_seed(seeds[0] ^ 1)
         self._memory.recall(memory, self._device)
         return self._acted(arrays, words, seeds, self._next), self._memory.kept()
 
     def _acted(self, arrays: dict, words: list[str], seeds: list[int], act: typing.Callable) -> np.ndarray:
-        """Return processed actions: what is done after some observations, with the noise of some seeds."""
+        """Return the processed actions of `act` for some observations, with one noise seed per entry."""
         steps = self._shown(arrays, words)
         if self.takes_batches:
             noise: typing.Any = NoiseOfEntries(seeds)
@@ -712,12 +637,12 @@ class Network:
         return played.to("cpu", torch.float32).numpy()
 
     def _shown(self, arrays: dict, words: list[str]) -> list[dict]:
-        """Return each observation as LeRobot's processors take it."""
+        """Return each observation in the form that LeRobot's processors take."""
         shown = {name: _tensor(array) for name, array in arrays.items()}
         return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in self._steps]
 
     def _of_one_form(self, arrays: dict, words: list[str]) -> list[list[int]]:
-        """Return the places of entries in groups, of each of which the processor makes the same shapes by itself."""
+        """Group the entries (by index) so that the preprocessor gives one shape per group without padding."""
         if len(words) == 1 or self._before_is_entrywise:
             return [[*range(len(words))]]
         groups: dict[tuple, list[int]] = {}
@@ -731,11 +656,11 @@ class Network:
         return [*groups.values()]
 
     def _next(self, observations: list[dict]) -> list[torch.Tensor]:
-        """Return what LeRobot's own loop plays next: a policy that remembers was shown all but the last before."""
+        """Return the next action of LeRobot's own loop; a policy with memory has seen the earlier observations."""
         return [self._policy.select_action(observations[-1])]
 
     def _processed(self, actions: list[torch.Tensor]) -> torch.Tensor:
-        """Return actions after the saved processor. Shape: (n, num_actions, action_dim)."""
+        """Return actions after the saved postprocessor. Shape: (n, num_actions, action_dim)."""
         if not self._after_is_elementwise:
             return torch.stack([self._after(action) for action in actions], dim=1)
         stacked = torch.stack(actions, dim=1)
@@ -746,11 +671,9 @@ class Network:
         return range(self._policy.config.n_obs_steps)
 
     def _played(self, observations: list[dict]) -> list[torch.Tensor]:
-        """Return what LeRobot's own loop would play: the action after the last observation, and those kept for later.
-
-        A policy keeps its last observations itself and acts after each of them, if it has no action left to play. So
-        it gets a blank one to play after all but the last.
-        """
+        """Return the actions of LeRobot's own loop: the one after the last observation, and those queued."""
+        # A policy keeps its last observations itself, and acts after each unless an action is queued. So it gets a
+        # blank action to play after all observations but the last.
         self._policy.reset()
         for observation in observations[:-1]:
             self._kept().append(None)
@@ -759,7 +682,7 @@ class Network:
         return [action, *self._kept()]
 
     def _kept(self) -> typing.Any:
-        """Return the actions that the policy has still to play; those of one that keeps none are always none."""
+        """Return the queue of actions that the policy has still to play, always empty if it keeps none."""
         queue = getattr(self._policy, "_action_queue", None)
         return getattr(self._policy, "_queues", {}).get(_ACTION, []) if queue is None else queue
 
@@ -777,7 +700,7 @@ def _nothing(feature: dict, num_observations: int) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
-    """Return an array as LeRobot's own loop shows it to a policy: pictures as floats up to 1, channels first."""
+    """Return an array in the form of LeRobot's own loop: pictures as floats in [0, 1], channels first."""
     tensor = torch.from_numpy(array.copy())
     if tensor.dtype is not torch.uint8:
         return tensor
