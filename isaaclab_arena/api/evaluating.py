@@ -360,19 +360,7 @@ def ranks_here(*, device: str | None, alone: bool) -> Iterator[Ranks]:
 def run_on_ranks(
     arguments: Sequence[str], num_ranks: int, options: RunOptions, *, directory: Path, shows_progress: bool
 ) -> None:
-    """Run the evaluation runner on several ranks, each a process of its own, and wait for them.
-
-    Args:
-        arguments: The runner's command line, without what starts ranks.
-        num_ranks: How many ranks to start. Each gets a GPU where this machine has any and the options allow it.
-        options: The options of the run.
-        directory: The run's directory.
-        shows_progress: Whether they show on stderr how they get on.
-
-    Raises:
-        ConfigError: If this process is one of several ranks already, or what is asked for cannot be done.
-        ArenaError: If the run could not begin or go on, with the reason.
-    """
+    """Run the evaluation runner on ranks in new processes and wait; ConfigError or ArenaError with its reason."""
     if is_a_rank() or group_size() is not None:
         message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
         raise ConfigError(Problem(message, key="num_ranks"))

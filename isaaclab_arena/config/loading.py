@@ -38,15 +38,12 @@ from isaaclab_arena.nested import overlaid, value_at
 from isaaclab_arena.paths import expanded
 from isaaclab_arena.registry import Registry
 
-# Blocks of job keys as they stand in the file: the old spellings made new, and one block laid over another.
+# Blocks of job keys as in the file: translate old spellings, and merge one block over another.
 
 
 def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the block with ``policy_args``, token lists and Arena's later keys in today's spelling, and what is wrong.
-
-    Args:
-        block: Keys of a job, or of ``defaults``.
-    """
+    """Return a block of a job or of ``defaults`` in the current spelling, and its problems."""
+    # Old spellings are ``policy_args``, token lists instead of mappings, and Arena's later keys.
     modern = dict(block)
     problems: list[Problem] = []
     if "policy_args" in modern:
@@ -69,7 +66,7 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
 
 
 def job_over_defaults(defaults: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job with the file's defaults under it; a length of its own replaces whichever the defaults give."""
+    """Merge a job over the file's defaults; a length of its own replaces either length of the defaults."""
     lengths = {"num_steps", "num_episodes"}
     if any(job.get(key) is not None for key in lengths):
         defaults = {key: value for key, value in defaults.items() if key not in lengths}
@@ -99,7 +96,7 @@ def _texts(tokens: list[Any]) -> list[str]:
     return tokens
 
 
-# Read the comparisons and bars of a job file, and say everything that is wrong with them.
+# Read the comparisons and bars of a job file, and report all their problems.
 
 _Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Fields = TypeVar("_Fields", "_Comparison", "_Bar")
@@ -108,7 +105,7 @@ _NOT_OF_SUITES = "suites do not stop early: ask isaaclab-arena compare when thei
 
 
 class _Stop(BaseModel):
-    """When a question is answered."""
+    """The conditions under which a question is answered."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -140,28 +137,14 @@ class _Bar(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionsRead:
-    """What a file asks of its jobs.
+    """The questions of a file, and its jobs."""
 
-    Attributes:
-        questions: Comparisons, then bars, in order of the file.
-        jobs: The jobs; one whose length only its questions say has it now.
-    """
-
-    questions: tuple[Question, ...]
-    jobs: tuple[JobConfig, ...]
+    questions: tuple[Question, ...]  # comparisons, then bars, in order of the file
+    jobs: tuple[JobConfig, ...]  # a job without a length has the length that its questions need
 
 
 def read_questions(comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[JobConfig, ...]) -> QuestionsRead:
-    """Check the comparisons and bars of a job file against its jobs.
-
-    Args:
-        comparisons: What the file lists as comparisons.
-        bars: What it lists as bars.
-        jobs: Every job of the file, after its sweeps.
-
-    Raises:
-        ConfigError: With every problem of the questions.
-    """
+    """Check the comparisons and bars of a job file against its jobs (after sweeps); ConfigError lists every problem."""
     reading = _Reading(jobs)
     for position, block in enumerate(comparisons):
         reading.add_comparison(f"comparisons[{position}]", block)
@@ -174,13 +157,13 @@ def read_questions(comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[
 
 
 def about_jobs(problem: Problem) -> bool:
-    """Return whether a problem of a question is one of the jobs that it names."""
+    """True if a question's problem concerns the jobs that it names."""
     key = problem.key or ""
     return key.endswith((".jobs", ".job")) or (key.endswith(".max_episodes") and " job " in problem.message)
 
 
 class _Reading:
-    """One reading of the questions: collects them by key, and problems instead of stopping at the first."""
+    """One reading of the questions: collects them by key, and collects problems instead of stopping at the first."""
 
     def __init__(self, jobs: Sequence[JobConfig]) -> None:
         self.questions: dict[str, Question] = {}
@@ -206,7 +189,7 @@ class _Reading:
         self._add(key, name, (fields.job,), fields.stop, wrong, at_least=fields.at_least)
 
     def check_names(self) -> None:
-        """Refuse names that are taken, by another question or by a job."""
+        """Refuse names that another question or a job has."""
         keys = {name: key for key, name in self._names.items()}
         for name, earlier in clashes(self._names.values()):
             taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
@@ -218,7 +201,7 @@ class _Reading:
         ]
 
     def with_length(self, job: JobConfig) -> JobConfig:
-        """Return a job with the number of episodes that its questions look at, where it says none itself."""
+        """Return a job with the number of episodes that its questions need, if it has none itself."""
         asked = [question.max_episodes for question in self.questions.values() if job.name in question.jobs]
         return replace(job, num_episodes=max(asked)) if asked and job.num_episodes is None else job
 
@@ -242,11 +225,13 @@ class _Reading:
     def _add(
         self, key: str, name: str, jobs: tuple[str, ...], stop: _Stop, wrong: list[Problem], **asked: float | None
     ) -> None:
+        # Collect everything that is wrong with this question before it is dropped.
         unsafe = name_problem(name)
         if unsafe is not None:
             wrong.append(Problem(unsafe, key=f"{key}.name"))
         known = self._known(jobs)
         max_episodes, problem = _most_episodes(stop, known)
+        # If a job is unknown, its length is unknown too, and the missing job is the problem to report.
         if problem is not None and len(known) == len(jobs):
             wrong.append(Problem(problem, key=f"{key}.stop.max_episodes"))
         self._names[key] = name
@@ -258,7 +243,7 @@ class _Reading:
         return [self._jobs[name] for name in names if name in self._jobs]
 
     def _unusable(self, key: str, names: Sequence[str]) -> Iterator[Problem]:
-        """Yield what is wrong with each of the jobs that a question names."""
+        """Yield the problem of each job that a question cannot use."""
         for name in names:
             job = self._jobs.get(name)
             if job is None and name in self._names.values():
@@ -276,7 +261,7 @@ class _Reading:
 
 
 def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
-    """Yield why two jobs have no episodes that start from the same conditions."""
+    """Yield the reasons why two jobs have no episodes that start from the same conditions."""
     if len(jobs) < 2:
         return
     first, second = jobs
@@ -295,7 +280,7 @@ def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
 
 
 def _facts(job: JobConfig) -> Mapping[str, Any]:
-    """Return what two jobs have to share so that an episode of one starts like that of the other."""
+    """Return the settings that two jobs must share so that their episodes start alike."""
     options = {name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS}
     return {
         **options,
@@ -307,7 +292,7 @@ def _facts(job: JobConfig) -> Mapping[str, Any]:
 
 
 def _most_episodes(stop: _Stop, jobs: Sequence[JobConfig]) -> tuple[int, str | None]:
-    """Return how many episodes a question looks at, and what is wrong with that."""
+    """Return the number of episodes that a question considers, and the problem with it, None if there is none."""
     lengths = {job.name: job.num_episodes for job in jobs if job.num_episodes is not None}
     if stop.max_episodes is None:
         if len(lengths) < len(jobs):
@@ -332,35 +317,22 @@ _NOTHING = object()
 
 @dataclass(frozen=True, kw_only=True)
 class TopLevel:
-    """The blocks of a job file.
-
-    Attributes:
-        jobs: What is listed as jobs.
-        defaults: Keys that lie under every job.
-        sweep: The sweep of every job.
-        variables: Values for interpolation.
-        comparisons: What is listed as comparisons of jobs.
-        bars: What is listed as rates that jobs have to reach.
-        tracking: Where results are logged while the jobs run.
-    """
+    """The blocks of a job file, unchecked below the top level."""
 
     jobs: list[Any]
-    defaults: dict[str, Any]
-    sweep: dict[str, Any]
-    variables: dict[str, Any]
+    defaults: dict[str, Any]  # keys that every job has unless it sets them
+    sweep: dict[str, Any]  # the sweep of every job
+    variables: dict[str, Any]  # values for interpolation
     comparisons: list[Any]
-    bars: list[Any]
-    tracking: tuple[TrackerName, ...] = ()
+    bars: list[Any]  # success rates that jobs must reach
+    tracking: tuple[TrackerName, ...] = ()  # trackers that log results while the jobs run
 
 
 def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
-    """Return the blocks of a job file, those that are wrong empty, and what is wrong with them.
-
-    Raises:
-        ConfigError: If it lists no jobs.
-    """
+    """Return a file's blocks (wrong ones empty) and their problems; ConfigError if it lists no jobs."""
     if not isinstance(document, dict):
         raise ConfigError(Problem(f"the top level is {shown(document)}, not a mapping with the key 'jobs'"))
+    # A file with unknown keys only, none of them a typing mistake, is another kind of file.
     hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
     if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
         keys = ", ".join(map(shortened, list(document)[:8]))
@@ -397,12 +369,7 @@ def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
 
 
 def tracker_problems(names: Any, *, key: str) -> list[Problem]:
-    """Return what is wrong with a list of trackers.
-
-    Args:
-        names: What was given.
-        key: What it was given as.
-    """
+    """Return the problems of a list of trackers, which the user gave as `key`."""
     if not isinstance(names, Sequence) or isinstance(names, str):
         return [Problem(f"{shown(names)} is not a list such as [wandb]", key=key)]
     return [
@@ -413,7 +380,7 @@ def tracker_problems(names: Any, *, key: str) -> list[Problem]:
 
 
 class Reading:
-    """One reading of a job file: collects jobs, and problems instead of stopping at the first."""
+    """One reading of a job file: collects jobs, and collects problems instead of stopping at the first."""
 
     def __init__(
         self,
@@ -429,17 +396,13 @@ class Reading:
         self._command_line = command_line
         self._interpolation = interpolation
         self._problems: dict[Problem, None] = {}
-        # The keys of the problems of each job, of the file's under None.
+        # The keys of the problems of each job, and of the file itself under None.
         self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
         self._add(interpolation.problems)
         self._defaults = self._read_defaults()
 
     def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
-        """Return every job as far as it can be read, and every problem of every job.
-
-        Raises:
-            ConfigError: If the jobs after one cannot be read at all.
-        """
+        """Return every readable job, and every problem; ConfigError if an error prevents reading the jobs after it."""
         jobs: list[JobConfig] = []
         names: list[Any] = []
         for position, block in enumerate(self._top.jobs):
@@ -447,10 +410,12 @@ class Reading:
                 self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
+            # A block becomes several jobs: by its sweep, then by its checkpoints, its suite's tasks and its robustness
+            # arms.
             for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
                 for of_task, member in self._of_suite(entry, label, room=MAX_JOBS - len(names)):
                     asked = of_task.pop(ROBUSTNESS, None)
-                    # What is wrong with all jobs of a suite is told once, of its entry.
+                    # A problem that all jobs of a suite share is reported once, with the label of the entry.
                     own_label = _label(entry.get("name"), label)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
                     self._add(self._blamed(filter(self._is_news, found), block))
@@ -461,6 +426,7 @@ class Reading:
                     for arm in [job] if found else self._of_robustness(job, asked, own_label):
                         names.append(of_task.get("name") if found else arm.name)
                         jobs.append(replace(arm, index=len(jobs)))
+        # Names clash on disk or to the eye, so all names are compared after all expansions.
         for name, earlier in clashes(name for name in names if _label(name, "")):
             self._add([Problem(_taken(name, earlier), key="name")], job=name)
         return tuple(jobs), list(self._problems)
@@ -472,7 +438,7 @@ class Reading:
             self._wrong[job or problem.job].append(key or "")
 
     def _is_news(self, problem: Problem) -> bool:
-        """Return whether a problem is more than that something is missing which was refused already."""
+        """True unless the problem is only that a key is missing which has been refused already."""
         told = (*self._wrong[None], *self._wrong[problem.job])
         return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in told)
 
@@ -497,6 +463,7 @@ class Reading:
         sweep = self._sweep(block, label)
         self._add(problems, job=label)
         problems = sweep_problems(template, sweep, JOB_KEYS)
+        # A sweep that is too large must not be expanded.
         if not problems and num_combinations(sweep) > room:
             message = f"makes {num_combinations(sweep)} jobs; a file may have {MAX_JOBS} in all"
             problems.append(Problem(message, key="sweep"))
@@ -513,7 +480,7 @@ class Reading:
                     yield own, swept | step
 
     def _of_robustness(self, job: JobConfig, asked: Any, label: str) -> Sequence[JobConfig]:
-        """Return the arms of a job that asks for its robustness, or the one job that it is."""
+        """Return the arms of a job with robustness, or the job alone."""
         asked = self._command_line.robustness if asked is None else asked
         if asked is None:
             return [job]
@@ -526,7 +493,7 @@ class Reading:
     def _of_suite(
         self, entry: dict[str, Any], label: str, *, room: int
     ) -> list[tuple[dict[str, Any], SuiteMember | None]]:
-        """Return the jobs of an entry: one per task of its suite, or the one that it is."""
+        """Return the jobs of an entry: one per task of its suite, or itself without a suite."""
         try:
             return list(expand_suite(entry, self._suites, room=room))
         except ConfigError as error:
@@ -536,7 +503,7 @@ class Reading:
     def _of_checkpoints(
         self, entry: dict[str, Any], label: str, *, room: int
     ) -> list[tuple[dict[str, Any], dict[str, int | None]]]:
-        """Return the jobs of an entry: one per checkpoint that it names, or the one that it is."""
+        """Return the jobs of an entry: one per checkpoint that it names, or itself if it names none."""
         try:
             return list(expand_checkpoints(entry, room=room))
         except ConfigError as error:
@@ -563,12 +530,12 @@ class Reading:
         try:
             return self._interpolation.resolve(tree)
         except ConfigError as error:
-            # The jobs after this one cannot be resolved either.
+            # The same error would occur in the jobs after this one.
             self._add(error.problems, job=label)
             raise ConfigError(tuple(self._problems)) from error
 
     def _blamed(self, problems: Iterable[Problem], block: dict[str, Any]) -> Iterator[Problem]:
-        """Yield problems of a job; those of the defaults without its name, to be told once and not a thousand times."""
+        """Yield the problems of a job; those of the defaults without its name, so that they are reported once."""
         for problem in problems:
             path = (problem.key or "").split(".")
             is_own = value_at(modernised(block)[0], path, otherwise=_NOTHING) is not _NOTHING
@@ -590,7 +557,7 @@ def _label(name: object, otherwise: str) -> str:
     return name if isinstance(name, str) and name_problem(name) is None else otherwise
 
 
-# Read a job file: what it holds, with its interpolations resolved, as frozen jobs.
+# Read a job file: its content, with interpolations resolved, as frozen jobs.
 
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
 """Where only suites of installed packages are known."""
@@ -605,20 +572,11 @@ def load_jobs_file(
     arms: ArmsOf = no_arms,
     partly: bool = False,
 ) -> JobsFile:
-    """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML.
-
-    Args:
-        path: The file; docs/reference/jobs.md describes what it holds.
-        defaults: What the command line gives to jobs that do not say it themselves.
-        overrides: Keys of an experiment that the command line sets, such as ``runs.lift.num_rebuilds=2``.
-        suites: Where the names of suites are looked up.
-        arms: What makes the jobs of one that asks for its robustness.
-        partly: Whether a file with problems is returned with them and with what else can be read of its jobs, so that
-            that is checked too; see `resolve_jobs`.
-
-    Raises:
-        ConfigError: With every problem of the file, each with its job and key.
-    """
+    """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML; ConfigError lists every problem."""
+    # docs/reference/jobs.md describes the content. ``overrides`` sets keys of an experiment, such as
+    # ``runs.lift.num_rebuilds=2``. ``suites`` finds suites by name, ``arms`` makes the jobs of one with robustness.
+    # ``partly``: return a file with its problems and the readable part of its jobs, so that the caller can check that
+    # part too; see `resolve_jobs`.
     document = read_document(path)
     return read_jobs(
         document, source=str(path), defaults=defaults, overrides=overrides, suites=suites, arms=arms, partly=partly
@@ -635,17 +593,8 @@ def read_jobs(
     arms: ArmsOf = no_arms,
     partly: bool = False,
 ) -> JobsFile:
-    """Read what a job file holds, or what a command line amounts to; see `load_jobs_file`.
-
-    Args:
-        document: Mapping with the key ``jobs`` or, for an experiment, ``runs``.
-        source: Where it comes from, for messages.
-        defaults: What the command line gives to jobs that do not say it themselves.
-        overrides: Keys of an experiment that the command line sets.
-        suites: Where the names of suites are looked up.
-        arms: What makes the jobs of one that asks for its robustness.
-        partly: Whether a file with problems is returned with them.
-    """
+    """Read the document of a job file or of a command line; see `load_jobs_file`. `source` is for messages."""
+    # The document has the key ``jobs`` or, for an experiment, ``runs``.
     defaults = defaults or JobDefaults()
     problems = check_defaults(defaults)
     if problems:
@@ -670,11 +619,7 @@ def read_jobs(
 def _jobs_file(
     experiment: ExperimentAsJobs, source: str, defaults: JobDefaults, suites: Registry, arms: ArmsOf
 ) -> JobsFile:
-    """Return what can be read of a file, with what is wrong with it.
-
-    Raises:
-        ConfigError: If nothing can be read of its jobs.
-    """
+    """Return the readable part of a file with its problems; ConfigError if no job is readable."""
     top, problems = checked_top_level(experiment.document)
     interpolation = OmegaConfInterpolation(
         variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
@@ -686,7 +631,7 @@ def _jobs_file(
         read = read_questions(top.comparisons, top.bars, jobs)
         jobs, questions = read.jobs, read.questions
     except ConfigError as error:
-        # Of jobs that could not be read nothing can be said against a question. Those of a sweep begin with its name.
+        # The problem of a question about unreadable jobs is not reported. Jobs of a sweep begin with its name.
         unread = {
             "" if each.job is None or each.job.startswith("jobs[") else each.job
             for each in problems
@@ -708,13 +653,11 @@ def _jobs_file(
 
 
 def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:
-    """Return the jobs of a file with at most ``limit`` episodes each, to try the file out; None for the file as it is.
-
-    A job that has fewer episodes keeps them, and one that is limited by steps ends at whatever comes first. The hash
-    is another one than the file's.
-    """
+    """Return the file's jobs with at most `limit` episodes each, for a trial; unchanged if None."""
     if limit is None:
         return jobs_file
+    # A job with fewer episodes keeps them, and one with a limit of steps ends at the first of both. The hash differs
+    # from the file's.
     jobs = tuple(_limited_job(job, limit) for job in jobs_file.jobs)
     questions = tuple(replace(each, max_episodes=min(each.max_episodes, limit)) for each in jobs_file.questions)
     digest = hashlib.sha256(f"{hash_jobs(jobs, questions)} limited to {limit}".encode()).hexdigest()
@@ -722,7 +665,7 @@ def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:
 
 
 def limit_in_words(limit: int) -> str:
-    """Return what `limited` does, for a line below a table."""
+    """Describe the effect of `limited`, for a line below a table."""
     return f"limited to {limit} episode{'s' if limit > 1 else ''} a job"
 
 
@@ -734,11 +677,9 @@ def _limited_job(job: JobConfig, limit: int) -> JobConfig:
 
 
 def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ()) -> str:
-    """Return 16 hexadecimal digits that are the same for the same jobs in the same order, with the same questions.
-
-    How long jobs and episodes may take is left out: it decides whether there is a result, never what it is. So is what
-    jobs are labelled with, and what no file says: `limited` sees to that.
-    """
+    """Return 16 hexadecimal digits, equal for equal jobs and questions in the same order."""
+    # Keys without influence on a result are left out: time limits, labels and the like. So is ``max_episodes``, which
+    # only `limited` sets; it changes the hash itself.
     left_out = WITHOUT_RESULT | {"max_episodes", "latency"}
     names = [field.name for field in fields(JobConfig) if field.name not in left_out]
     plain = [{name: getattr(job, name) for name in names} | _of_latency(job) for job in jobs]
@@ -748,5 +689,5 @@ def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ())
 
 
 def _of_latency(job: JobConfig) -> dict[str, Any]:
-    # A job without it has the hash that it had before there was such a key.
+    # A job without the key keeps the hash that it had before the key existed.
     return {} if job.latency is None else {"latency": asdict(job.latency)}

@@ -30,15 +30,14 @@ from isaaclab_arena.models.actor import (
 )
 
 # Read ``params/agent.yaml``, the settings of an rsl_rl training that its checkpoints lack.
-#
-# It is read as rsl_rl of any version from 2 on, Isaac Lab, mjlab and this package write it; of all its keys only
-# those that decide what a policy does.
+# It accepts the files of rsl_rl from version 2 on, Isaac Lab, mjlab and this package. It reads only the keys that
+# decide the policy's actions.
 
 AGENT_FILE = Path("params", "agent.yaml")
 ENVIRONMENT_FILE = "env.yaml"
 
 _DEFAULT_GROUP = "policy"
-# Of what the network is the configuration: of students, of actors since rsl_rl 4, and of both before.
+# The network whose configuration each key holds: students, actors since rsl_rl 4, and both before.
 _NETWORK_KEYS = ("student", "actor", "policy")
 
 
@@ -85,7 +84,7 @@ class AgentSettings:
 
     @property
     def observation_groups(self) -> tuple[str, ...]:
-        """The groups that the policy is shown, one behind the other."""
+        """The groups that the policy sees, concatenated in this order."""
         for name in _NETWORK_KEYS:
             if getattr(self, name) is not None and self.obs_groups.get(name):
                 return self.obs_groups[name]
@@ -93,7 +92,7 @@ class AgentSettings:
 
     @property
     def network(self) -> NetworkSettings:
-        """What is said of the policy's network."""
+        """The settings of the policy's network."""
         block = next((found for name in _NETWORK_KEYS if (found := getattr(self, name)) is not None), {})
         module, _, class_name = str(block.get("class_name") or "").replace(":", ".").rpartition(".")
         distribution = block.get("distribution_cfg") or {}
@@ -109,32 +108,20 @@ class AgentSettings:
 
 
 def find_agent_file(checkpoint: Path) -> Path | None:
-    """Return the configuration that belongs to a checkpoint or an exported network, None where there is none.
-
-    It is looked for beside the file, where Isaac Lab, mjlab and this package put it, and one directory above, because
-    exported files lie in a directory of their own.
-
-    Args:
-        checkpoint: The file.
-    """
+    """Return the configuration that belongs to a checkpoint or an exported network, None if there is none."""
+    # Isaac Lab, mjlab and this package put it beside the file. Exported files lie in a directory of their own, so the
+    # directory above counts too.
     directories = checkpoint.absolute().parents[:2]
     return next((path for directory in directories if (path := directory / AGENT_FILE).is_file()), None)
 
 
 def trained_environment(agent_file: Path) -> Mapping[str, Any]:
-    """Return the environment that a training of this package names beside its configuration, empty for any other.
-
-    Args:
-        agent_file: The configuration of the agent.
-
-    Returns:
-        ``env_name`` and ``env_kwargs``, as a recording has them.
-    """
+    """Return ``env_name`` and ``env_kwargs`` of a training of this package, empty for any other training."""
     path = agent_file.with_name(ENVIRONMENT_FILE)
     try:
         document = read_document(path, python_tags=True) if path.is_file() else {}
     except ConfigError:
-        # Nothing of it decides what the network does, and other programs write there what they like.
+        # The file decides nothing about the network, and other programs write other contents there.
         return {}
     if not isinstance(document, dict) or not isinstance(document.get("environment"), str):
         return {}
@@ -143,11 +130,7 @@ def trained_environment(agent_file: Path) -> Mapping[str, Any]:
 
 
 def read_agent_settings(path: str | Path) -> AgentSettings:
-    """Read a configuration; tags of Python's own, which Isaac Lab and mjlab leave in it, are passed over.
-
-    Raises:
-        ConfigError: With every problem, each with the file and the key.
-    """
+    """Read a configuration, ignoring Python's own YAML tags; ConfigError lists every problem with file and key."""
     document = read_document(path, python_tags=True)
     file = str(path)
     if not isinstance(document, dict):
@@ -161,9 +144,7 @@ def read_agent_settings(path: str | Path) -> AgentSettings:
 
 
 # Actors rebuilt from the tensors of rsl_rl's networks.
-#
-# Sizes come from the tensors; what they do not tell, the activation and the distribution, from the agent's
-# configuration.
+# Sizes come from the tensors. The activation and the distribution come from the agent's configuration.
 
 State: TypeAlias = dict[str, torch.Tensor]
 
@@ -181,16 +162,8 @@ _RNN_GATES: dict[int, type[torch.nn.LSTM] | type[torch.nn.GRU]] = {4: torch.nn.L
 
 
 def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings) -> Actor:
-    """Return the actor that is made of some tensors.
-
-    Args:
-        tensors: Under the names of rsl_rl 5, float32, on the device where it is to run.
-        network: What the tensors do not tell.
-
-    Raises:
-        ConfigError: If there is more or less among them than belongs to a network of rsl_rl.
-    """
-    # Each part is taken out; what is left over in the end is not known.
+    """Rebuild an actor from tensors (names of rsl_rl 5, float32); ConfigError for missing or unknown parts."""
+    # Each part takes its tensors out; the rest is unknown.
     state = dict(tensors)
     if network.activation not in ACTIVATIONS:
         raise ConfigError(
@@ -203,6 +176,7 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
     if state:
         names = ", ".join(sorted(state)[:5])
         raise ConfigError(f"has parts that are not known here ({names}), so it is no network of {CLASSES[0]}; {EXPORT}")
+    # Some distributions need two network outputs per action.
     if layers[-1].weight.shape[0] % distribution.features_per_action:
         raise ConfigError(
             f"gives {layers[-1].weight.shape[0]} numbers, which cannot be two for each action, as "
@@ -220,7 +194,7 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
 
 def _take_layers(state: State) -> list[Layer]:
     indices = sorted(int(match[1]) for name in state if (match := _LAYER.fullmatch(name)))
-    # Between two linear layers stands an activation, which has no tensors but is counted.
+    # An activation, which has no tensors but counts, separates two linear layers.
     if not indices or indices != list(range(0, 2 * len(indices), 2)):
         raise ConfigError(f"has no multilayer perceptron of rsl_rl: its linear layers are {indices}; {EXPORT}")
     layers = []
@@ -244,7 +218,7 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
     kind = _RNN_GATES[hidden.shape[0] // hidden.shape[1]]
     num_layers = sum(name.startswith("weight_hh_l") for name in tensors)
     sizes = {"input_size": inputs.shape[1], "hidden_size": hidden.shape[1], "num_layers": num_layers}
-    # Made without drawing weights: nothing here may use the process-wide generator.
+    # On the meta device no weights are drawn, so the process-wide generator stays untouched.
     rnn = kind(**sizes, device="meta")
     try:
         rnn.load_state_dict(tensors, assign=True)
@@ -320,7 +294,7 @@ _LFS = b"version https://git-lfs"
 
 _STATE_KEYS = ("student_state_dict", "actor_state_dict", "model_state_dict")
 _CRITIC_KEY = "critic_state_dict"
-# What is left of the names of versions 2 to 4 when they have those of version 5.
+# The new prefixes in version 5 for the prefixes of versions 2 to 4.
 _RENAMED = {
     "critic": {"critic.": "mlp.", "critic_obs_normalizer.": "obs_normalizer.", "memory_c.rnn.": "rnn.rnn."},
     "actor": {"actor.": "mlp.", "actor_obs_normalizer.": "obs_normalizer.", "memory_a.rnn.": "rnn.rnn."},
@@ -333,16 +307,7 @@ _CRITIC_NORMALIZERS = ("critic_obs_norm_state_dict", "privileged_obs_norm_state_
 
 
 def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Actor:
-    """Return the actor of a checkpoint.
-
-    Args:
-        path: A file ``model_<iteration>.pt``.
-        settings: The configuration that it was trained with.
-        device: Where it is to run.
-
-    Raises:
-        ConfigError: If the file is no such checkpoint, or its network is of a kind that is not known here.
-    """
+    """Load the actor of a checkpoint ``model_<iteration>.pt``; ConfigError if it or its network is of another kind."""
     network = settings.network
     _check_class(network, path)
     state = actor_state(read_checkpoint(path), path)
@@ -354,17 +319,12 @@ def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Act
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """Read a checkpoint, without running anything that it may hold.
-
-    Raises:
-        ConfigError: If it is none, or it holds more than tensors and plain values.
-        StorageError: If the system cannot read it, which says nothing about what it holds.
-    """
+    """Read a checkpoint without executing its content; ConfigError if it is none, StorageError if unreadable."""
     _refuse_other_files(path)
     _refuse_what_unfolds(path)
     try:
         with warnings.catch_warnings():
-            # Of pickles that are not torch's own; what is wrong with them is said below.
+            # The warning concerns pickles of other programs, which the errors below explain.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -372,7 +332,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     except (RuntimeError, ValueError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as error:
         raise ConfigError(Problem(f"is no checkpoint: {first_line(error)}", file=str(path))) from error
     except Exception as error:
-        # What the restricted unpickler raises has no public name: it is a class of the module that must not be used.
+        # The restricted unpickler's error has no public name: its class is in the module that this project must not
+        # use.
         if type(error).__name__ != "UnpicklingError":
             raise
         message = (
@@ -387,15 +348,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
-    """Return the tensors of a checkpoint's actor, or of its student, under the names of rsl_rl 5.
-
-    Args:
-        checkpoint: What the file holds, as any version of rsl_rl from 2 on writes it.
-        path: The file, for messages.
-
-    Raises:
-        ConfigError: If there is no actor in it.
-    """
+    """Return the tensors of a checkpoint's actor or student under rsl_rl 5's names; ConfigError if there is none."""
     refuse_other_trainers(checkpoint, path)
     key = next(key for key in _STATE_KEYS if _is_state(checkpoint.get(key)))
     state = _with_new_names(checkpoint[key]) if key == "model_state_dict" else dict(checkpoint[key])
@@ -403,13 +356,9 @@ def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
 
 
 def refuse_other_trainers(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Refuse a checkpoint that rsl_rl did not write, with the library that did, as far as its keys tell.
-
-    Raises:
-        ConfigError: If no actor of rsl_rl is in it.
-    """
+    """Refuse by ConfigError a checkpoint without an rsl_rl actor; name the library that wrote it if possible."""
     states = [checkpoint[key] for key in _STATE_KEYS if _is_state(checkpoint.get(key))]
-    # Versions 2 and 3 keep all networks in one state, whose names say which is which; others have that key too.
+    # Versions 2 and 3 keep all networks in one state, whose names tell the role. Other libraries use that key too.
     if states and ("model_state_dict" not in checkpoint or any(name.startswith(_ROLES) for name in states[0])):
         return
     networks = {key: value for key, value in checkpoint.items() if isinstance(value, Mapping)}
@@ -427,15 +376,7 @@ def refuse_other_trainers(checkpoint: Mapping[str, Any], path: Path) -> None:
 
 
 def critic_state(checkpoint: Mapping[str, Any], path: Path) -> State | None:
-    """Return the tensors of a checkpoint's critic under the names of rsl_rl 5, None where it has no critic.
-
-    Args:
-        checkpoint: What the file holds, as any version of rsl_rl from 2 on writes it.
-        path: The file, for messages.
-
-    Raises:
-        ConfigError: If a tensor is none that a training writes.
-    """
+    """Return the critic's tensors under rsl_rl 5's names, None without a critic; ConfigError for a wrong tensor."""
     if _is_state(checkpoint.get(_CRITIC_KEY)):
         state = dict(checkpoint[_CRITIC_KEY])
     else:
@@ -447,16 +388,8 @@ def critic_state(checkpoint: Mapping[str, Any], path: Path) -> State | None:
 
 
 def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return what a checkpoint's optimiser keeps of each weight, empty where that cannot be told.
-
-    An optimiser knows weights by their place only, which is another one in each version of rsl_rl.
-
-    Args:
-        checkpoint: What the file holds, as any version of rsl_rl from 2 on writes it.
-
-    Returns:
-        Role of the network and name of the weight in it, as rsl_rl 5 has them, to what is kept of it.
-    """
+    """Return the optimiser's state by (role, weight name) of rsl_rl 5, empty if it cannot be assigned."""
+    # An optimiser knows weights only by their place, which differs between versions of rsl_rl.
     optimizer = checkpoint.get("optimizer_state_dict")
     if not isinstance(optimizer, Mapping):
         return {}
@@ -477,7 +410,7 @@ def _places(group: Any) -> list[int]:
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether this is what an optimiser keeps of a weight: numbers, and tensors that can be copied."""
+    """True for an optimiser's state of a weight: numbers, and tensors that can be copied."""
     return isinstance(value, Mapping) and all(
         isinstance(each, int | float) or (isinstance(each, torch.Tensor) and _wrong_with_tensor(each) is None)
         for each in value.values()
@@ -496,7 +429,7 @@ def _named_weights(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, to
 
 
 def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yield role, new name and tensor of actor and critic, which versions 2 and 3 keep in one."""
+    """Yield role, new name and tensor of actor and critic, which versions 2 and 3 keep in one state."""
     state = checkpoint.get("model_state_dict")
     for name, tensor in state.items() if _is_state(state) else ():
         for role in ("actor", "critic"):
@@ -508,7 +441,7 @@ def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, 
 
 
 def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path) -> State:
-    """Return a network's tensors, checked, with the normaliser that version 2 kept outside."""
+    """Return a network's checked tensors, with the normaliser that version 2 kept outside."""
     whole = {_STD.get(name, name): tensor for name, tensor in state.items()}
     if _is_state(normalizer):
         whole |= {f"{_NORMALIZER}{name}": value for name, value in normalizer.items()}
@@ -520,7 +453,7 @@ def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path)
 
 
 def _refuse_other_files(path: Path) -> None:
-    """Refuse a file that is no archive of torch's, by how it begins and what its archive holds."""
+    """Refuse a file that is not an archive of torch, by its beginning and its entries."""
     try:
         with path.open("rb") as stream:
             begin = stream.read(len(_LFS))
@@ -540,12 +473,12 @@ def _refuse_other_files(path: Path) -> None:
 
 
 def _refuse_what_unfolds(path: Path) -> None:
-    """Refuse a compressed archive: torch writes none, and a few bytes of one can become any number of bytes."""
+    """Refuse a compressed archive: torch writes none, and a few bytes of one can expand to any number."""
     try:
         with zipfile.ZipFile(path) as archive:
             num_bytes = sum(entry.file_size for entry in archive.infolist())
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        # No archive: a checkpoint of an old torch, or none, as loading will tell.
+        # Not an archive: a checkpoint of an old torch, or none at all, as loading will show.
         return
     if num_bytes > path.stat().st_size:
         message = (
@@ -555,7 +488,7 @@ def _refuse_what_unfolds(path: Path) -> None:
 
 
 def _wrong_with_tensor(tensor: torch.Tensor) -> str | None:
-    """Return why a tensor cannot be copied: its numbers are not there, or it has many more of them than the file."""
+    """Return the reason why a tensor cannot be copied, None if it can: no values, or more than the file holds."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         return "is sparse, quantised or without numbers"
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():

@@ -115,14 +115,7 @@ class ActionChunks:
         )
 
     def refilled_by(self, env_ids: torch.Tensor, chunks: Sequence[torch.Tensor]) -> Self:
-        """Return the chunks with new ones in some env slots, each as long as it is.
-
-        A shorter one stands at the end of its env slot's row, so that all rows end together.
-
-        Args:
-            env_ids: Env slots. Shape: (n,), int64.
-            chunks: Their next actions. Shape of each: (length, action_dim).
-        """
+        """Return the chunks with new ones of different lengths in some env slots, each (length, action_dim)."""
         # A shorter chunk is aligned to the end of its env slot's row, so that all rows end together.
         old = self.actions.shape[1]
         length = max(old, *map(len, chunks))
@@ -212,12 +205,7 @@ class ChunkPolicy(PolicyBase[OptionsT]):
             self._restart(self._source, env_ids.cpu())
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the action of every env slot, asking for chunks of those whose own is used up.
-
-        Raises:
-            PolicyLostError: If what is asked is gone, or takes too long.
-            PolicyError: If it fails, or its answer does not fit.
-        """
+        """Return every env slot's action; PolicyLostError if the network is lost, PolicyError for a wrong answer."""
         return self.act_in_some(env, observation, range(env.num_envs))
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:

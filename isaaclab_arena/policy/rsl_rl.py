@@ -35,7 +35,7 @@ from isaaclab_arena.models.run_directory import checkpoint_file
 from isaaclab_arena.models.shared_network import NetworkOnServer, SharedNetwork
 from isaaclab_arena.policy.network_inputs import DEFAULT_GROUP, NetworkInputs, network_inputs
 
-# Read a job's options for a trained policy, and load the network in its files.
+# Read a job's options for a trained policy, and load the network from its files.
 
 FILE_KEY = "checkpoint_path"
 _AGENT_KEY = "agent_cfg_path"
@@ -81,35 +81,23 @@ class RslRlPolicyCfg(PolicyCfg):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedPolicy:
-    """A network, and how it is to act.
+    """A network, and the settings of its actions."""
 
-    Attributes:
-        file: Where it comes from.
-        network: The network.
-        observation_groups: Groups that it is shown, one behind the other.
-        observation_terms: The terms of each group, in order.
-        action_scaling: What its numbers mean to the environment.
-        clip_actions: Largest absolute value of its numbers that counts, None for no limit.
-    """
-
-    file: Path
+    file: Path  # the file that it was loaded from
     network: PolicyNetwork
-    observation_groups: tuple[str, ...]
-    observation_terms: Mapping[str, Sequence[str]]
-    action_scaling: ActionScaling
-    clip_actions: float | None
+    observation_groups: tuple[str, ...]  # groups of the network's input, concatenated
+    observation_terms: Mapping[str, Sequence[str]]  # the terms of each group, in order
+    action_scaling: ActionScaling  # the meaning of the network's output to the environment
+    clip_actions: float | None  # limit of the absolute output, None for no limit
 
 
 def policy_device(config: RslRlPolicyCfg) -> torch.device:
-    """Return where the network runs: as LOCAL_RANK says, or an option.
-
-    Raises:
-        ConfigError: If there is no such device, or two options name different ones.
-    """
+    """Return the network's device, by LOCAL_RANK or an option; ConfigError if missing or contradictory."""
     named = {name for name in (config.policy_device, config.device) if name is not None}
     if len(named) > 1:
         message = f"is '{config.device}', but policy_device is '{config.policy_device}'; give one of them"
         raise ConfigError(Problem(message, key="device"))
+    # The message names the option that the user wrote.
     key = "device" if config.policy_device is None and config.policy_device_id is None else None
     name = next(iter(named), None)
     _with_key(key, lambda: check_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
@@ -119,16 +107,8 @@ def policy_device(config: RslRlPolicyCfg) -> torch.device:
 def load_trained(
     config: RslRlPolicyCfg, device: torch.device, *, network: PolicyNetwork | None = None
 ) -> TrainedPolicy:
-    """Return the network, and how it acts as far as the files and the options tell.
-
-    Args:
-        config: Options of the job.
-        device: Where the network is to run.
-        network: The network, where it need not be loaded.
-
-    Raises:
-        ConfigError: With ``key`` set to the option at fault.
-    """
+    """Load the network and its settings from files and options; ConfigError with ``key`` of the wrong option."""
+    # Options of the job take precedence over the training's configuration. A given ``network`` is not loaded again.
     file = checkpoint_file(config.checkpoint_path, config.checkpoint)
     agent_file = find_agent_file(file) if config.agent_cfg_path is None else Path(config.agent_cfg_path)
     told = None if agent_file is None else _with_key(_AGENT_KEY, lambda: read_agent_settings(agent_file))
@@ -157,20 +137,20 @@ def _scaling(name: str) -> ActionScaling:
 
 
 def _with_key(key: str | None, act: Callable[[], Result]) -> Result:
-    """Do something, and say which option of the job is at fault where a file or a device is."""
+    """Call `act`, and report its ConfigError under the job's option `key`."""
     try:
         return act()
     except ConfigError as error:
         if key is None:
             raise
-        # A job names the file, so that is the key there; the message says where in the file to look.
+        # A job names the file, so that is the key; the message shows the place in the file.
         problems = [
             dataclasses.replace(problem, key=None) if not problem.file else problem for problem in error.problems
         ]
         raise ConfigError([Problem(str(problem), key=key) for problem in problems]) from error
 
 
-# The policy that acts as an rsl_rl checkpoint does, or as a network that was exported from one.
+# The policy that acts like an rsl_rl checkpoint, or like a network exported from one.
 
 logger = logging.getLogger(__name__)
 
@@ -179,13 +159,7 @@ _CPU = torch.device("cpu")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Meeting:
-    """What follows from a network and an environment together.
-
-    Attributes:
-        environment: The environment.
-        inputs: How the network sees it.
-        scaler: What the network's output means to it.
-    """
+    """The inputs and the action scaling of a network in one environment."""
 
     environment: Environment
     inputs: NetworkInputs
@@ -193,20 +167,10 @@ class _Meeting:
 
 
 class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
-    """Acts as a trained network does, without the library that trained it.
+    """Acts as a trained network does, without the library that trained it."""
 
-    It takes the mean of what the network would draw from. With ``stochastic`` the noise of each env slot comes from its
-    episode's own stream. A recurrent network remembers each env slot for itself, from the start of its episode.
-
-    Args:
-        config: Options of the job.
-        trained: The network, where another policy with the same options has loaded it.
-        device: Where it takes what is observed; None for where the options say.
-
-    Raises:
-        ConfigError: If there is no such file, its network is not known here, or there is no such device.
-    """
-
+    # The action is the mean of the network's distribution. With ``stochastic`` the noise of each env slot comes from
+    # its episode's own stream. A recurrent network has a memory per env slot, from the start of its episode.
     name: ClassVar[str] = "rsl_rl"
     traits = PolicyTraits(reproducible=True)
     config_class: ClassVar[type | None] = RslRlPolicyCfg
@@ -215,6 +179,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self, config: RslRlPolicyCfg, *, trained: TrainedPolicy | None = None, device: torch.device | None = None
     ) -> None:
         super().__init__(config)
+        # ``trained`` is given if another policy with the same options has loaded the network. ``device`` is None for
+        # the device of the options. ConfigError: the file or the device does not exist, or the network is unknown.
         self.device = device or policy_device(config)
         self._options = config
         self._trained = self._loaded() if trained is None else trained
@@ -225,11 +191,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     @classmethod
     def check_options(cls, config: RslRlPolicyCfg) -> None:
-        """Refuse what the files already show to be wrong, before anything is simulated.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Refuse options that the files show to be wrong; ConfigError with ``key`` of the option."""
         policy_device(config)
         load_trained(config, _CPU)
 
@@ -240,7 +202,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         Raises:
             ConfigError: With ``key`` set to the checkpoint.
         """
-        # It is only asked about one env slot of zeros, whatever device it is to run on.
+        # The check asks about one env slot of zeros, so the CPU is enough.
         policy = cls(config, trained=load_trained(config, _CPU), device=_CPU)
         try:
             policy.refuse_misfit(env)
@@ -250,7 +212,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     @classmethod
     def description(cls, config: RslRlPolicyCfg) -> Description:
-        """Return which environment the network was trained in, where its training says it; see `DescribesFiles`."""
+        """Return the environment that the network was trained in, if known; see `DescribesFiles`."""
         file = checkpoint_file(config.checkpoint_path, config.checkpoint)
         agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else find_agent_file(file)
         environment = {} if agent_file is None else trained_environment(agent_file)
@@ -258,7 +220,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the checkpoint that is meant and the training's configuration; see `PolicyBase.content_sources`."""
+        """Return the checkpoint and the training's configuration; see `PolicyBase.content_sources`."""
         file = checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
         agent_file = options.get("agent_cfg_path") or find_agent_file(file)
         # An ONNX file may keep its tensors in a file beside it.
@@ -277,11 +239,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return (Problem(f"'{path}' is TorchScript, which is a program", key=FILE_KEY),)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment whose observations or actions are not those that the network was made for.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse by ConfigError an environment that the network does not fit; warn if it shows other groups."""
         self.refuse_misfit(env)
         inputs = self._meeting_with(env).inputs
         trained_on = tuple(self._trained.observation_groups)
@@ -296,7 +254,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             )
 
     def connections(self, env: Environment) -> Connections:
-        """Return what the network is shown, and what its numbers set; see `StatesConnections`."""
+        """Return the network's inputs and the entries that its output sets; see `StatesConnections`."""
         inputs = self._meeting_with(env).inputs
         terms = [
             term if group.name == DEFAULT_GROUP else f"{group.name}.{term}"
@@ -304,6 +262,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             for term in group.terms
         ]
         stated, shown = self._trained.network.stated_terms, [term for group in inputs.groups for term in group.terms]
+        # The file states the same terms in another order, which sizes alone do not show.
         is_other = stated is not None and list(stated) != shown and sorted(stated) == sorted(shown)
         order = f"{self._trained.file} takes {', '.join(stated or ())} in this order, and is shown {', '.join(shown)}"
         return Connections(
@@ -324,7 +283,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Forget what was seen in the env slots of episodes that begin, and take up their streams."""
+        """Reset the memory of env slots whose episode begins, and take over the episodes' random streams."""
         if self._num_envs != env.num_envs:
             self._memory = None
         super().start_episodes(env, starts)
@@ -333,7 +292,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 self._generators[start.env_id] = start.episode.policy_generator()
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what was seen in the named env slots, None for all."""
+        """Reset the memory of the named env slots, None for all."""
         if env_ids is None:
             self._memory = None
             self._generators.clear()
@@ -348,7 +307,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return RslRlPolicy(self._options, trained=self._trained, device=self.device)
 
     def network(self) -> SharedNetwork:
-        """Return the network as what ranks can share; see `AsksNetwork`."""
+        """Return the network in the form that ranks can share; see `AsksNetwork`."""
         return SharedNetwork(self._trained.network, self.device)
 
     @classmethod
@@ -362,11 +321,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return cls(config, trained=load_trained(config, _CPU, network=NetworkOnServer(network)), device=_CPU)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return what the network does in every env slot. Shape: (num_envs, action_dim)."""
+        """Return the network's action in every env slot. Shape: (num_envs, action_dim)."""
         return self.act_in_some(env, observation, range(env.num_envs))
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return what the network does in every env slot, and remember only those that act; see `ActsInSome`."""
+        """Return every env slot's action, but update the memory of the acting ones only; see `ActsInSome`."""
         meeting = self._meeting_with(env)
         seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
         if self._memory is None or self._num_envs != env.num_envs:
@@ -379,12 +338,12 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return meeting.scaler(output)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return None for a network that is shown pictures, and no env slots for any other."""
+        """Return None (all env slots) for a network that sees pictures, and no env slots for any other."""
         del starting
         return None if any(group.name == CAMERAS for group in self._meeting_with(env).inputs.groups) else ()
 
     def close(self) -> None:
-        """Let go of the environment and of what was remembered."""
+        """Release the environment and the memory, and close the network."""
         self.reset()
         self._meeting = None
         self._trained.network.close()
@@ -407,14 +366,14 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return self._meeting
 
     def _wrong_answers(self, num_inputs: int, action_shape: tuple[int, ...]) -> list[Problem]:
-        """Return why the network cannot act, after asking it once about an env slot of zeros."""
+        """Return the problems of the network's output, by a query about one env slot of zeros."""
         network = self._trained.network
         try:
             answer = network.answer(torch.zeros(1, num_inputs, device=self.device), network.new_memory(1))
         except (torch.OutOfMemoryError, PolicyLostError, DistributedError):
             raise
         except Exception as error:
-            # An exported program may raise whatever it likes; for a rebuilt network the sizes were compared before.
+            # An exported program may raise any error; for a rebuilt network the sizes were compared before.
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             (num_actions,) = action_shape
             message = (

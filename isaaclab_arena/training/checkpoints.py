@@ -22,7 +22,7 @@ from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_tex
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.training.closed_loop import EvaluatedJob
 
-# Reads and writes the checkpoints of a training run: rsl_rl's files, each beside the state that ranks resume from.
+# Read and write the checkpoints of a training run: rsl_rl's files, each beside the state that ranks resume from.
 
 _LOG = logging.getLogger(__name__)
 _KEYS = ("actor_state_dict", "iter")
@@ -42,24 +42,14 @@ def write_checkpoint(
     kept: int,
     stays: Callable[[int], bool] = lambda _: False,
 ) -> Path:
-    """Write a checkpoint, complete or not at all, and remove older ones.
-
-    Args:
-        directory: Directory of the training run.
-        learned: What rsl_rl saves, with ``iter`` and ``infos``.
-        rank_states: What each rank goes on from, from `packed`, by rank.
-        iterations: Iterations done.
-        kept: How many checkpoints stay, the newest ones.
-        stays: Whether an older one stays all the same, by its iterations: as a policy, without what ranks go on from.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write a checkpoint, complete or not at all, and remove older ones; StorageError if that fails."""
+    # ``rank_states`` holds each rank's state from `packed`, by rank. The newest ``kept`` checkpoints stay. An older one
+    # for which ``stays`` is true stays as a policy, without the ranks' states.
     path = model_path(directory, iterations)
     states = {
         str(rank): torch.frombuffer(bytearray(state), dtype=torch.uint8) for rank, state in enumerate(rank_states)
     }
-    # The model comes last: where there is one, there is what belongs to it.
+    # The model comes last: if it exists, its state exists too.
     write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
     write_bytes(path, packed(learned), overwrite=True)
     found = numbered_checkpoints(directory)
@@ -72,12 +62,7 @@ def write_checkpoint(
 
 
 def read_learned(path: Path) -> dict[str, Any]:
-    """Return what a checkpoint holds, loaded without running any code of it.
-
-    Raises:
-        ConfigError: If it is none from which training can go on, or is damaged.
-        StorageError: If the system cannot read it.
-    """
+    """Read a checkpoint without running its code; ConfigError if unusable or damaged, StorageError if unreadable."""
     with storage_errors("read", path):
         path.stat()
     wrong = not_a_plain_file(path)
@@ -92,28 +77,17 @@ def read_learned(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TakenUp:
-    """A checkpoint that all ranks go on from.
-
-    Attributes:
-        iterations: Iterations that it has done.
-        learned: What it holds, the same on all ranks.
-        rank_state: What this rank alone goes on from; None on all ranks if one of them has none.
-    """
+    """The checkpoint from which all ranks continue."""
 
     iterations: int
-    learned: dict[str, Any]
+    learned: dict[str, Any]  # its content, the same on all ranks
+    # This rank's own state; None on all ranks if one of them has none.
     rank_state: dict[str, Any] | None
 
 
 def read_together(directory: Path, ranks: Ranks) -> TakenUp:
-    """Read the newest whole checkpoint of a run; rank 0 looks for it, and every rank reads that one or none does.
-
-    Raises:
-        ConfigError: If a rank finds another content under its name than rank 0 does.
-        StorageError: If there is none, or a rank cannot read it.
-        PeerStoppedError: If another rank cannot.
-        DistributedError: If a rank does not answer.
-    """
+    """Read the newest intact checkpoint of a run on all ranks; ConfigError, StorageError or a rank's error."""
+    # Rank 0 chooses, and every rank reads that checkpoint or none does. A different content on a rank is a ConfigError.
     context = ranks.context
     newest = newest_readable(directory) if context.is_rank_zero else None
     named = agreed_checkpoint(
@@ -124,28 +98,15 @@ def read_together(directory: Path, ranks: Ranks) -> TakenUp:
     iterations = int(named)
     learned = newest[1] if newest else read_learned(model_path(directory, iterations))
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
-    # A rank that begins new episodes while others go on with theirs would make another training than was asked for.
+    # If one rank began new episodes while others resumed theirs, the training would not be the requested one.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
     return TakenUp(iterations=iterations, learned=learned, rank_state=state if all_have_one else None)
 
 
 def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence[Path]]) -> str:
-    """Return the checkpoint that rank 0 has chosen, once every rank has seen the same content under that name.
-
-    Ranks that each chose for themselves could go on from different ones: a disk may fail on one node only, or show it a
-    new file late.
-
-    Args:
-        ranks: All ranks. Asked once in a run.
-        chosen: Its name, on rank 0; empty if there is none to go on from.
-        files: Returns the files of a checkpoint from its name.
-
-    Raises:
-        ConfigError: If a rank finds another content than rank 0 does.
-        StorageError: If this rank cannot read it.
-        PeerStoppedError: If another rank cannot.
-        DistributedError: If a rank does not answer.
-    """
+    """Return rank 0's checkpoint name (empty for none), once all ranks see equal files of it; else ConfigError."""
+    # Ranks that each chose could take different checkpoints: a disk may fail on one node, or show a new file late. Call
+    # this once in a run.
     name = ranks.share_from_rank_zero("checkpoint to go on from", chosen)
     hashes = {path.name: content_hash(path) for path in files(name)} if name else {}
     ranks.agree_on("files of the checkpoint", hashes, way_out="the disk has to show all of them the same files")
@@ -153,14 +114,10 @@ def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence
 
 
 def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
-    """Return the newest checkpoint of a run that is whole, and the iterations it has done.
-
-    Raises:
-        StorageError: If none is whole, or the system cannot read one: whether that is whole is not known, and going on
-            from an older one would in time remove it.
-    """
+    """Return the newest intact checkpoint's iterations and content; StorageError if none is intact."""
     found = numbered_checkpoints(directory)
     for iterations, path in reversed(found.items()):
+        # A StorageError passes: an unreadable file may be intact, and a run from an older one would in time remove it.
         try:
             return iterations, read_learned(path)
         except ConfigError as error:
@@ -169,11 +126,7 @@ def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
 
 
 def read_rank_state(directory: Path, *, iterations: int, rank: int, world_size: int) -> dict[str, Any] | None:
-    """Return what a rank goes on from, None where that was not kept, is damaged, or is of another number of ranks.
-
-    Raises:
-        StorageError: If the system cannot read it.
-    """
+    """Return a rank's state; None if it is missing, damaged or of another world size. StorageError if unreadable."""
     path = state_path(directory, iterations)
     if not path.is_file():
         return None
@@ -188,35 +141,27 @@ def read_rank_state(directory: Path, *, iterations: int, rank: int, world_size: 
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
-    """Return tensors and plain values as bytes."""
+    """Serialise tensors and plain values."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     return buffer.getvalue()
 
 
 def unpacked(content: bytes) -> dict[str, Any]:
-    """Return what `packed` was given."""
+    """Deserialise the result of `packed`."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-# Exports the learned policy to files that other programs load: TorchScript and ONNX.
+# Export the learned policy to files that other programs load: TorchScript and ONNX.
 
 DIRECTORY = "exported"
 _OPSET = 18
 
 
 def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
-    """Write ``exported/policy.pt`` and ``exported/policy.onnx``, and return what could be written.
-
-    They hold the deterministic policy with its normaliser. What a network cannot be exported to is said in the log.
-
-    Args:
-        algorithm: rsl_rl's algorithm.
-        run_directory: Directory of the training run.
-
-    Raises:
-        StorageError: If a file cannot be written.
-    """
+    """Write ``exported/policy.pt`` and ``exported/policy.onnx``; return the files that could be written."""
+    # The files hold the deterministic policy with its normaliser. The log names the formats that a network does not
+    # support. StorageError: a file cannot be written.
     policy = algorithm.get_policy()
     written = []
     for name, write in (("policy.pt", _write_torchscript), ("policy.onnx", _write_onnx)):
@@ -239,7 +184,7 @@ def _write_torchscript(policy: Any, path: Path) -> None:
 
 def _write_onnx(policy: Any, path: Path) -> None:
     exported = policy.as_onnx(verbose=False).to("cpu").eval()
-    # The exporter warns of each operator of torchvision, which nothing here needs.
+    # The exporter warns about each torchvision operator, which this policy does not use.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -255,43 +200,32 @@ def _write_onnx(policy: Any, path: Path) -> None:
         )
 
 
-# Keeps the checkpoint of a training run that its evaluations call the best.
+# Keep the best checkpoint of a training run, by its evaluations.
 
 _SCORE = "model_best.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How good a checkpoint is: the larger, the better, success first.
+    """The quality of a checkpoint: the larger, the better, success first."""
 
-    Attributes:
-        success_rate: Share of evaluation episodes that succeeded; -1 where success is not measured.
-        merit: What tells equals apart. Where success is measured, the mean reward of a control step, because success
-            may end an episode, and then the sooner, the smaller the sum; elsewhere the mean sum of rewards.
-        iterations: Iterations done.
-        evaluation: Hash of the jobs that it was evaluated with; scores of other jobs are not compared.
-    """
-
-    success_rate: float
+    success_rate: float  # success rate of the evaluation, -1 if not measured
+    # The tie-breaker. If success is measured, the mean reward of a control step: success may end an episode, so an
+    # early success has a smaller sum. Otherwise the mean sum of rewards.
     merit: float
     iterations: int
+    # Hash of the evaluated jobs; scores of different jobs are not compared.
     evaluation: str
 
     def is_better_than(self, other: "Score | None") -> bool:
-        """Whether this is better than another one, or than none, or the first of its evaluation."""
+        """True if this is better than another score, or if there is none of the same evaluation."""
         if other is None or other.evaluation != self.evaluation:
             return True
         return (self.success_rate, self.merit) > (other.success_rate, other.merit)
 
 
 def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) -> Score | None:
-    """Return how good a checkpoint is, None where no episode says.
-
-    Args:
-        jobs: What came of its evaluation; each counts alike.
-        iterations: Iterations done.
-        evaluation: Hash of the jobs.
-    """
+    """Return the score of a checkpoint, None if no episode was evaluated. Each job has the same weight."""
     judged = [(job, job.mean_return, job.mean_length) for job in jobs if job.mean_return is not None]
     if not judged:
         return None
@@ -306,15 +240,7 @@ def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) 
 
 
 def keep_best(directory: Path, score: Score) -> bool:
-    """Keep a checkpoint as the best one if it is better than the best so far; return whether it is.
-
-    Args:
-        directory: Directory of the training run, which holds the checkpoint.
-        score: How good it is.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Keep a checkpoint as the best if it beats the best so far; True if it does. StorageError if that fails."""
     before = best_score(directory)
     if not score.is_better_than(before):
         return False
@@ -330,11 +256,7 @@ def keep_best(directory: Path, score: Score) -> bool:
 
 
 def best_score(directory: Path) -> Score | None:
-    """Return how good the best checkpoint so far is, None where there is none or nothing legible says.
-
-    Raises:
-        StorageError: If the file cannot be read.
-    """
+    """Return the best checkpoint's score, None if missing or damaged; StorageError if the file is unreadable."""
     path = directory / _SCORE
     if not path.is_file():
         return None

@@ -142,16 +142,7 @@ def check_agent(config: TrainingConfig) -> None:
 
 
 def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, context: DistributedContext) -> Any:
-    """Return the algorithm with its networks and its storage, on the rank's device.
-
-    Args:
-        config: What is asked for; `check_agent` has accepted it.
-        environment: The rank's env slots.
-        context: Who this process is.
-
-    Raises:
-        ConfigError: If the groups of observations are wrong, or a class does not take its options after all.
-    """
+    """Build the algorithm, its networks and storage on the rank's device; ConfigError if the agent is wrong."""
     # `check_agent` has accepted the configuration. Observation groups and class constructors can still refuse it.
     agent = config.agent
     algorithm_class = _class_of(agent.algorithm, "algorithm")
@@ -650,15 +641,7 @@ class Learner:
         return state
 
     def load(self, learned: Mapping[str, Any], rank_state: Mapping[str, Any] | None) -> bool:
-        """Go on from a checkpoint.
-
-        Args:
-            learned: What rsl_rl saved, with ``iter``, the iterations done.
-            rank_state: From `rank_state` of the same rank among as many, None to begin new episodes.
-
-        Returns:
-            Whether everything goes on exactly as it would have without a stop.
-        """
+        """Restore a checkpoint; True if training continues exactly as without a stop. ConfigError for a misfit."""
         # ``learned`` is rsl_rl's state, with ``iter``, the iterations done. ``rank_state`` is from `rank_state` of the
         # same rank among as many ranks, None to begin new episodes.
         try:

@@ -23,7 +23,7 @@ from isaaclab_arena.distributed.context import variables_of_worker
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.workers.program import frames
 
-# How workers that hold env slots are run.
+# The options of workers that hold env slots.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,11 @@ class WorkerOptions:
 
     @property
     def interpreter(self) -> str:
-        """Their interpreter, that of this process by default."""
+        """The workers' interpreter, by default that of this process."""
         return str(given_path(self.python or sys.executable))
 
 
-# A worker: a process of its own, with an interpreter of its own, that answers requests.
+# A worker: a process with its own interpreter that answers requests.
 
 PROGRAM_DIRECTORY = Path(__file__).with_name("program")
 
@@ -66,50 +66,34 @@ _HIGHEST_NUMBER = (1 << 32) - 1
 
 
 class WorkerError(Exception):
-    """The worker died, fell silent or spoke nonsense; it was stopped, and the message ends with what it last wrote.
-
-    Attributes:
-        died: Whether it died by itself.
-    """
+    """The worker died, did not answer or answered nonsense. It was stopped; the message ends with its stderr."""
 
     def __init__(self, message: str, *, died: bool = False) -> None:
         super().__init__(message)
-        self.died = died
+        self.died = died  # True if the worker ended by itself
 
 
 class RequestError(Exception):
-    """The worker is well, but what it was asked to do raised.
-
-    Attributes:
-        kind: ``import`` and ``lookup`` for errors of these families, ``other`` for the rest.
-        traceback: The worker's own.
-    """
+    """The worker is well, but the request raised an error in it."""
 
     def __init__(self, message: str, *, kind: str, traceback: str) -> None:
         super().__init__(message)
-        self.kind = kind
-        self.traceback = traceback
+        self.kind = kind  # `import` and `lookup` for errors of these families, `other` for the rest
+        self.traceback = traceback  # the worker's own traceback
 
 
 class WorkerProcess:
-    """Starts a worker and talks to it. One request at a time: `send`, then `receive`.
-
-    Args:
-        answers: The directory with the module ``answers`` that the worker answers by; see `program.__main__.main`.
-        python: The interpreter, which needs numpy and what that module imports.
-        variables: Environment variables that the worker has beside those of this process.
-
-    Raises:
-        WorkerError: If the interpreter cannot be started.
-    """
+    """Starts a worker and exchanges messages with it, one request at a time: `send`, then `receive`."""
 
     def __init__(self, answers: Path, python: str, variables: Mapping[str, str]) -> None:
+        # ``answers`` is the directory with the module ``answers``; see `program.__main__.main`. The interpreter needs
+        # numpy and the imports of that module. ``variables`` extend this process's environment variables.
         self._memory = _memory_file()
         command = [python, str(PROGRAM_DIRECTORY), str(self._memory.fileno()), str(answers)]
         if variables:
             command = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *command]
         try:
-            # In a session of its own, so that Ctrl-C in a terminal asks this program to stop and not the worker.
+            # A session of its own keeps Ctrl-C in a terminal from the worker: it asks this program to stop.
             self._process = subprocess.Popen(  # noqa: S603  the user names the interpreter
                 command,
                 stdin=subprocess.PIPE,
@@ -134,12 +118,12 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The worker's process number."""
+        """The worker's process id."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """True while the worker has not ended."""
         return self._process.poll() is None
 
     def ask(
@@ -150,19 +134,11 @@ class WorkerProcess:
         return self.receive(timeout_s)
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        """Send a request.
-
-        Raises:
-            WorkerError: If the worker is gone.
-        """
+        """Send a request; WorkerError if the worker is gone."""
         self.send_frame(frames.encode(message, arrays or {}))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send a request that is encoded already, which pays where the same is asked again and again.
-
-        Raises:
-            WorkerError: If the worker is gone.
-        """
+        """Send an encoded request, which saves time if it repeats; WorkerError if the worker is gone."""
         self._asked_s = time.monotonic()
         self._number = (self._number + 1) & _HIGHEST_NUMBER
         try:
@@ -173,15 +149,7 @@ class WorkerProcess:
             raise self._failure("died") from error
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return message and arrays of the answer.
-
-        Args:
-            timeout_s: How long after the request it may come [s].
-
-        Raises:
-            RequestError: If the request raised in the worker.
-            WorkerError: If the worker died, did not answer in time, or answered nonsense.
-        """
+        """Return message and arrays of the answer, due `timeout_s` [s] after the request; RequestError, WorkerError."""
         deadline_s = self._asked_s + timeout_s
         try:
             self._check_number(*frames.NUMBER.unpack(self._read_exactly(frames.NUMBER.size, deadline_s)))
@@ -197,20 +165,12 @@ class WorkerProcess:
         return message, arrays
 
     def unanswered(self, timeout_s: float) -> int | None:
-        """Return the descriptor that can be read once the answer comes; None if `receive` would not wait for it.
-
-        Args:
-            timeout_s: How long after the request it may come [s].
-        """
+        """Return the descriptor that becomes readable with the answer; None if `receive` would not block."""
         is_late = time.monotonic() - self._asked_s > timeout_s
         return None if is_late or self._ahead or self._answered.poll(0) else self._answers.fileno()
 
     def share(self, num_bytes: int) -> int:
-        """Return the descriptor of a file that the worker has open too, and can map, once it has a size.
-
-        Args:
-            num_bytes: The size that it has at least.
-        """
+        """Return the descriptor of a file of at least `num_bytes` that the worker shares and can map."""
         os.ftruncate(self._memory.fileno(), max(num_bytes, os.fstat(self._memory.fileno()).st_size))
         return self._memory.fileno()
 
@@ -219,7 +179,7 @@ class WorkerProcess:
         try:
             self._requests.close()
         except OSError:
-            # Something unsent was left in the pipe of a worker that is gone.
+            # The pipe of a dead worker still held unsent data.
             self._process.kill()
         try:
             self._process.wait(_CLOSE_TIMEOUT_S)
@@ -235,7 +195,7 @@ class WorkerProcess:
             raise frames.FrameError(f"the answer to request {number} came to request {self._number}")
 
     def _read_exactly(self, size: int, deadline_s: float) -> bytearray:
-        # Most answers are short, so what else is there of one is read with its beginning.
+        # Most answers are short, so the first read takes as much of the answer as is there.
         if not self._ahead and 0 < size < _READ_AHEAD_BYTES:
             self._wait(deadline_s)
             self._ahead += os.read(self._answers.fileno(), _READ_AHEAD_BYTES)
@@ -244,7 +204,7 @@ class WorkerProcess:
         filled = len(taken)
         if filled == size:
             return taken
-        # Straight into its place: pictures that are put together from pieces take three times as long.
+        # Read straight into the result: joining the pieces of a picture takes three times as long.
         taken.extend(bytes(size - filled))
         view = memoryview(taken)
         while filled < size:
@@ -256,13 +216,13 @@ class WorkerProcess:
         return taken
 
     def _wait(self, deadline_s: float) -> None:
-        """Wait until there is something to read, or the worker is gone."""
+        """Wait until data can be read or the worker is gone; TimeoutError after the deadline."""
         while not self._answered.poll(min(max(0.0, 1e3 * (deadline_s - time.monotonic())), _LONGEST_POLL_MS)):
             if time.monotonic() >= deadline_s:
                 raise TimeoutError
 
     def _failure(self, what: str) -> WorkerError:
-        """Stop the worker and return what is to be raised."""
+        """Stop the worker and return the error to raise."""
         if what != "died":
             self._process.kill()
         self.close()
@@ -279,7 +239,7 @@ class WorkerProcess:
 
 
 def _memory_file() -> IO[bytes]:
-    """Return a file without a name, which is gone when the last process that has it open is."""
+    """Return an anonymous file, which disappears when the last process closes it."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("worker"), "r+b")
     return tempfile.TemporaryFile()
@@ -291,24 +251,17 @@ def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes], IO
     return process.stdin, process.stdout, process.stderr
 
 
-# Workers that are kept for the next who needs the same: questions to an interpreter, and jobs one after the other.
+# Workers kept for reuse: for questions to an interpreter, and for jobs one after the other.
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """A worker that was asked questions.
+    """A worker that answers questions about its interpreter."""
 
-    Attributes:
-        answers: What it answers by.
-        worker: It.
-        questions: What it was asked.
-        thread: The thread that started it, with which it ends.
-    """
-
-    answers: Path
+    answers: Path  # directory of its module `answers`
     worker: WorkerProcess
-    questions: list[Mapping[str, Any]] = field(default_factory=list)
-    thread: int = field(default_factory=threading.get_ident)
+    questions: list[Mapping[str, Any]] = field(default_factory=list)  # the questions so far
+    thread: int = field(default_factory=threading.get_ident)  # the thread that started it, and with which it ends
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         self.questions.append(message)
@@ -325,22 +278,11 @@ REMEMBERED: dict[Hashable, Any] = {}
 def ask_kept_worker(
     answers: Path, python: str, variables: Mapping[str, str], message: Mapping[str, Any], timeout_s: float
 ) -> dict[str, Any]:
-    """Return what an interpreter answers to a question about its packages, from a worker that stays.
-
-    Args:
-        answers: See `WorkerProcess`.
-        python: The interpreter.
-        variables: See `WorkerProcess`.
-        message: The question, which must leave nothing behind.
-        timeout_s: How long it may take [s].
-
-    Raises:
-        RequestError: If it raises there.
-        WorkerError: If the interpreter cannot be used.
-    """
+    """Ask an interpreter about its packages through a kept worker; RequestError or WorkerError if that fails."""
+    # The question must have no side effects, because the worker may be asked again.
     which = _which(answers, python, variables)
     if which in _KEPT:
-        # It ends with the thread that started it, and is then started anew.
+        # A worker ends with the thread that started it; then a new one is needed.
         with contextlib.suppress(WorkerError):
             return _KEPT[which].ask(message, timeout_s)
         _KEPT.pop(which).worker.close()
@@ -355,16 +297,9 @@ def ask_kept_worker(
 def asked_worker(
     answers: Path, python: str, variables: Mapping[str, str], question: Mapping[str, Any]
 ) -> WorkerProcess | None:
-    """Return a worker that was asked one question alone, and stays no longer; None where there is none.
-
-    Whoever would start one of the same kind, which does next what it has to do for that answer, is saved its start.
-
-    Args:
-        answers: See `WorkerProcess`.
-        python: The interpreter.
-        variables: See `WorkerProcess`.
-        question: What it may have been asked, any number of times.
-    """
+    """Take a kept worker that was asked nothing but `question`, None if there is none."""
+    # A caller whose new worker would begin with the same question saves the start. Only the thread that started a
+    # worker may take it, because the worker ends with that thread.
     which = _which(answers, python, variables)
     kept = _KEPT.get(which)
     if kept is None or kept.thread != threading.get_ident() or any(each != question for each in kept.questions):
@@ -377,11 +312,7 @@ def asked_worker(
 
 
 def stop_kept_workers(answers: Path | None = None) -> None:
-    """Stop those workers, once all has been asked that there was to ask: they hold memory.
-
-    Args:
-        answers: What they answer by, None for whatever it is.
-    """
+    """Stop the kept workers with these `answers`, None for all; call it after the last question to free memory."""
     if answers is None:
         REMEMBERED.clear()
     for which in [which for which, kept in _KEPT.items() if answers in (None, kept.answers)]:
@@ -397,7 +328,7 @@ _SPARE: ContextVar[defaultdict[Hashable, list[WorkerProcess]] | None] = ContextV
 
 @contextlib.contextmanager
 def spare_workers_kept() -> Iterator[None]:
-    """Keep workers that are spared within the ``with`` block until its end, for whoever takes them there."""
+    """Keep spared workers until the end of the ``with`` block, for reuse within it."""
     spare: defaultdict[Hashable, list[WorkerProcess]] = defaultdict(list)
     token = _SPARE.set(spare)
     try:
@@ -409,17 +340,13 @@ def spare_workers_kept() -> Iterator[None]:
 
 
 def can_spare_workers() -> bool:
-    """Return whether this is within `spare_workers_kept`."""
+    """True within `spare_workers_kept`."""
     return _SPARE.get() is not None
 
 
 def spare_worker(which: Hashable, worker: WorkerProcess) -> None:
-    """Keep a worker that is as good as new, or stop it where nobody could take it.
-
-    Args:
-        which: What one has to ask for to be given it: how it was started, and what was loaded in it since.
-        worker: It.
-    """
+    """Keep a worker that is as good as new for reuse, or stop it outside of `spare_workers_kept`."""
+    # ``which`` identifies equal workers: how a worker was started, and what was loaded in it since.
     spare = _SPARE.get()
     if spare is None:
         worker.close()
@@ -428,7 +355,7 @@ def spare_worker(which: Hashable, worker: WorkerProcess) -> None:
 
 
 def taken_worker(which: Hashable) -> WorkerProcess | None:
-    """Return a worker that was spared and lives, None where there is none; see `spare_worker`."""
+    """Return a spared worker that still runs, None if there is none; see `spare_worker`."""
     workers = (_SPARE.get() or {}).get(which, [])
     while workers:
         worker = workers.pop(0)

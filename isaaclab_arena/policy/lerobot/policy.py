@@ -42,7 +42,7 @@ from isaaclab_arena.policy.lerobot.pretrained import (
     remembers,
 )
 
-# Find what a policy of LeRobot is shown in an environment, and what does not fit.
+# Find the environment's observations for a LeRobot policy's inputs, and the misfits.
 
 _STATES = "policy"
 _PICTURE_PREFIXES = ("observation.images.", "observation.")
@@ -51,29 +51,19 @@ _MOST_RATES_APART = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a policy is shown.
+    """The observations that a policy's inputs take."""
 
-    Attributes:
-        cameras: Camera of each picture.
-        in_colours: The pictures that a camera does not show as the policy sees them, in colours.
-        terms: Observations of the group ``policy``, in order, of each other input.
-    """
-
-    cameras: Mapping[str, str]
+    cameras: Mapping[str, str]  # camera of each picture input
+    # For each other input, the observations of the group ``policy`` that form it, in order.
     terms: Mapping[str, tuple[str, ...]]
+    # The pictures that need a conversion to colours, because the camera's format differs from the input's.
     in_colours: frozenset[str] = frozenset()
 
     def connections(
         self, options: LeRobotPolicyCfg, data: TrainingData, env: Environment, notes: Sequence[str] = ()
     ) -> Connections:
-        """Return what a policy is shown of an environment, what its action sets, and what its files say against that.
-
-        Args:
-            options: Options of the job.
-            data: What the dataset of its training says.
-            env: The environment.
-            notes: What else they say, one sentence each.
-        """
+        """Return the policy's connections with an environment, and the contradictions with its files as notes."""
+        # Columns that the dataset does not name leave the action without names.
         names, columns = data.action_names, options.action_columns
         if names is not None and columns is not None:
             names = tuple(names[column] for column in columns) if max(columns) < len(names) else None
@@ -93,17 +83,7 @@ class Inputs:
 
 
 def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, env: Environment) -> Inputs:
-    """Return what a policy is shown of an environment.
-
-    Args:
-        features: What the policy takes and gives.
-        data: What the dataset of its training says.
-        options: Options of the job.
-        env: The environment; only its specs are read.
-
-    Raises:
-        ConfigError: With everything that does not fit.
-    """
+    """Match a policy's inputs with an environment's observations (specs only); ConfigError lists every misfit."""
     spec: Any = env.observation_spec
     pictures, states = _Pictures(spec.get(CAMERAS, {}), options.images), _States(spec.get(_STATES, {}), options, data)
     problems = [
@@ -127,13 +107,13 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
 
 @dataclass(frozen=True)
 class _Pictures:
-    """The cameras of an environment, and which of them a job names."""
+    """The cameras of an environment, and the job's choice of camera for each picture."""
 
     specs: Mapping[str, ArraySpec]
     named: Mapping[str, str]
 
     def camera(self, name: str) -> str:
-        """Return the camera for a picture: the one that is named, that of the same name, or the only one."""
+        """Return the camera of a picture: the one the job names, else that of the same name, else the only one."""
         if name in self.named:
             return self.named[name]
         prefix = next((each for each in _PICTURE_PREFIXES if name.startswith(each)), "")
@@ -168,14 +148,14 @@ class _Pictures:
 
 @dataclass(frozen=True)
 class _States:
-    """The observations of an environment that are no pictures, and which of them a job or a dataset names."""
+    """The non-picture observations of an environment, and the job's or dataset's choice for each input."""
 
     specs: Mapping[str, ArraySpec]
     options: LeRobotPolicyCfg
     data: TrainingData
 
     def terms(self, name: str, size: int) -> tuple[str, ...]:
-        """Return the observations that form an input: those that are named, or the only one of its size."""
+        """Return the observations that form an input: the named ones, else the only one of its size, else none."""
         named = self.options.states.get(name) or self.data.terms.get(name)
         if named is not None:
             return tuple(named)
@@ -247,28 +227,24 @@ def _size(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-# What env slots showed a policy in the last control steps of their episodes.
+# The observations of env slots in the last control steps of their episodes.
 
 
 class ObservationHistory:
-    """The last observations of each env slot. One that begins has shown what it shows first for ever, as in LeRobot.
-
-    Args:
-        inputs: What a policy is shown.
-        length: How many observations.
-    """
+    """The last `length` observations of each env slot."""
 
     def __init__(self, inputs: Inputs, length: int) -> None:
+        # As in LeRobot, the first observation of an episode fills the whole history.
         self._inputs, self._length = inputs, length
         self._seen: dict[int, deque[Mapping[str, np.ndarray]]] = {}
 
     def restart(self, env_ids: Sequence[int]) -> None:
-        """Forget what these env slots showed."""
+        """Drop the history of these env slots."""
         for env_id in env_ids:
             self._seen.pop(env_id, None)
 
     def push(self, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take what some env slots show now; the others are not looked at before their next observation."""
+        """Append the current observation of some env slots; the others' observations are skipped."""
         for env_id, shown in zip(env_ids, self._shown(observation, env_ids), strict=True):
             if env_id not in self._seen:
                 self._seen[env_id] = deque([shown] * self._length, maxlen=self._length)
@@ -276,7 +252,7 @@ class ObservationHistory:
                 self._seen[env_id].append(shown)
 
     def frames(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the last observations of some env slots, oldest first, by input. Shape: (n, length, ...)."""
+        """Return the last observations of some env slots by input, oldest first. Shape: (n, length, ...)."""
         names = (*self._inputs.cameras, *self._inputs.terms)
         return {name: np.stack([[each[name] for each in self._seen[env_id]] for env_id in env_ids]) for name in names}
 
@@ -294,7 +270,7 @@ class ObservationHistory:
         return [{name: array[place] for name, array in arrays.items()} for place in range(len(slots))]
 
 
-# The policy that acts as one of LeRobot's does, which runs in a worker of LeRobot's own interpreter.
+# The policy that acts like a LeRobot policy, which runs in a worker of LeRobot's own interpreter.
 
 CPU_SLOTS_PER_CALL = 4
 
@@ -302,21 +278,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
-    """Plays the chunks of a policy of LeRobot, which looks at each env slot when its chunk is used up.
+    """Plays the chunks of a policy of LeRobot, which looks at each env slot when its chunk is used up."""
 
-    Each env slot has its own chunk, observations and instruction, and what the policy remembers of its episode. The
-    noise of a query is drawn from a seed of the episode's own stream, so that an episode's actions do not depend on
-    which others share the query. A policy that remembers is asked in every control step.
-
-    Args:
-        config: Options of the job.
-        network: The policy's process, where another policy with the same options has started it, or what stands for
-            one in a policy server.
-
-    Raises:
-        ConfigError: If the policy cannot be loaded, or there is no such device.
-    """
-
+    # Each env slot has its own chunk, observations, instruction and policy memory. The noise of a query comes from the
+    # episode's own stream, so an episode's actions do not depend on the other env slots of the query. A policy with
+    # memory is asked in every control step.
     name: ClassVar[str] = "lerobot"
     config_class: ClassVar[type | None] = LeRobotPolicyCfg
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
@@ -327,6 +293,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._options = config
         self._features = read_features(directory)
         self._data = read_training_data(directory, config.dataset)
+        # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
         self._network = network or LeRobotNetwork(directory, _device(config), config)
         self._length = _chunk_length(self._network, config)
@@ -335,6 +302,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._memories: dict[int, np.ndarray] = {}
         self._inputs: tuple[Environment, Inputs] | None = None
         said = self._network.description
+        # Without a fixed size of calls, results depend on the number of env slots in a call, so no plan is possible.
         if said.device_type != "cpu" and config.slots_per_call is None and said.max_batch is None:
             because = (
                 "a call has as many env slots as need a chunk, which other episodes decide; slots_per_call fixes that"
@@ -343,11 +311,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     @classmethod
     def check_options(cls, config: LeRobotPolicyCfg) -> None:
-        """Refuse what the files and the interpreter already show to be wrong, before anything is simulated.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Refuse wrong files or interpreters before simulation; ConfigError with the option in ``key``."""
         directory = policy_directory(config.pretrained)
         read_features(directory)
         check_statistics(directory)
@@ -359,11 +323,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     @classmethod
     def check_fit(cls, config: LeRobotPolicyCfg, env: Environment) -> Connections:
-        """Refuse an environment that lacks what the policy looks at, or that takes other actions.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Return the connections with an environment; ConfigError if it lacks an input or takes other actions."""
         directory = policy_directory(config.pretrained)
         features, data = read_features(directory), read_training_data(directory, config.dataset)
         return fitted(features, data, config, env).connections(config, data, env, check_statistics(directory))
@@ -379,17 +339,13 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     @classmethod
     def foreign_code(cls, config: LeRobotPolicyCfg) -> Sequence[Problem]:
-        """Return a problem if an interpreter is named: it is a program."""
+        """Return a problem if the job names an interpreter: it is a program."""
         if config.python is None:
             return ()
         return (Problem(f"'{config.python}' is a program that would be run", key="python"),)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that lacks what the policy looks at, or that takes other actions.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse by ConfigError an environment that lacks an input of the policy or takes other actions."""
         self._inputs_of(env)
         if self._options.fps is None and self._data.fps is None:
             _LOG.warning(
@@ -400,16 +356,13 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             )
 
     def connections(self, env: Environment) -> Connections:
-        """Return what the policy is shown, and what its action sets; see `StatesConnections`."""
+        """Return the policy's inputs and the entries that its action sets; see `StatesConnections`."""
         notes = check_statistics(policy_directory(self._options.pretrained))
         return self._inputs_of(env).connections(self._options, self._data, env, notes)
 
     def slots_per_call(self, num_envs: int) -> int | None:
-        """Return how many env slots every call of the network has, None for as many as need a chunk.
-
-        Args:
-            num_envs: Env slots of the environment as this policy sees it.
-        """
+        """Return the number of env slots in every call, None for as many as need a chunk."""
+        # Fixed sizes make results repeatable. ``num_envs`` counts the env slots that this policy has.
         said = self._network.description
         if not said.takes_batches:
             return 1
@@ -420,7 +373,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         return min(num_envs, CPU_SLOTS_PER_CALL) if said.device_type == "cpu" else said.max_batch
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Make calls of so many env slots from now on, None for what the options say."""
+        """Set the number of env slots in every call; None for the value of the options."""
         self._filled_up_to = num_slots if self._network.description.takes_batches else None
 
     def with_own_memory(self) -> "LeRobotPolicy":
@@ -430,53 +383,41 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         return sharing
 
     def network(self) -> SharedNetwork:
-        """Return the process as what ranks can share; see `AsksNetwork`."""
+        """Return the process as a network that ranks can share; see `AsksNetwork`."""
         if not isinstance(self._network, LeRobotNetwork):
             raise PolicyError("this policy asks a process in a policy server, and has none of its own")
         return SharedNetwork(self._network)
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "LeRobotPolicy":
-        """Return a policy that asks a process in a policy server; see `AsksNetwork`.
-
-        Raises:
-            ConfigError: If an option is wrong.
-        """
+        """Return a policy that asks a policy server's process (see `AsksNetwork`); ConfigError for a wrong option."""
         policy = cls(read_options(LeRobotPolicyCfg, options, owner=cls.__name__), network=NetworkOnServer(network))
-        # The connection is this policy's own.
+        # The connection is this policy's own, so it closes it.
         policy._shares_network = False
         return policy
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what belongs to the episodes of the named env slots, None for all."""
+        """Drop the episode state of the named env slots, None for all."""
         super().reset(env_ids)
         if env_ids is None:
             self._history, self._inputs, self._memories = None, None, {}
 
     @classmethod
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
-        """Return how many actions are played and known at most; see `StatesChunks`.
-
-        Raises:
-            ConfigError: If the policy remembers.
-        """
+        """Return the numbers of actions played and predicted (see `StatesChunks`); ConfigError for a memory."""
         directory = policy_directory(config.pretrained)
         _refuse_memory(is_kept=remembers(directory))
         known = read_num_actions(directory)
         return ChunkTraits(played=config.n_action_steps or known, predicted=known)
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return how many actions are played and known, and what a query shows; see `AnswersChunks`.
-
-        Raises:
-            ConfigError: If the policy remembers.
-        """
+        """Return a chunk's numbers of actions and a query's steps (see `AnswersChunks`); ConfigError for a memory."""
         _refuse_memory(is_kept=self._network.description.remembers)
         shown = tuple(self._looks) if self._features.pictures else ()
         return ChunkTraits(played=self._length, predicted=self._network.description.num_actions, picture_steps=shown)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take up what some env slots show, for a policy that is shown earlier observations too."""
+        """Store the observations of some env slots, for a policy that takes earlier observations too."""
         if len(self._looks) > 1:
             self._history_for(env).push(observation, env_ids)
 
@@ -490,11 +431,11 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         return self._asked(env, list(env_ids))
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots that start, and those whose next observation the network is shown."""
+        """Return the env slots that start, and those whose next observation a query shows."""
         return super().pictures_to_see(env, starting) if self._features.pictures else ()
 
     def close(self) -> None:
-        """Stop the network's process, or close the connection to it, and let go of the environment."""
+        """Stop the network's process or close the connection to it, and release the environment."""
         self.reset()
         if not self._shares_network:
             self._network.close()
@@ -509,11 +450,11 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     @property
     def _looks(self) -> range:
-        """Which observations a query shows: 0 is the one at that step, -1 the one before it."""
+        """The observations that a query shows: 0 is the one at that step, -1 the one before it."""
         return range(1 - self._features.num_observations, 1)
 
     def _asked(self, env: Environment, env_ids: list[int]) -> torch.Tensor:
-        """Return all actions that the network knows for some env slots. Shape: (len(env_ids), n, action_dim)."""
+        """Return all actions that the network predicts for some env slots. Shape: (len(env_ids), n, action_dim)."""
         words = [self._words_for(env, env_id) for env_id in env_ids]
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs)
@@ -548,11 +489,7 @@ def _device(config: LeRobotPolicyCfg) -> torch.device:
 
 
 def _chunk_length(network: LeRobotNetwork | NetworkOnServer, config: LeRobotPolicyCfg) -> int:
-    """Return how many actions are played before the policy looks again.
-
-    Raises:
-        ConfigError: If it was saved with fewer than the options want.
-    """
+    """Return the number of actions played per query; ConfigError if the policy was saved with fewer."""
     said = network.description
     saved = said.num_actions
     wanted = config.n_action_steps or saved
@@ -571,11 +508,7 @@ def _several_steps_of_one_that_remembers(config: LeRobotPolicyCfg) -> ConfigErro
 
 
 def _refuse_memory(*, is_kept: bool) -> None:
-    """Refuse to let others play chunks of a policy that remembers, and has none.
-
-    Raises:
-        ConfigError: If it does.
-    """
+    """Refuse by ConfigError a policy with memory where others would play its chunks."""
     if is_kept:
         message = "remembers its answers, and so is asked in every control step, which cannot be late"
         raise ConfigError(Problem(message, key=f"policy_config_dict.{KEY}"))
