@@ -19,22 +19,20 @@ import numpy as np
 
 from isaaclab_arena.paths import not_a_plain_file
 
-# Check whether a file that ``torch.save`` wrote is complete, without loading it.
+# Check the completeness of a file of ``torch.save`` without loading it.
 
 _ZIP = b"PK\x03\x04"
 
 
 def is_torch_archive(file: Path) -> bool:
-    """Whether a file begins as those of ``torch.save`` since torch 1.6 do: as a ZIP archive."""
+    """True if a file begins as a ZIP archive, like those of ``torch.save`` since torch 1.6."""
     with file.open("rb") as stream:
         return stream.read(len(_ZIP)) == _ZIP
 
 
 def wrong_with_torch_archive(file: Path) -> str | None:
-    """Return why an archive of ``torch.save`` is not complete, None if it is.
-
-    An archive ends with the list of what it holds, so one that is cut off, or still grows, has no such list.
-    """
+    """Return the reason why an archive of ``torch.save`` is not complete, None if it is."""
+    # An archive ends with its list of contents. A truncated or growing one has no such list.
     wrong = not_a_plain_file(file)
     if wrong is not None:
         return wrong
@@ -67,7 +65,7 @@ _MAX_SMALL_BYTES = 16 << 20
 
 
 def wrong_with_weights(directory: Path) -> str | None:
-    """Return what is wrong with the safetensors files of a directory, None if all are present and complete."""
+    """Return the problem of the safetensors files of a directory, None if all are present and complete."""
     files = sorted(directory.glob("*.safetensors"))
     for file in files:
         wrong = wrong_with_safetensors(file)
@@ -81,7 +79,7 @@ def wrong_with_weights(directory: Path) -> str | None:
 
 
 def wrong_with_safetensors(file: Path) -> str | None:
-    """Return why a file is not a complete safetensors file, None if it is one."""
+    """Return the reason why a file is not a complete safetensors file, None if it is one."""
     wrong = not_a_plain_file(file)
     if wrong is not None:
         return wrong
@@ -99,11 +97,7 @@ def wrong_with_safetensors(file: Path) -> str | None:
 
 
 def read_small_file(file: Path) -> dict[str, np.ndarray]:
-    """Return what a file without weights holds, such as the statistics of a processor, by name; floats as float64.
-
-    Raises:
-        ValueError: If it is damaged, or is larger than such files are.
-    """
+    """Read a small file, such as a processor's statistics, by name as float64; ValueError if damaged or large."""
     wrong = wrong_with_safetensors(file)
     if wrong is None and file.stat().st_size > _MAX_SMALL_BYTES:
         wrong = f"has {file.stat().st_size} bytes, and at most {_MAX_SMALL_BYTES} are read"
@@ -117,6 +111,7 @@ def read_small_file(file: Path) -> dict[str, np.ndarray]:
             continue
         part = content[slice(*entry["data_offsets"])]
         if entry["dtype"] == "BF16":
+            # A bfloat16 is the upper half of a float32.
             values = (np.frombuffer(part, "<u2").astype(np.uint32) << 16).view(np.float32)
         elif entry["dtype"] in _NUMPY_TYPES:
             values = np.frombuffer(part, _NUMPY_TYPES[entry["dtype"]])
@@ -127,7 +122,7 @@ def read_small_file(file: Path) -> dict[str, np.ndarray]:
 
 
 class _DamagedError(Exception):
-    """The header cannot be read; the message says why."""
+    """The header cannot be read; the message contains the reason."""
 
 
 def _header(file: Path) -> tuple[Any, int]:
@@ -183,7 +178,7 @@ def _wrong_with_index(index: Path, present: set[str]) -> str | None:
     return f"names {absent[0]}, which is not there" if absent else None
 
 
-# Tell whether a checkpoint is complete, from what its files show: a training may still be writing it.
+# Determine from its files whether a checkpoint is complete: a training may still be writing it.
 
 _LEROBOT_WEIGHTS = "pretrained_model"
 _WRITTEN_AFTER_LEROBOT_WEIGHTS = "training_state"
@@ -192,27 +187,19 @@ _WRITTEN_LAST_BY_TRAINER = "trainer_state.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a checkpoint's files show at one moment.
+    """The state of a checkpoint's files at one moment."""
 
-    Attributes:
-        missing: What shows that it is not complete, for people; None where nothing does.
-        is_finished: Whether something shows that its writer is done: the list at the end of an archive, or a file
-            that is written after all others. Otherwise only time can show it.
-        fingerprint: Hash of the name, size, time of change and inode of each file, empty where there is none; whoever
-            reads the checkpoint between two looks with the same fingerprint has read one checkpoint.
-    """
-
-    missing: str | None
+    missing: str | None  # the reason why it is not complete, for people; None if it may be
+    # True if the writer is certainly done: by the list at the end of an archive, or by a file that is written last.
+    # Otherwise only time can show it.
     is_finished: bool
+    # Hash of the name, size, time of change and inode of each file, empty without files. A reader between two looks
+    # with the same fingerprint has read one checkpoint.
     fingerprint: str
 
 
 def look_at(path: Path) -> Look:
-    """Return what the files of a checkpoint show. Weights are not read.
-
-    Args:
-        path: The file or directory that a policy loads. It may vanish or change meanwhile.
-    """
+    """Return the state of a checkpoint's files, which may change meanwhile. Weights are not read."""
     before = _fingerprint(path)
     missing, is_finished = _judged(path) if before else ("there is no such file", False)
     if missing is None and _fingerprint(path) != before:
@@ -233,7 +220,7 @@ def _judged_file(path: Path) -> tuple[str | None, bool]:
         return wrong, False
     if is_torch_archive(path):
         return wrong_with_torch_archive(path), True
-    # Other formats do not show their end.
+    # Other formats do not mark their end.
     return (None if path.stat().st_size else "it is empty"), False
 
 
@@ -277,7 +264,7 @@ def _stats(path: Path) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _entries(path: Path) -> Iterator[Path]:
-    """Yield a path and everything below it; what is removed meanwhile is left out."""
+    """Yield a path and all paths below it; entries removed meanwhile are skipped."""
     yield path
     for directory, below, files in os.walk(path):
         yield from (Path(directory, name) for name in (*below, *files))
@@ -287,24 +274,16 @@ def _entries(path: Path) -> Iterator[Path]:
 
 
 class Readiness:
-    """Remembers how checkpoints looked before, because some formats show only by time that they are complete.
-
-    Args:
-        quiet_s: How long the files of a checkpoint whose writer leaves no sign must have stayed as they are [s].
-        now: The time [s].
-    """
+    """Remembers earlier looks at checkpoints, because some formats show only by time that they are complete."""
 
     def __init__(self, quiet_s: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        # A checkpoint whose writer leaves no sign is complete if its files have not changed for this time [s].
         self._quiet_s = quiet_s
         self._now = now
         self._since: dict[Path, tuple[Look, float]] = {}
 
     def why_not(self, path: Path) -> str | None:
-        """Return why a checkpoint cannot be loaded yet, None if it can.
-
-        Args:
-            path: The file or directory that a policy loads.
-        """
+        """Return the reason why a checkpoint cannot be loaded yet, None if it can."""
         look, now = look_at(path), self._now()
         before, since = self._since.get(path, (None, now))
         if before is None or before.fingerprint != look.fingerprint:
@@ -329,7 +308,7 @@ _NAMES = (
     # LeRobot, in the directory of the training or in its `checkpoints`.
     ("checkpoints/*/pretrained_model", re.compile(r"checkpoints/(\d{1,12})/pretrained_model")),
     ("*/pretrained_model", re.compile(r"(\d{1,12})/pretrained_model")),
-    # GR00T, and everything else that transformers' Trainer trains.
+    # GR00T, and all other trainings by transformers' Trainer.
     ("checkpoint-*", re.compile(r"checkpoint-(\d{1,12})")),
 )
 _WILDCARDS = "*?["
@@ -340,25 +319,16 @@ _LAST_NUMBER = re.compile(r"(\d{1,12})(?!.*\d)")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Checkpoint:
-    """A checkpoint of a training.
+    """A checkpoint of a training, complete or not."""
 
-    Attributes:
-        step: Iterations or optimizer steps done, as its name says.
-        path: The file or directory that a policy loads.
-    """
-
-    step: int
-    path: Path
+    step: int  # iterations or optimizer steps done, by its name
+    path: Path  # the file or directory that a policy loads
 
 
 def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints of a training in the order of their steps, complete or not.
-
-    Args:
-        directory: Directory of the training.
-        pattern: Glob of the checkpoints below it. The step is the last number in what its wildcards stand for. None
-            for the names that rsl_rl, LeRobot and transformers give.
-    """
+    """Return a training's checkpoints by step, complete or not; `pattern` is a glob below the directory."""
+    # The step is the last number in the part that the pattern's wildcards match. None: the names of rsl_rl, LeRobot and
+    # transformers.
     if pattern is not None:
         named = ((path, _step(path.relative_to(directory), pattern)) for path in _there(directory, pattern))
         return _in_order(Checkpoint(step=step, path=path) for path, step in named if step is not None)
@@ -373,7 +343,7 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
 
 
 def _there(directory: Path, names: str) -> list[Path]:
-    """Return what lies below a directory by such names, nothing where other things are removed all the time."""
+    """Return the paths below a directory that match, none if entries keep disappearing during the search."""
     for _ in range(_TRIES):
         with suppress(FileNotFoundError):
             return list(directory.glob(names))
@@ -383,7 +353,7 @@ def _there(directory: Path, names: str) -> list[Path]:
 def _step(path: Path, pattern: str) -> int | None:
     wild = [any(sign in part for sign in _WILDCARDS) for part in Path(pattern).parts]
     parts = path.parts
-    # With ``**`` nobody knows which parts the wildcards stand for; they begin where the first one does.
+    # With ``**`` the parts that the wildcards match are unknown; take all parts from the first wildcard on.
     named = [part for part, is_wild in zip(parts, wild, strict=True) if is_wild] if len(parts) == len(wild) else ()
     match = _LAST_NUMBER.search("/".join(named or parts[wild.index(True) if True in wild else 0 :]))
     return None if match is None else int(match[1])
@@ -397,7 +367,7 @@ def _in_order(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     return tuple(by_step.values())
 
 
-# Find the checkpoint that a training itself calls its best, and its step, in the files that the training wrote.
+# Find the checkpoint that a training itself names as its best, and its step, in the files of the training.
 
 _BEST_FILE, _SCORE_FILE = "model_best.pt", "model_best.json"
 _OF_TRANSFORMERS = re.compile(r"checkpoint-(\d{1,12})")
@@ -405,20 +375,14 @@ _STATE_OF_TRANSFORMERS = "trainer_state.json"
 
 
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:
-    """Return the best checkpoint of a training and its step, None where the training names none.
-
-    This package copies it to ``model_best.pt`` and writes its step beside it; transformers' Trainer names the directory
-    in the state that it saves with every checkpoint. The step is None where nobody says it, or where the copy is not
-    the checkpoint of that step.
-
-    Args:
-        directory: Directory of the training.
-    """
+    """Return a training's best checkpoint and its step (None if unknown), None if the training names none."""
+    # This package copies it to ``model_best.pt`` and writes its step beside it. transformers' Trainer names the
+    # directory in the state that it saves with every checkpoint.
     if (directory / _BEST_FILE).exists():
         return directory / _BEST_FILE, _step_of_copy(directory)
     found = find_checkpoints(directory)
     state = _document(found[-1].path / _STATE_OF_TRANSFORMERS) if found else {}
-    # It was a path where the training ran; only its name holds here.
+    # The path held where the training ran; only its name holds here.
     name = re.split(r"[/\\]", str(state.get("best_model_checkpoint")).rstrip("/\\"))[-1]
     match = _OF_TRANSFORMERS.fullmatch(name)
     return None if match is None else (directory / name, int(match[1]))
@@ -429,7 +393,7 @@ def _step_of_copy(directory: Path) -> int | None:
     if type(step) is not int or step < 0:
         return None
     original = directory / f"model_{step}.pt"
-    # A training that is stopped between the two files leaves a score that is not that of the copy.
+    # A training that is stopped between the two files leaves a score that belongs to another checkpoint.
     is_other = original.is_file() and not filecmp.cmp(original, directory / _BEST_FILE, shallow=False)
     return None if is_other else step
 

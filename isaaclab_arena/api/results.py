@@ -39,22 +39,22 @@ _WIDTH = 160
 
 @dataclass(frozen=True, kw_only=True)
 class JobResults:
-    """What came out of one job.
+    """The results of one job.
 
     Attributes:
         name: The job.
         status: ``completed``, ``failed``, ``interrupted``, ``missing`` or ``skipped``.
         num_episodes: Episodes that finished.
-        num_planned: Episodes that were asked for, None where that was never known.
-        num_successes: How many of them succeeded, None where success is not measured.
-        num_errors: How many of them ended in an error.
-        success_rate: Share of them that succeeded, None where success is not measured or no episode finished.
-        interval: Lowest and highest success rate of the 95 % Wilson interval; None where there is no rate.
-        num_distinct: How many different conditions the episodes of that rate started from, None where there is no rate.
-        mean_return: Mean sum of rewards of an episode, None for no episode.
-        mean_length: Mean number of control steps of an episode, None for no episode.
-        reproducible: ``bitwise`` or ``plan``, None where the job was never built.
-        error: Why it failed, None if it did not.
+        num_planned: Episodes that were planned, None if unknown.
+        num_successes: Number of finished episodes that succeeded, None if success is not measured.
+        num_errors: Number of finished episodes that ended in an error.
+        success_rate: Share of finished episodes that succeeded, None if not measured or without episodes.
+        interval: Lowest and highest success rate of the 95 % Wilson interval; None without a rate.
+        num_distinct: Number of different start conditions of the rate's episodes, None without a rate.
+        mean_return: Mean sum of rewards of an episode, None without episodes.
+        mean_length: Mean number of control steps of an episode, None without episodes.
+        reproducible: ``bitwise`` or ``plan``, None if the job was never built.
+        error: The reason of its failure, None if it did not fail.
     """
 
     name: str
@@ -76,9 +76,9 @@ class Results:
     """The results of a run.
 
     Args:
-        merged: What the run's files say.
+        merged: The merged contents of the run's files.
         output_dir: The run's directory.
-        owned: That directory where it is to be removed with this object, None where it stays.
+        owned: The directory if it is removed with this object, None if it stays.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Results:
 
     @property
     def suites(self) -> pd.DataFrame:
-        """The table of suites, as in ``suites.parquet``; empty where the job file names none."""
+        """The table of suites, as in ``suites.parquet``; empty if the job file names none."""
         return self._merged.suites.copy()
 
     @property
@@ -111,7 +111,7 @@ class Results:
 
     @property
     def complete(self) -> bool:
-        """Whether every job completed with all of its episodes."""
+        """True if every job completed with all of its episodes."""
         return self._merged.complete
 
     @property
@@ -120,7 +120,7 @@ class Results:
         return [str(name) for name in self._merged.jobs["name"]]
 
     def job(self, name: str | None = None) -> JobResults:
-        """Return what came out of one job.
+        """Return the results of one job.
 
         Args:
             name: The job; None for the only one.
@@ -136,7 +136,7 @@ class Results:
         return _job_results(found[0])
 
     def save(self, directory: "str | PathLike[str]") -> Path:
-        """Copy the run's directory with everything in it, and return where it lies; `load_results` reads it.
+        """Copy the run's directory with all its files, and return the copy's path; `load_results` reads it.
 
         Args:
             directory: A directory that is missing or empty.
@@ -200,10 +200,10 @@ def _number(value: Any, kind: type) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Which policy is better, and how surely.
+    """The better policy, and the certainty of that.
 
     Attributes:
-        report: Everything that is known.
+        report: The full comparison.
     """
 
     report: ComparisonReport
@@ -242,11 +242,11 @@ def compare(
     alpha: float = 0.05,
     partial: bool = False,
 ) -> Comparison:
-    """Say whether a policy is better than another, over the episodes that started from the same conditions.
+    """Compare a policy with another, over the episodes that started from the same conditions.
 
     Args:
         runs: Results, or directories of runs: the baseline's and the candidate's; or one, with ``baseline``.
-        baseline: The job of the one run by which its other jobs are judged; ``best`` for the best by half of the
+        baseline: The job of the one run with which its other jobs are compared; ``best`` for the best by half of the
             episodes, which is then scored and compared over the other half.
         names: Jobs of the baseline to jobs of the candidate that have other names; then these alone are compared.
         margin: Ask whether the candidate is at most this much worse, 0.05 for 5 points, and not whether it is better.
@@ -254,7 +254,7 @@ def compare(
         partial: Compare jobs that are not finished too, over the episodes before the first that is missing.
 
     Raises:
-        ConfigError: If what is asked for contradicts itself, is out of range, or a run or a job does not exist.
+        ConfigError: If arguments contradict each other, are out of range, or a run or a job does not exist.
         ArenaError: If nothing can be compared, or a file cannot be read.
     """
     for key, value in (("alpha", alpha), ("margin", margin)):

@@ -12,7 +12,7 @@ from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import leaves, value_at
 
-# Isaac Lab Arena's later keys of a job, in this project's own: a table of what stands for what.
+# Translate Isaac Lab Arena's later keys of a job into this project's, by a table.
 
 ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
 """Keys of a job that `in_own_keys` takes away."""
@@ -50,13 +50,9 @@ BUILDER_KEYS = frozenset({*_BUILDER, *_WITHOUT_EFFECT})
 
 
 def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return a block of job keys with `ARENA_JOB_KEYS` said in this project's keys, and what is wrong with them.
-
-    Text that holds an interpolation stays where it is until that is resolved.
-
-    Args:
-        block: Keys of a job or of defaults, with ``arena_env_args`` and ``policy_config_dict`` as mappings.
-    """
+    """Return a block of job keys with `ARENA_JOB_KEYS` translated to this project's keys, and its problems."""
+    # ``arena_env_args`` and ``policy_config_dict`` must be mappings. Text with an interpolation stays until it is
+    # resolved.
     if ARENA_JOB_KEYS.isdisjoint(block) or any(
         _is_interpolation(block.get(key)) for key in ("arena_env_args", "policy_config_dict")
     ):
@@ -75,19 +71,14 @@ def _is_interpolation(value: Any) -> bool:
 
 
 class _Moving:
-    """A block while its keys are moved.
-
-    Attributes:
-        block: The block as far as it is done.
-        problems: What cannot be moved.
-    """
+    """A block while its keys are moved."""
 
     def __init__(self, block: Mapping[str, Any]) -> None:
-        self.block = dict(block)
-        self.problems: list[Problem] = []
+        self.block = dict(block)  # the block so far
+        self.problems: list[Problem] = []  # keys that cannot be moved
 
     def take(self, key: str, move: Callable[[str, Any], None]) -> None:
-        """Move one key away, if it is there and no interpolation stands for it."""
+        """Remove a key and pass it to `move`, if it exists and is not an interpolation."""
         value = self.block.get(key)
         if _is_interpolation(value):
             return
@@ -96,7 +87,7 @@ class _Moving:
             move(key, value)
 
     def put(self, path: str, value: Any, key: str) -> None:
-        """Put a value where its own key is, unless something is there already."""
+        """Put a value at `path`, unless another value is there already."""
         outer, _, inner = path.rpartition(".")
         target = self.block
         if outer:
@@ -116,7 +107,7 @@ class _Moving:
         targets: Mapping[str, str],
         without_effect: Mapping[str, tuple[Callable[[Any], bool], str]] | None = None,
     ) -> None:
-        """Move what a mapping holds, each of its keys to one of ours."""
+        """Move the keys of a mapping to this project's keys by `targets`; others need to be without effect."""
         idle = without_effect or {}
         if not isinstance(value, Mapping):
             self.problems.append(Problem(f"{shown(value)} is not a mapping", key=key))
@@ -132,18 +123,12 @@ class _Moving:
                 self.problems.append(Problem(idle[name][1], key=f"{key}.{name}"))
 
     def move_typed(self, key: str, value: Any, type_path: str, options_key: str | None = None) -> None:
-        """Move a mapping with the key ``type``, which names what is wanted; the others are its options.
-
-        Args:
-            key: The mapping's key.
-            value: The mapping.
-            type_path: Where the name goes.
-            options_key: Where the options go, by default beside the name.
-        """
+        """Move a mapping whose key ``type`` names the class, and whose other keys are its options."""
         if not isinstance(value, Mapping):
             message = f"{shown(value)} is not a mapping; its key 'type' names the {key}"
             self.problems.append(Problem(message, key=key))
             return
+        # By default the options go beside the name.
         options_key = options_key or type_path.partition(".")[0]
         for name, item in value.items():
             path = type_path if name == "type" else f"{options_key}.{name}"
@@ -153,7 +138,7 @@ class _Moving:
                 self.put(path, item, f"{key}.{name}")
 
 
-# Isaac Lab Arena's options of environments, in the options that environments have here. Pure functions.
+# Translate Isaac Lab Arena's environment options to those of this project's environments. Pure functions.
 
 _SAME_AS = {"pick_up_object": "object", "destination_location": "destination"}
 _REASONS = {
@@ -167,19 +152,8 @@ _REASONS = {
 def in_own_options(
     options: Mapping[str, Any], known: Collection[str], *, name: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return options of an environment under its own names; what it declares itself stays as it is.
-
-    Args:
-        options: ``arena_env_args`` without the keys that every environment has.
-        known: The options that the environment declares.
-        name: The environment's name, for messages.
-
-    Returns:
-        The options, and of those that were renamed their own name to the one in the file.
-
-    Raises:
-        ConfigError: With every option that the environment cannot be given.
-    """
+    """Return options under the environment's names, and the file's name of each renamed one; ConfigError."""
+    # Options that the environment declares itself (``known``) stay unchanged.
     own: dict[str, Any] = {}
     renamed: dict[str, str] = {}
     problems = []
@@ -200,13 +174,13 @@ def in_own_options(
 
 
 def _target(key: str, value: Any, known: Collection[str]) -> str | None:
-    """Return the option that stands for one of Arena's, None where there is none."""
+    """Return the option that corresponds to one of Arena's, None if there is none."""
     is_single = isinstance(value, str) or (isinstance(value, list) and len(value) == 1)
     target = "object" if key == "object_set" and is_single else _SAME_AS.get(key)
     return target if target in known else None
 
 
-# Isaac Lab Arena's experiment files, ``runs`` with what they share, as the job files that they amount to.
+# Translate Isaac Lab Arena's experiment files, ``runs`` with shared keys, into job files.
 
 _PASSED_ON = ("variables", "comparisons", "bars")
 _TOP_KEYS = frozenset({"runs", "shared", *_PASSED_ON})
@@ -216,20 +190,14 @@ _WHOLE_BLOCK = re.compile(r"\$\{shared\.([\w.-]+)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentAsJobs:
-    """What an experiment amounts to.
-
-    Attributes:
-        document: A job file's document.
-        shared: What ``${shared.…}`` names.
-        is_experiment: Whether the file was one; otherwise the document is the file's.
-    """
+    """The job file that corresponds to an experiment."""
 
     document: Any
-    shared: dict[str, Any] = field(default_factory=dict)
-    is_experiment: bool = True
+    shared: dict[str, Any] = field(default_factory=dict)  # the values for `${shared.…}`
+    is_experiment: bool = True  # False if the document is the file's own
 
     def in_words_of_the_file(self, problem: Problem) -> Problem:
-        """Return a problem of the document as one of the file."""
+        """Return a problem of the document with the keys of the file."""
         if not self.is_experiment:
             return problem
         words = {"defaults.": "shared.", "jobs[": "runs["}
@@ -237,23 +205,12 @@ class ExperimentAsJobs:
 
 
 def is_override(token: str) -> bool:
-    """Whether a word of the command line sets a key of an experiment: ``runs.lift.rollout_limit.num_episodes=3``."""
+    """True if a command line word sets an experiment's key: ``runs.lift.rollout_limit.num_episodes=3``."""
     return _OVERRIDE.fullmatch(token) is not None
 
 
 def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = ()) -> ExperimentAsJobs:
-    """Return an experiment as a job file; a job file is returned as it is.
-
-    Keys of a run that ``shared`` holds lie under every run; its other keys are there for ``${shared.…}``.
-
-    Args:
-        document: What the file holds.
-        job_keys: The keys that a job, and so a run, may have.
-        overrides: Words of the command line such as ``runs.lift.num_rebuilds=2``.
-
-    Raises:
-        ConfigError: With every problem of the file's outer parts and of the overrides.
-    """
+    """Translate an experiment into a job file; a job file stays unchanged. ConfigError lists every problem."""
     if isinstance(document, dict) and "datagen" in document:
         raise ConfigError(Problem(f"{DATAGEN}; leave it out", key="datagen"))
     if not isinstance(document, dict) or "runs" not in document:
@@ -274,6 +231,7 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
     problems += _unused(shared, runs, job_keys)
     if problems:
         raise ConfigError(problems)
+    # Shared keys that a run may have become defaults of every run. Others serve ``${shared.…}``.
     jobs = {
         "jobs": [_job(name, block, shared) for name, block in runs.items()],
         "defaults": {key: value for key, value in shared.items() if key in job_keys},
@@ -283,7 +241,7 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
 
 
 def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
-    """Return the runs by name, and what keeps them from having one each."""
+    """Return the runs by name, and the problems of their names and blocks."""
     if isinstance(runs, list):
         blocks = [(run.get("name") if isinstance(run, dict) else None, run) for run in runs]
     elif isinstance(runs, dict):
@@ -310,7 +268,7 @@ def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
 
 
 def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any]]) -> Problem | None:
-    """Set what one word of the command line says; return what is wrong with it."""
+    """Apply one override of the command line; return its problem, None if it has none."""
     match = _OVERRIDE.fullmatch(token)
     if match is None:
         return Problem("is no override such as runs.NAME.num_rebuilds=2", key=token)
@@ -337,11 +295,8 @@ def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any
 
 
 def _set(mapping: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a key by its path; a key of the file may itself hold dots, as those of variations do.
-
-    Raises:
-        ConfigError: If the path leads through something that is no mapping.
-    """
+    """Set a key by its path; ConfigError if the path leads through a value that is not a mapping."""
+    # A key of the file may itself contain dots, as those of variations do.
     key = _longest_key(mapping, parts) or parts[0]
     rest = parts[key.count(".") + 1 :]
     if not rest:
@@ -360,7 +315,7 @@ def _longest_key(mapping: Mapping[str, Any], parts: Sequence[str]) -> str | None
 
 
 def _unused(shared: Mapping[str, Any], runs: Mapping[str, Any], job_keys: frozenset[str]) -> list[Problem]:
-    """Return what is shared and neither a key of a run nor named by one: a slip of the pen, most likely."""
+    """Return the shared keys that are neither keys of a run nor mentioned: typing mistakes, most likely."""
     named = {key for key in shared if key not in job_keys and not _mentions((shared, runs), f"${{shared.{key}")}
     return [Problem(f"unknown key{did_you_mean(key, job_keys)}", key=f"shared.{key}") for key in shared if key in named]
 
@@ -374,7 +329,7 @@ def _job(name: str, block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict
 
 
 def _whole_block(value: Any, shared: Mapping[str, Any]) -> Any:
-    """Return the mapping that ``${shared.policy}`` and the like name, other values as they are."""
+    """Return the mapping that a text such as ``${shared.policy}`` names; other values unchanged."""
     match = _WHOLE_BLOCK.fullmatch(value) if isinstance(value, str) else None
     found = value_at(shared, match[1].split(".")) if match else None
     return deepcopy(found) if isinstance(found, Mapping) else value

@@ -15,7 +15,7 @@ import torch
 from isaaclab_arena.distributed.devices import choose_rank_device, parse_count, visible_gpu_count
 from isaaclab_arena.errors import ConfigError
 
-# Read which rank a process is from what SLURM's srun and MPI's mpirun tell their processes.
+# Read a process's rank from the variables that SLURM's srun and MPI's mpirun set.
 
 _PORTS = range(20_000, 30_000)
 """Below those that Linux hands out, so that no client sits on one by chance."""
@@ -36,42 +36,27 @@ _MPIRUNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """One of the processes that a scheduler started together.
+    """One of the processes that a scheduler started together."""
 
-    Attributes:
-        starter: What started it.
-        variables: Its rank, as torch's variables.
-        num_nodes: On how many nodes they are, None where nothing says so and it is more than one.
-        master_address: The node of rank 0, None where that is not certain.
-        together: What names these processes and no others, None where nothing does.
-    """
-
-    starter: str
-    variables: Mapping[str, str]
-    num_nodes: int | None
-    master_address: str | None
-    together: str | None
+    starter: str  # the program that started it
+    variables: Mapping[str, str]  # its rank, as torch's variables
+    num_nodes: int | None  # None if unknown and more than one
+    master_address: str | None  # the node of rank 0, None if uncertain
+    together: str | None  # a name that only these processes share, None if there is none
 
 
 def variables_of_scheduler(environ: Mapping[str, str], typed: Sequence[str] = sys.orig_argv) -> Mapping[str, str]:
-    """Return the variables that torch reads, none unless srun or mpirun started this process as one of several.
-
-    A shell of sbatch or salloc is one process, and so is a step with one task. RANK,
-    LOCAL_RANK and WORLD_SIZE have precedence if any is set: ``WORLD_SIZE=1`` makes a task a process of its own.
-
-    Args:
-        environ: The variables that the process was started with.
-        typed: Its command line, for the message.
-
-    Raises:
-        ConfigError: If it is not certain where the ranks meet. The message holds the command to type instead.
-    """
+    """Return torch's variables, empty unless srun or mpirun started several; ConfigError without a meeting point."""
+    # A shell of sbatch or salloc is one process, and so is a step with one task. RANK, LOCAL_RANK or WORLD_SIZE takes
+    # precedence if set: ``WORLD_SIZE=1`` makes a task independent.
+    # The error message holds the command to type instead (``typed`` is the command line).
     task = _task(environ)
     if task is None:
         return {}
     meeting = {name: environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if environ.get(name)}
     if task.master_address is not None:
         meeting.setdefault("MASTER_ADDR", task.master_address)
+    # All processes compute the same port from their common name, without a message.
     if task.together is not None:
         port = _PORTS[zlib.crc32(task.together.encode()) % len(_PORTS)]
         meeting.setdefault("MASTER_PORT", str(port))
@@ -143,7 +128,7 @@ def _variables(rank: str, local_rank: str, size: str, local_size: "str | int | N
 
 
 def _first_host(hosts: str) -> str | None:
-    """Return the first name of a list of SLURM's, such as ``gpu[07-09,12],login1``; None where it cannot be told."""
+    """Return the first name of a SLURM host list such as ``gpu[07-09,12],login1``; None if malformed."""
     found = re.match(r"([\w.-]+)(?:\[(\d+)[^\[\]]*\]([\w.-]*))?(?:,|$)", hosts)
     return None if found is None else "".join(part or "" for part in found.groups())
 
@@ -155,7 +140,7 @@ def _tasks_on_each_node(text: str) -> list[int]:
 
 
 def _command(task: _Task, typed: Sequence[str]) -> str:
-    """Return the command that does with torchrun what was typed, with what the user has to fill in in <>."""
+    """Return the torchrun command for the typed one, with <> around the values that the user must fill in."""
     program = list(typed[1:])
     while program and program[0].startswith("-") and program[0] != "-m":
         program.pop(0)
@@ -188,59 +173,38 @@ _LOG_DIRECTORIES = ("ISAACLAB_ARENA_LAUNCHER_LOG_DIR", _TORCHRUNX_LOG_DIR)
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedContext:
-    """This process among the ranks. Without a launcher: rank 0 of 1.
-
-    Attributes:
-        rank: Number of this process among all, from 0.
-        local_rank: Number of this process on its machine, from 0.
-        world_size: Number of processes.
-        local_world_size: Number of processes on this machine.
-        device: Device of this rank's simulation and, by default, its policy.
-        device_reason: Why it is that device, for the log.
-        visible_gpus: GPUs that this process can use.
-        master_address: ``host:port`` where ranks find each other, None for a single process.
-        attempt: Identifies this start of the ranks, so that a restart does not read the files of an earlier one.
-        launched_by_torchrun: Whether torchrun is this process's parent.
-    """
+    """This process among the ranks. Without a launcher: rank 0 of 1."""
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
+    # The device of the simulation and, by default, the policy.
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    device_reason: str = "the default"
-    visible_gpus: int = 0
-    master_address: str | None = None
+    device_reason: str = "the default"  # for the log
+    visible_gpus: int = 0  # GPUs that this process can use
+    master_address: str | None = None  # `host:port` where ranks meet, None for a single process
+    # The number of this start of the ranks, so that a restart does not read the files of an earlier one.
     attempt: str = "0"
-    launched_by_torchrun: bool = False
+    launched_by_torchrun: bool = False  # True if torchrun is this process's parent
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there are other ranks."""
+        """True if there are other ranks."""
         return self.world_size > 1
 
     @property
     def is_rank_zero(self) -> bool:
-        """Whether this process reports for all ranks and merges their results."""
+        """True for the process that reports for all ranks and merges their results."""
         return self.rank == 0
 
     @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] = os.environ, *, device: str | None = None, visible_gpus: int | None = None
     ) -> Self:
-        """Read RANK, LOCAL_RANK and WORLD_SIZE, which belong together, and choose this rank's device.
-
-        Does not initialise a GPU. Without these variables it is a single process; without LOCAL_WORLD_SIZE all ranks
-        are on this node.
-
-        Args:
-            environ: Environment variables.
-            device: ``--device`` as the user gave it, None for a GPU where there is one.
-            visible_gpus: GPUs that this process can use; counted where None.
-
-        Raises:
-            ConfigError: If the variables are malformed or contradict each other, or the device does not exist.
-        """
+        """Read the launcher's variables and choose the device; ConfigError if inconsistent. Initialises no GPU."""
+        # Without RANK, LOCAL_RANK and WORLD_SIZE it is a single process. Without LOCAL_WORLD_SIZE all ranks are on this
+        # node. ``device`` is the user's ``--device``, None for a GPU if there is one.
         world_size, rank, local_rank, local_world_size = _read_ranks(environ)
         gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
         choice = choose_rank_device(
@@ -265,24 +229,19 @@ class DistributedContext:
 
 
 def take_rank_of_scheduler(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set torch's variables in a process that srun or mpirun started as one of several; leave any other as it is.
-
-    Call it before anything reads them; policies and other libraries do, too.
-
-    Raises:
-        ConfigError: If it is not certain where the ranks meet.
-    """
+    """Set torch's variables in a process of srun or mpirun; ConfigError if it is uncertain where ranks meet."""
+    # Call this before any other code reads the variables; policies and other libraries do, too.
     environ.update(variables_of_scheduler(environ))
 
 
 def claimed_rank(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the rank unchecked, 0 if it is missing or malformed. It decides which process reports early errors."""
+    """Return the unchecked rank, 0 if missing or malformed. It decides which process reports early errors."""
     text = environ.get("RANK", str(rank_of_scheduler(environ) or 0))
     return int(text) if text.isdecimal() else 0
 
 
 def is_a_rank(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether something has started this process as one of several ranks, or as the only one of them."""
+    """Whether a launcher or a scheduler started this process as a rank, even as the only one."""
     return "RANK" in environ or "LOCAL_RANK" in environ or rank_of_scheduler(environ) is not None
 
 
@@ -295,16 +254,9 @@ def variables_of_rank(
     directory: Path,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """Return the environment variables of one of several ranks on this machine, as torchrun would set them.
-
-    Args:
-        rank: The rank.
-        world_size: Number of ranks, all on this machine.
-        port: Port of the launcher's store, through which the ranks meet.
-        run_id: Names this launch.
-        directory: Directory for files that ranks leave for the launcher; see `failure_file` and `run_directory_file`.
-        environ: The launcher's own variables.
-    """
+    """Return the environment variables of one of several ranks on this machine, as torchrun would set them."""
+    # ``port`` is that of the launcher's store. ``directory`` is for the files that ranks leave for the launcher; see
+    # `failure_file` and `run_directory_file`.
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -328,40 +280,25 @@ def variables_of_rank(
 
 
 def variables_of_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:
-    """Return the environment variables of one of the ranks of a process group that somebody else has opened.
-
-    Args:
-        rank: The rank in that group.
-        world_size: Number of ranks of that group.
-        environ: The launcher's variables. Where there was no launcher, all ranks are taken to be on one machine.
-    """
+    """Return the environment variables of a rank of a process group that another program opened."""
+    # Without a launcher, all ranks are assumed to be on one machine.
     if "RANK" in environ:
         return environ
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    # Nobody connects there: the group exists.
+    # No rank connects to this address, because the group exists.
     return {**environ, **{name: str(number) for name, number in ranks.items()}, **_NOWHERE}
 
 
 def variables_of_child(search_path: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables of another Python program that can import what this one can.
-
-    Args:
-        search_path: Where this one looks for modules.
-        environ: Its own variables.
-    """
+    """Return the environment variables of another Python program with this program's module search path."""
     before = environ.get(_SEARCH_PATH_BEFORE, environ.get(_SEARCH_PATH, ""))
     path = os.pathsep.join(path or os.curdir for path in search_path)
     return {**environ, _SEARCH_PATH: path, _SEARCH_PATH_BEFORE: before}
 
 
 def variables_of_worker(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables of a program of another interpreter, which has packages of its own.
-
-    A process that got its search path from `variables_of_child` would make it import this interpreter's packages.
-
-    Args:
-        environ: This process's variables.
-    """
+    """Return the environment variables of a program of another interpreter, which has its own packages."""
+    # A search path from `variables_of_child` would make it import this interpreter's packages.
     variables = dict(environ)
     before = variables.pop(_SEARCH_PATH_BEFORE, None)
     if before is None:
@@ -376,17 +313,17 @@ def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def failure_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file in which this rank's launcher looks for the reason of a failure, None if it looks for none."""
+    """Return the file in which the launcher looks for this rank's failure reason, None if there is none."""
     return Path(environ[_FAILURE_FILE]) if environ.get(_FAILURE_FILE) else None
 
 
 def run_directory_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file in which this rank's launcher looks for the run's directory, None if it looks for none."""
+    """Return the file in which the launcher looks for the run's directory, None if there is none."""
     return Path(environ[_RUN_DIRECTORY_FILE]) if environ.get(_RUN_DIRECTORY_FILE) else None
 
 
 def launcher_log_variable(environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
-    """Return the environment variable that names the launcher's log directory, and its value; None if none is set."""
+    """Return name and value of the variable with the launcher's log directory, None if it is not set."""
     return next(((name, environ[name]) for name in _LOG_DIRECTORIES if name in environ), None)
 
 

@@ -29,7 +29,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import make_dated_directory
 
-# Find out which rank failed first, and report it to the user. Pure functions.
+# Find the rank that failed first, and report it to the user. Pure functions.
 
 _TOLD_BY_ITSELF = frozenset({1, 2})
 """Exit codes of programs that have printed the reason."""
@@ -43,32 +43,22 @@ _ORDERLY = _TOLD_BY_ITSELF | {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The failure of one rank.
-
-    Attributes:
-        rank: Which rank.
-        exit_code: Its exit code, or minus the number of the signal that killed it; None while it runs.
-        record: The reason that it recorded, None if it recorded none.
-    """
+    """The failure of one rank."""
 
     rank: int
+    # The exit code, or minus the number of the signal that killed it; None while it runs.
     exit_code: int | None
-    record: FailureRecord | None
+    record: FailureRecord | None  # the reason that the rank recorded
 
     def report(self, *, world_size: int, log_file: Path | None, unseen_lines: Sequence[str]) -> str:
-        """Return the text to show; it is empty if rank 0 has already shown its own failure.
-
-        Args:
-            world_size: Number of ranks.
-            log_file: The file with the rank's output, None if there is none.
-            unseen_lines: The last lines of that output, if they were not shown.
-        """
+        """Return the report for the user, empty if rank 0 has already shown its own failure."""
         expected = self.record is None or self.record.is_expected
         if self.rank == 0 and expected and self.exit_code in _TOLD_BY_ITSELF:
             return ""
         where = "" if log_file is None else f"; its output is in {log_file}"
         lines = [f"rank {self.rank} of {world_size} {self._how()}{where}"]
         if self.rank != 0:
+            # ``unseen_lines`` are the last lines of the rank's output that the terminal has not shown.
             shown = unseen_lines if self.record is None else self.record.text.splitlines()
             lines += [f"[rank {self.rank}] {line}" for line in shown]
         return plain_text("\n".join(lines), keep_lines=True) + "\n"
@@ -84,16 +74,10 @@ class Failure:
 
 
 def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) -> Failure | None:
-    """Return the failure that caused the others, None if no rank has failed or it is too early to tell.
-
-    If a rank dies without a record, the ranks that talk to it fail and record that. The reverse does not happen before
-    the ranks are stopped. So a rank without a record comes first, then the earliest record.
-
-    Args:
-        ended: Exit codes of the ranks that ended by themselves, in the order in which this was noticed; minus the
-            number of a signal.
-        records: The failure records of the ranks.
-    """
+    """Return the failure that caused the others, None if no rank failed or it is too early to tell."""
+    # ``ended`` is in the order of observation; a code is minus the number of a signal.
+    # If a rank dies without a record, its peers fail and record that. The reverse does not happen before the ranks are
+    # stopped. So a rank without a record takes precedence, then the earliest record.
     failed = {rank: code for rank, code in ended.items() if code}
     by_rank = {record.rank: record for record in records}
     for rank, code in failed.items():
@@ -103,7 +87,7 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
     if first is not None:
         own = by_rank.get(0)
         if own is not None and first.is_expected and own.message == first.message:
-            # All ranks find the same mistake, and rank 0 says it.
+            # All ranks find the same mistake, and rank 0 reports it.
             first = own
         if first.rank in failed or _can_be_told_early(first, failed):
             return Failure(rank=first.rank, exit_code=failed.get(first.rank), record=first)
@@ -114,7 +98,7 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
 
 
 def _can_be_told_early(record: FailureRecord, failed: Mapping[int, int]) -> bool:
-    """Whether to report a failure before its process has ended. Rank 0 reports its own failure at this moment."""
+    """True if a failure can be reported before its process ends. Rank 0 reports its own failure at this moment."""
     return record.rank != 0 and (bool(failed) or not record.is_expected)
 
 
@@ -125,7 +109,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-# Write the output of each rank on this machine into a file, and show rank 0's in the launcher's terminal too.
+# Write the output of each rank on this machine to a file, and show rank 0's in the launcher's terminal too.
 
 _LOG = logging.getLogger(__name__)
 _CHUNK = 1 << 16
@@ -137,34 +121,24 @@ _STDOUT, _STDERR = "stdout", "stderr"
 
 @dataclass(kw_only=True)
 class _Rank:
-    """One rank's output.
+    """One rank's output."""
 
-    Attributes:
-        early: Output from before the log directory existed; None once it exists, or if there will be none.
-        file: Its log file.
-        unseen: Its last lines, as far as they were not shown.
-        begun: The incomplete last line of each stream.
-    """
-
+    # Output from before the log directory existed; None once it exists, or if there will be none.
     early: bytearray | None = field(default_factory=bytearray)
     file: BinaryIO | None = None
+    # The last lines that the terminal has not shown.
     unseen: deque[bytes] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    # The incomplete last line of each stream.
     begun: dict[str, bytes] = field(default_factory=lambda: {_STDOUT: b"", _STDERR: b""})
 
 
 class RankOutput(LogsSpecs):
-    """Reads the output of the ranks for as long as they run.
-
-    Rank 0's output is passed on immediately, stdout to stdout and stderr to stderr. Of the other ranks only logged
-    warnings and errors are shown.
-
-    Args:
-        num_ranks: Number of ranks, all on this machine.
-        find_directory: Returns the directory for the log files, or None while it is unknown; called until it is known.
-        wants_files: Whether to write log files.
-    """
+    """Reads the output of the ranks on this machine for as long as they run, and writes their log files."""
 
     def __init__(self, num_ranks: int, *, find_directory: Callable[[], Path | None], wants_files: bool) -> None:
+        # Rank 0's output is passed on at once, stdout to stdout and stderr to stderr. Of the other ranks only logged
+        # warnings and errors are shown.
+        # ``find_directory`` returns the log directory, None while it is unknown; it is called until it is known.
         super().__init__()
         self.directory: Path | None = None
         self._find_directory = find_directory
@@ -182,7 +156,7 @@ class RankOutput(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The directory of the log files, an empty text while there is none."""
+        """The directory of the log files, empty while there is none."""
         return str(self.directory or "")
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -190,7 +164,7 @@ class RankOutput(LogsSpecs):
         return LogsDest(
             stdouts=self._paths[_STDOUT],
             stderrs=self._paths[_STDERR],
-            # torch reads these after a rank has ended, for a report that is not shown.
+            # torch reads these files after a rank has ended, for a report that is not shown.
             error_files=dict.fromkeys(envs, os.devnull),
         )
 
@@ -212,7 +186,7 @@ class RankOutput(LogsSpecs):
                 state.file.close()
 
     def last_unseen_lines(self, rank: int) -> list[str]:
-        """Return the last lines of a rank that were not shown, in order."""
+        """Return the last lines of a rank that the terminal has not shown, in order."""
         return [line.decode(errors="replace") for line in list(self._ranks[rank].unseen)]
 
     def file_of(self, rank: int) -> Path | None:
@@ -224,7 +198,7 @@ class RankOutput(LogsSpecs):
         os.set_blocking(read_end, False)
         self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
         self._write_ends.append(write_end)
-        # torch expects a file name; in this process this name is the writing end of the pipe.
+        # torch expects a file name; in this process this name is the write end of the pipe.
         self._paths[stream][rank] = f"/dev/fd/{write_end}"
 
     def _take_in(self) -> None:
@@ -263,7 +237,7 @@ class RankOutput(LogsSpecs):
             screen.write(chunk)
             screen.flush()
         except (OSError, ValueError):
-            # The reader has closed the stream. The ranks go on, and their files have the whole output.
+            # The reader has closed the stream. The ranks continue, and their files have the whole output.
             self._screens[stream] = None
 
     def _look_for_directory(self) -> None:
@@ -296,12 +270,11 @@ class RankOutput(LogsSpecs):
 
 
 def _screen(stream: object) -> BinaryIO | None:
-    """Return the bytes behind a text stream, None for a process that was started without one."""
+    """Return the byte stream behind a text stream, None if the process has no such stream."""
     return getattr(stream, "buffer", None)
 
 
 # Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
-#
 # torch's own agent reports a failure only when the last rank has ended, which may be half a minute later, and always
 # exits with 1. So this module checks the ranks before torch collects them.
 
@@ -316,20 +289,13 @@ _HANGS_AFTER_S = 10.0
 
 
 def run_ranks(launch: Launch) -> int:
-    """Start the ranks, show what rank 0 shows, and wait until all have ended or one has failed.
-
-    As soon as the first rank fails, it is named on stderr with the reason; the others get SIGTERM and 30 s. SIGINT,
-    SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 are passed on, and ranks get 30 s to act on them; a second signal cuts that
-    short.
-
-    Returns:
-        0 if every rank returned 0; the exit code of the rank that failed first, 128 + the number of a signal that
-        killed it; 128 + the number of a signal that this process was sent.
-    """
+    """Run the ranks; return 0, the first failing rank's exit code, or 128 + the number of the fatal signal."""
+    # The first failure is reported on stderr with its reason; the other ranks get SIGTERM and 30 s. SIGINT, SIGTERM,
+    # SIGHUP, SIGQUIT and SIGUSR1 are passed on, and ranks have 30 s to react; a second signal shortens that.
     _silence_torch()
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as directory:
-        # The launcher holds the store, as torchrun does. So no other program can take the port, and any rank may start
-        # first.
+        # The launcher holds the store, as torchrun does. So no other program can take the port, and the ranks may start
+        # in any order.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         output = RankOutput(
             launch.num_processes,
@@ -405,7 +371,7 @@ class _RankProcesses:
         return 1 if ended_by_force else _as_exit_code(codes[self._reported.rank])
 
     def _look(self) -> None:
-        """Note which ranks have ended, without collecting their processes; torch does that."""
+        """Note the ranks that have ended, without collecting their processes; torch does that."""
         if not hasattr(os, "waitid"):
             return
         for rank, pid in self._processes.pids().items():
@@ -421,7 +387,7 @@ class _RankProcesses:
             self._first_failed_at = time.monotonic()
 
     def _is_waiting_for_same_mistake(self) -> bool:
-        """Whether to wait until rank 0 finds the same mistake in the command, so that it is reported once."""
+        """True while rank 0 may still find the same mistake in the command, so that it is reported once."""
         if self._first_failed_at is None or 0 in self._ended:
             return False
         codes = {code for code in self._ended.values() if code}
@@ -486,14 +452,11 @@ def _as_exit_code(code: int) -> int:
 
 @contextmanager
 def _signals_that_raise() -> Iterator[Callable[[], None]]:
-    """Yield a function that makes signals raise `SignalException`; call it after torch has set its own handlers.
-
-    Ignored signals stay ignored, because nohup relies on this to let a run outlive its terminal. The earlier handlers
-    are restored at the end.
-    """
+    """Yield a function that makes signals raise `SignalException`; call it after torch has set its handlers."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def listen() -> None:
+        # Ignored signals stay ignored: nohup relies on this to let a run outlive its terminal.
         for number, handler in before.items():
             signal.signal(number, handler if handler == signal.SIG_IGN else _raise)
 
@@ -536,17 +499,9 @@ _MISSING = (
 
 
 def run_ranks_over_torchrunx(launch: Launch) -> int:
-    """Start the ranks through torchrunx, and wait for all of them.
-
-    Unlike `run_ranks`, torchrunx checks its ranks every five seconds, does not say which one failed, and calls ``main``
-    of the module in processes that it starts itself.
-
-    Returns:
-        0 for success, 2 for a user's mistake, 1 if a rank failed in any other way.
-
-    Raises:
-        ConfigError: If torchrunx is not installed.
-    """
+    """Run the ranks with torchrunx; return 0, 2 for a user's mistake, else 1. ConfigError if it is not installed."""
+    # Unlike `run_ranks`, torchrunx checks its ranks every five seconds, does not report which one failed, and calls
+    # ``main`` of the module in processes of its own.
     try:
         torchrunx = importlib.import_module("torchrunx")
     except ImportError as error:
@@ -558,7 +513,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         hostnames=["localhost"],
         workers_per_host=launch.num_processes,
         backend=None,
-        # Ranks end with their launcher only if this variable of torchrun's names the launch.
+        # Ranks end with their launcher only if this torchrun variable names the launch.
         extra_env_vars={**thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
     )
     try:
@@ -571,14 +526,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
 
 
 def call_main(module: str, arguments: Sequence[str]) -> int:
-    """Run a program as one rank, in a process that torchrunx has made, and return its exit code.
-
-    After a failure the process ends immediately, because torchrunx notices nothing else soon.
-
-    Args:
-        module: The program's module, with a function ``main(arguments) -> int``.
-        arguments: Its command line.
-    """
+    """Run ``main(arguments)`` of a module as one rank in a torchrunx process, and return its exit code."""
     sys.argv = [module, *arguments]
     try:
         code = importlib.import_module(module).main(list(arguments))
@@ -588,7 +536,8 @@ def call_main(module: str, arguments: Sequence[str]) -> int:
         traceback.print_exc()
         code = 1
     if code not in {0, _MISTAKE}:
-        # torchrunx keeps the process of a failed rank alive, so the others would wait for it in a collective.
+        # torchrunx keeps the process of a failed rank alive, so the others would wait for it in a collective. Therefore
+        # the process ends at once.
         time.sleep(_HAND_OVER_S)
         leave_process(code)
     return code

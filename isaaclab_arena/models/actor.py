@@ -10,57 +10,39 @@ import torch
 
 from isaaclab_arena.models.network import Answer, Memory, PolicyNetwork
 
-# Turn the output of an rsl_rl network into actions, by the distribution that it was trained with.
-#
+# Turn the output of an rsl_rl network into actions, by the distribution of its training.
 # The operations are those of rsl_rl, in its order, so that the numbers are the same to the last bit.
 
 MIN_STD = 1e-6
 
 
 class ActionDistribution(ABC):
-    """Makes actions of what the last layer of a network gives.
+    """Makes actions from the output of a network's last layer."""
 
-    Attributes:
-        features_per_action: Numbers that the last layer gives for each action.
-        knows_std: Whether there is a standard deviation.
-    """
-
+    # Numbers of the last layer for each action.
     features_per_action: ClassVar[int] = 1
     knows_std: bool = False
 
     @abstractmethod
     def mean(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the action that is meant.
-
-        Args:
-            features: Shape: (batch, num_actions), or (batch, 2, num_actions) with two features per action.
-
-        Returns:
-            Shape: (batch, num_actions).
-        """
+        """Return the mean action (batch, num_actions) of features (batch, num_actions) or (batch, 2, num_actions)."""
 
     def std(self, features: torch.Tensor) -> torch.Tensor | None:
-        """Return the standard deviation, None where there is none. Shape: (batch, num_actions)."""
+        """Return the standard deviation, None if the distribution has none. Shape: (batch, num_actions)."""
         del features
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StdRange:
-    """How a standard deviation is written, and between what bounds it is kept.
+    """The encoding of a standard deviation, and its bounds."""
 
-    Attributes:
-        is_log: Whether numbers are its logarithm.
-        low: Smallest standard deviation; never below 1e-6.
-        high: Largest one.
-    """
-
-    is_log: bool = False
-    low: float = MIN_STD
+    is_log: bool = False  # True if the numbers are logarithms of standard deviations
+    low: float = MIN_STD  # never below `MIN_STD`
     high: float = 1e6
 
     def of(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the standard deviation that numbers stand for, in their shape."""
+        """Return the standard deviations that numbers encode, in their shape."""
         low, high = max(self.low, MIN_STD), self.high
         if self.is_log:
             return torch.exp(numbers.clamp(math.log(low), math.log(high)))
@@ -68,14 +50,10 @@ class StdRange:
 
 
 class Gaussian(ActionDistribution):
-    """The last layer is the mean; the standard deviation is the same whatever is observed.
-
-    Args:
-        numbers: The learned standard deviation or its logarithm, None where there is none. Shape: (num_actions,).
-        std_range: What they mean.
-    """
+    """The last layer is the mean; the standard deviation does not depend on the observation."""
 
     def __init__(self, numbers: torch.Tensor | None, std_range: StdRange) -> None:
+        # ``numbers`` has shape (num_actions,), None for a distribution without a standard deviation.
         self._std = None if numbers is None else std_range.of(numbers)
         self.knows_std = numbers is not None
 
@@ -89,11 +67,7 @@ class Gaussian(ActionDistribution):
 
 
 class HeteroscedasticGaussian(ActionDistribution):
-    """The last layer is the mean, then the standard deviation.
-
-    Args:
-        std_range: What the numbers of the second half mean.
-    """
+    """The last layer is the mean, then the encoded standard deviation."""
 
     features_per_action: ClassVar[int] = 2
     knows_std = True
@@ -106,17 +80,12 @@ class HeteroscedasticGaussian(ActionDistribution):
         return features[..., 0, :]
 
     def std(self, features: torch.Tensor) -> torch.Tensor | None:
-        """Return what the second half stands for."""
+        """Return the standard deviation that the second half encodes."""
         return self._std_range.of(features[..., 1, :])
 
 
 class Beta(ActionDistribution):
-    """The last layer is the two parameters of a Beta distribution over an interval.
-
-    Args:
-        low: Lower end of the interval.
-        high: Upper end.
-    """
+    """The last layer is the two parameters of a Beta distribution over the interval from `low` to `high`."""
 
     features_per_action: ClassVar[int] = 2
 
@@ -126,6 +95,7 @@ class Beta(ActionDistribution):
 
     def mean(self, features: torch.Tensor) -> torch.Tensor:
         """Return the mean of the distribution, within the interval."""
+        # As in rsl_rl, both parameters are above 1, so that the distribution has one peak.
         raw_alpha, raw_beta = torch.unbind(features, dim=-2)
         alpha = torch.nn.functional.softplus(raw_alpha) + 1.0
         beta = torch.nn.functional.softplus(raw_beta) + 1.0
@@ -133,9 +103,8 @@ class Beta(ActionDistribution):
 
 
 # The actor of rsl_rl's checkpoints: a normalised observation through a multilayer perceptron.
-#
-# The operations are those of rsl_rl's inference policy, in its order, so that a batch entry's action is the same to
-# the last bit for a batch of the same size.
+# The operations are those of rsl_rl's inference policy, in its order. So a batch entry's action is the same to the last
+# bit for a batch of the same size.
 
 ACTIVATIONS = {
     "elu": torch.nn.functional.elu,
@@ -159,12 +128,7 @@ NORMALIZER_EPSILON = 1e-2
 
 @dataclass(frozen=True, kw_only=True)
 class Normalizer:
-    """The mean and the spread of observations, as training has seen them.
-
-    Attributes:
-        mean: Shape: (1, num_inputs).
-        std: Shape: (1, num_inputs).
-    """
+    """The mean and the standard deviation of the observations in training, both of shape (1, num_inputs)."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -176,26 +140,14 @@ class Normalizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One linear layer.
-
-    Attributes:
-        weight: Shape: (num_outputs, num_inputs).
-        bias: Shape: (num_outputs,).
-    """
+    """One linear layer: weight of shape (num_outputs, num_inputs), bias of shape (num_outputs,)."""
 
     weight: torch.Tensor
     bias: torch.Tensor
 
 
 class Actor(PolicyNetwork):
-    """A multilayer perceptron with rsl_rl's normaliser before it and one of its distributions behind.
-
-    Args:
-        layers: From the observation to the features; the last one has no activation.
-        activation: One of `ACTIVATIONS`.
-        normalizer: What is done to observations first, None for nothing.
-        distribution: Makes actions of the features.
-    """
+    """A multilayer perceptron after rsl_rl's normaliser (None for none) and before one of its distributions."""
 
     def __init__(
         self,
@@ -205,6 +157,7 @@ class Actor(PolicyNetwork):
         normalizer: Normalizer | None,
         distribution: ActionDistribution,
     ) -> None:
+        # From the observation to the features; the last layer has no activation.
         self._layers = tuple(layers)
         self._activation = ACTIVATIONS[activation]
         self._normalizer = normalizer
@@ -219,16 +172,11 @@ class Actor(PolicyNetwork):
         return self.acted(self.normalized(observation), memory)
 
     def normalized(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return what the first layer is shown. Shape: (batch, num_inputs)."""
+        """Return the input of the first layer. Shape: (batch, num_inputs)."""
         return observation if self._normalizer is None else self._normalizer.normalized(observation)
 
     def acted(self, latent: torch.Tensor, memory: Memory) -> Answer:
-        """Return what follows from the input of the first layer.
-
-        Args:
-            latent: Shape: (batch, size of the first layer's input).
-            memory: Passed on.
-        """
+        """Return the answer to a first layer's input of shape (batch, size); `memory` is passed on."""
         features = latent
         for layer in self._layers[:-1]:
             features = self._activation(torch.nn.functional.linear(features, layer.weight, layer.bias))
@@ -243,15 +191,7 @@ class Actor(PolicyNetwork):
 
 
 class RecurrentActor(Actor):
-    """An actor that remembers what it has seen of each batch entry.
-
-    Args:
-        rnn: An LSTM, or a GRU; its output is the input of the first layer.
-        layers: See `Actor`.
-        activation: See `Actor`.
-        normalizer: See `Actor`.
-        distribution: See `Actor`.
-    """
+    """An actor with a memory of each batch entry; the output of its LSTM or GRU is the first layer's input."""
 
     def __init__(
         self,
@@ -275,7 +215,7 @@ class RecurrentActor(Actor):
 
     @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
-        """Return the actions for a batch, and what is remembered; see `PolicyNetwork.answer`."""
+        """Return the actions for a batch and its new memory; see `PolicyNetwork.answer`."""
         sequence = self.normalized(observation).unsqueeze(0)
         if isinstance(self._rnn, torch.nn.LSTM):
             hidden, cell = memory

@@ -47,15 +47,10 @@ class ReplayPolicyCfg(PolicyCfg):
 
 
 class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
-    """Plays the ``actions`` of a recording, in as many environments as there are.
+    """Plays the ``actions`` of a recording, in as many environments as there are."""
 
-    An episode ends with the step of its last recorded action, unless the environment ends it before.
-
-    Raises:
-        ConfigError: If there is no recording at ``replay_file_path``, it does not hold what is to be played, or there
-            is no such ``device``.
-    """
-
+    # An episode ends with the step of its last recorded action, unless the environment ends it before. ConfigError: the
+    # recording or the device does not exist, or the recording lacks the requested episodes.
     name: ClassVar[str] = "replay"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ReplayPolicyCfg
@@ -70,11 +65,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
     @classmethod
     def check_options(cls, config: ReplayPolicyCfg) -> None:
-        """Refuse a recording that cannot be played, before anything is simulated.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Refuse a recording that cannot be played, before simulation; ConfigError with ``key`` of the option."""
         file, index = _recordings(config).first
         try:
             actions = read_actions(file, index)
@@ -90,11 +81,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
     @classmethod
     def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> Connections:
-        """Refuse an environment that takes actions of another size than were recorded.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Return the connections with an environment; ConfigError if its actions have another size."""
         file, index = _recordings(config).first
         misfit = _misfit(read_actions(file, index), index, file, env)
         if misfit is not None:
@@ -103,7 +90,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
     @classmethod
     def description(cls, config: ReplayPolicyCfg) -> Description:
-        """Return what the recordings say of themselves; see `DescribesFiles`."""
+        """Return the facts that the recordings state; see `DescribesFiles`."""
         recordings = _recordings(config)
         file, index = recordings.first
         attributes = read_attributes(file, index)
@@ -111,7 +98,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         try:
             environment = read_env_args(file)
         except StorageError:
-            # Other programs write there what they like.
+            # Other programs write other contents there.
             environment = {}
         return Description(
             source=str(file),
@@ -129,23 +116,19 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         return ContentSources(files={f"{_KEY} {file.name}": file for file in files})
 
     def connections(self, env: Environment) -> Connections:
-        """Return which actions are played; see `StatesConnections`."""
+        """Return the connections of the recorded actions; see `StatesConnections`."""
         return _connections(*self._recordings.first, env)
 
     def num_episodes(self) -> int | None:
-        """Number of recorded episodes that are played, 1 if one of them is played in every episode."""
+        """Number of recorded episodes that are played, 1 if the same one is played in every episode."""
         return len(self._recordings.played) if self._recordings.only is None else 1
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether there is a recorded episode to play in an episode."""
+        """True if a recorded episode exists for an episode of the job."""
         return self._recordings.of(episode_index) is not None
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Load the actions of the episodes that begin.
-
-        Raises:
-            PolicyError: If the recording lacks an episode, or its actions do not fit the environment.
-        """
+        """Load the actions of the episodes that begin; PolicyError if one is missing or does not fit."""
         if len(self._lengths) != env.num_envs or self._actions.shape[2:] != env.action_spec.shape:
             device = self._device or env.device
             self._actions = torch.zeros((env.num_envs, 1, *env.action_spec.shape), device=device)
@@ -155,12 +138,9 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             self._load(env, start)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next recorded action of every env slot, the last one again past the end.
-
-        Returns:
-            Shape: (num_envs, action_dim). Zeros in env slots where no episode has started.
-        """
+        """Return each env slot's next recorded action, (num_envs, action_dim); past the end the last one again."""
         del observation
+        # Env slots without a started episode get zeros.
         if len(self._lengths) != env.num_envs:
             return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
         steps = torch.minimum(self._positions, (self._lengths - 1).clamp(min=0))
@@ -169,11 +149,11 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         return action.to(env.device)
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return what is left of the recording; see `PlaysChunks`."""
+        """Return the rest of the recording; see `PlaysChunks`."""
         return self._actions[env_id, int(self._positions[env_id]) : int(self._lengths[env_id])]
 
     def finished(self) -> torch.Tensor | None:
-        """Return the env slots whose recording has been played to its end. Shape: (num_envs,), bool."""
+        """Mask the env slots whose recording has been played to its end. Shape: (num_envs,), bool."""
         return (self._lengths > 0) & (self._positions >= self._lengths)
 
     def _load(self, env: Environment, start: EpisodeStart) -> None:
@@ -206,17 +186,11 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
 @dataclass(frozen=True, kw_only=True)
 class _Recordings:
-    """The recorded episodes, and which of them are played.
+    """The recorded episodes, and the selection that is played."""
 
-    Attributes:
-        files: File of each recorded episode, by index.
-        only: The one that is played in every episode, None where each plays its own.
-        played: Index of the recorded episode for each episode of the job.
-    """
-
-    files: Mapping[int, Path]
-    only: int | None
-    played: Mapping[int, int]
+    files: Mapping[int, Path]  # file of each recorded episode, by index
+    only: int | None  # the one played in every episode, None if each plays its own
+    played: Mapping[int, int]  # index of the recorded episode for each episode of the job
 
     @property
     def first(self) -> tuple[Path, int]:
@@ -225,7 +199,7 @@ class _Recordings:
         return self.files[index], index
 
     def of(self, episode_index: int) -> int | None:
-        """Return which recorded episode an episode of the job plays, None for none."""
+        """Return the recorded episode that an episode of the job plays, None for none."""
         return self.played.get(episode_index) if self.only is None else self.only
 
 
@@ -239,7 +213,7 @@ def _connections(file: Path, index: int, env: Environment) -> Connections:
 
 
 def _misfit(actions: np.ndarray, index: int, file: Path, env: Environment) -> str | None:
-    """Return why an environment cannot take the actions of an episode, None where it can."""
+    """Return the reason why an environment cannot take an episode's actions, None if it can."""
     if actions.shape[1:] == env.action_spec.shape and len(actions) > 0:
         return None
     return (
@@ -266,17 +240,9 @@ def _recordings(config: ReplayPolicyCfg) -> _Recordings:
 def played_episodes(
     chosen: Literal["present"] | Sequence[int] | None, there: Iterable[int], *, source: str, name: Callable[[int], str]
 ) -> dict[int, int]:
-    """Return which recorded episode each episode of a job plays.
-
-    Args:
-        chosen: The option ``episodes``; None for the recorded episode of the same index.
-        there: The recorded episodes, ascending.
-        source: Where they are, for messages.
-        name: What one of them is called there.
-
-    Raises:
-        ConfigError: If one is not there, or is named twice.
-    """
+    """Map each episode of a job to a recorded one; ConfigError if one is missing or named twice."""
+    # ``chosen`` is the option ``episodes``; None plays the recorded episode of the same index. ``there`` is ascending.
+    # ``source`` and ``name`` are for messages.
     found = tuple(there)
     if chosen is None:
         return {index: index for index in found}

@@ -197,11 +197,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     @classmethod
     def check_fit(cls, config: RslRlPolicyCfg, env: Environment) -> Connections:
-        """Refuse an environment whose observations or actions are not those that the network was made for.
-
-        Raises:
-            ConfigError: With ``key`` set to the checkpoint.
-        """
+        """Return the connections with an environment; ConfigError at the checkpoint's key for a misfit."""
         # The check asks about one env slot of zeros, so the CPU is enough.
         policy = cls(config, trained=load_trained(config, _CPU), device=_CPU)
         try:
@@ -274,7 +270,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         )
 
     def refuse_misfit(self, env: Environment) -> None:
-        """Refuse an environment that the network does not fit, and say nothing otherwise; see `check_environment`."""
+        """Refuse by ConfigError an environment that the network does not fit; see `check_environment`."""
         inputs = self._meeting_with(env).inputs
         problems = inputs.problems(self._trained.network.num_inputs)
         if not problems:
@@ -312,11 +308,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "RslRlPolicy":
-        """Return a policy that asks a network in a policy server; see `AsksNetwork`.
-
-        Raises:
-            ConfigError: If an option is wrong.
-        """
+        """Return a policy that asks a policy server's network (see `AsksNetwork`); ConfigError for a wrong option."""
         config = read_options(RslRlPolicyCfg, options, owner=cls.__name__)
         return cls(config, trained=load_trained(config, _CPU, network=NetworkOnServer(network)), device=_CPU)
 

@@ -17,7 +17,7 @@ from isaaclab_arena.registry import check_optional_library, imported
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 
-# Define what a service that keeps results is told of a run, and by which methods.
+# Define the interface of a service that shows the results of a run.
 
 PROJECT = "isaaclab_arena"
 """The project or experiment of runs whose user names none."""
@@ -28,53 +28,36 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A run as a service shows it.
+    """A run in the form that a service shows."""
 
-    Attributes:
-        run_id: Names the run; the same for every attempt and export of it.
-        name: What people call it.
-        directory: Where files of a service lie that runs on no server.
-        settings: What holds for all jobs: versions, machine, options.
-        jobs: By name, each job's settings, under the keys of the job file: ``policy_config_dict.checkpoint_path``.
-        series: The curves over training steps, where this is a watch of a training; see `CheckpointMeasures`.
-    """
-
+    # The same for every attempt and export of the run.
     run_id: str
-    name: str
-    directory: Path
-    settings: Mapping[str, Any]
+    name: str  # the name for people
+    directory: Path  # for files of a service without a server
+    settings: Mapping[str, Any]  # settings of all jobs: versions, machine, options
+    # Each job's settings by the job's name, under the keys of the job file: ``policy_config_dict.checkpoint_path``.
     jobs: Mapping[str, Mapping[str, Any]]
+    # The curves over training steps, if this is a watch of a training; see `CheckpointMeasures`.
     series: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobMeasures:
-    """What is known of a job after some of its episodes.
-
-    Attributes:
-        job: Its name.
-        episodes: Number of finished episodes.
-        values: Columns of the table of jobs: ``success_rate``, its interval ``success_low`` and ``success_high``.
-    """
+    """The measures of a job after some of its episodes."""
 
     job: str
-    episodes: int
+    episodes: int  # number of finished episodes
+    # Columns of the table of jobs: ``success_rate``, its interval ``success_low`` and ``success_high``.
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointMeasures:
-    """What came of one of several checkpoints of a training.
+    """The measures of one of several checkpoints of a training."""
 
-    Attributes:
-        series: What is the same for all of them, such as the environment.
-        step: The training step of the checkpoint.
-        values: See `JobMeasures`.
-    """
-
-    series: str
-    step: int
-    values: Mapping[str, float]
+    series: str  # what all of them share, such as the environment
+    step: int  # the training step of the checkpoint
+    values: Mapping[str, float]  # see `JobMeasures`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +71,18 @@ class FailureFilm:
 
     @property
     def caption(self) -> str:
-        """What people read below it."""
+        """The caption of the video."""
         return f"{self.job}, episode {self.episode_index}: {self.outcome} ({self.path.stem})"
 
 
 class Tracker(ABC):
-    """A service that shows results. Its methods raise whatever the service's library raises."""
+    """A service that shows results. Its methods raise the errors of the service's library."""
 
     @property
     def keeps_series(self) -> bool:
-        """Whether points of a watch that an earlier process told are still there.
-
-        Where they are not, every process tells all of them in the order of their steps, and what it writes takes the
-        place of what an earlier one wrote.
-        """
+        """True if points of a watch from an earlier process are still there."""
+        # Otherwise every process sends all points in the order of their steps, and replaces those of an earlier
+        # process.
         return False
 
     @abstractmethod
@@ -118,15 +99,11 @@ class Tracker(ABC):
 
     @abstractmethod
     def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show a table of the jobs that have finished, in place of an earlier one.
-
-        Args:
-            rows: Column to value for each job, None where a cell is empty.
-        """
+        """Show a table of the finished jobs, instead of an earlier one; a row maps columns to values or None."""
 
     @abstractmethod
     def close(self) -> str:
-        """Finish, and return where the results are, for people."""
+        """Finish, and return the place of the results, for people."""
 
 
 def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -136,7 +113,7 @@ def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 # Make trackers by their names.
 
-# Entries are text, so that a service's library is loaded only for who asked for it.
+# Entries are text, so that a service's library is loaded only if the user requested it.
 _CLASSES = {
     TrackerName.WANDB: "isaaclab_arena.tracking.wandb_tracker:WandbTracker",
     TrackerName.TENSORBOARD: "isaaclab_arena.tracking.tensorboard_tracker:TensorboardTracker",
@@ -145,16 +122,7 @@ _CLASSES = {
 
 
 def check_trackers(names: Iterable[str], *, key: str, file: str | None = None) -> None:
-    """Refuse trackers whose library is not installed; none is loaded.
-
-    Args:
-        names: Those that were asked for.
-        key: What they were asked for with, for the message.
-        file: The job file that asks for them.
-
-    Raises:
-        ConfigError: With the extra to install for each.
-    """
+    """Refuse trackers whose library is missing (none is loaded); ConfigError with the extra to install for each."""
     problems: list[Problem] = []
     for name in names:
         try:
@@ -166,12 +134,7 @@ def check_trackers(names: Iterable[str], *, key: str, file: str | None = None) -
 
 
 def open_tracker(name: str, run: TrackedRun) -> Tracker:
-    """Return a tracker that has begun to follow a run; raises what the service's library raises.
-
-    Args:
-        name: A `TrackerName`.
-        run: The run.
-    """
+    """Return a tracker of a run, by its `TrackerName`; raises the errors of the service's library."""
     return imported(_CLASSES[TrackerName(name)])(run)
 
 
@@ -185,29 +148,16 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What services know of a curve.
+    """The record of the points that services have of a curve."""
 
-    Attributes:
-        run_id: Under which they have it.
-        points: By tracker, the points that its server has.
-        schema_version: Version of the format.
-    """
-
-    run_id: str
+    run_id: str  # the run's id in the services
+    # By tracker, the points that its server has.
     points: Mapping[str, tuple[CheckpointMeasures, ...]] = field(default_factory=dict)
     schema_version: int = _SCHEMA_VERSION
 
 
 class TrackedSeries:
-    """Tells services of a curve, from a thread, so that one that does not answer keeps nobody from going on.
-
-    Args:
-        names: The trackers.
-        record: The file that says what they know.
-        held: Holds a lock among all processes that measure the curve; yields whether nobody else holds it.
-        longest_wait_s: How long to wait for services each time [s].
-        opened: Makes a tracker of a name.
-    """
+    """Sends a curve to services from a thread, so that a service that does not answer blocks nothing."""
 
     def __init__(
         self,
@@ -219,19 +169,17 @@ class TrackedSeries:
         opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
     ) -> None:
         self._names = tuple(dict.fromkeys(names))
+        # ``record`` is the file with the points that services have. ``held`` locks out all other processes that measure
+        # the curve; it yields whether the lock is held.
         self._record = record
         self._held = held
-        self._longest_wait_s = longest_wait_s
+        self._longest_wait_s = longest_wait_s  # for each `tell` [s]
         self._opened = opened
         self._thread: threading.Thread | None = None
 
     def tell(self, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
-        """Tell every service the points that it does not have; what fails is warned of, and told the next time.
-
-        Args:
-            run: What the services call the curve; its ``run_id`` is taken from the record.
-            points: Those that this process knows.
-        """
+        """Send every service the points that it lacks; a failure is a warning, and the next call retries."""
+        # The run's ``run_id`` is taken from the record. While an earlier call still runs, this one does nothing.
         if not self._names or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(target=self._tell_all, args=(run, points), name="tracking", daemon=True)
@@ -252,7 +200,7 @@ class TrackedSeries:
         try:
             told = self._read()
             known = {_place(point): point for point in told.points.get(name, ())}
-            # Another process may have told points that this one has not seen yet.
+            # Another process may have sent points that this one has not seen yet.
             together = known | {_place(point): point for point in points}
             tracker = self._opened(name, replace(run, run_id=told.run_id))
             for place in sorted(together, key=lambda place: (place[1], place[0])):

@@ -47,16 +47,10 @@ _NUMBER = re.compile(r"\d+")
 
 
 def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the swept key that names a checkpoint, and the training step of its value; None where none does.
-
-    ``checkpoint_step`` does, the key of a job whose entry says ``checkpoints``, and so does a key of
-    ``policy_config_dict`` whose name holds ``checkpoint`` or ``model``. The step is its value where that is a whole
-    number (``checkpoint_step: 2000``), else the last number of the last part of a path that has one: 2000 for
-    ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
-
-    Args:
-        swept: The dotted keys that a sweep gave a job a value for, with that value.
-    """
+    """Return the swept key that names a checkpoint, and its training step; None if no key does."""
+    # The keys are ``checkpoint_step`` (from an entry's ``checkpoints``), and those of ``policy_config_dict`` with
+    # ``checkpoint`` or ``model`` in their name. The step is a whole number, or the last number of the last path part
+    # with one: 2000 for ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
     for key, value in swept.items():
         if _CHECKPOINT_KEY.fullmatch(key) is None:
             continue
@@ -67,13 +61,7 @@ def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def series_name(environment: str, swept: Mapping[str, Any], checkpoint_key: str) -> str:
-    """Return what jobs that differ in nothing but their checkpoint have in common: ``reach, seed=1``.
-
-    Args:
-        environment: The environment of the job.
-        swept: See `checkpoint_step`.
-        checkpoint_key: The key to leave out.
-    """
+    """Return the common name of jobs that differ only in their checkpoint: ``reach, seed=1``."""
     others = [f"{key.rpartition('.')[2]}={value}" for key, value in swept.items() if key != checkpoint_key]
     return ", ".join([environment, *others])
 
@@ -86,7 +74,7 @@ def _last_number(path: str) -> int | None:
     return None
 
 
-# Read what the ranks of a run have written so far, and tell trackers what is new.
+# Read the files that the ranks of a run have written so far, and send trackers the news.
 
 MAX_FILMS_OF_A_JOB = 8
 """So many videos of failures of a job are sent; they are what takes time and space."""
@@ -101,26 +89,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class OpenedTracker:
-    """A tracker that opens when it is first told something. Its first failure is warned of, and ends it.
-
-    Args:
-        name: What messages call it.
-        opened: Makes the tracker.
-
-    Attributes:
-        failure: What went wrong, None as long as nothing has.
-        place: Where the results are, once it is closed.
-    """
+    """A tracker that opens at its first message. Its first failure is a warning, and ends it."""
 
     def __init__(self, name: str, opened: Callable[[], Tracker]) -> None:
         self.name = name
-        self.failure: str | None = None
-        self.place: str | None = None
+        self.failure: str | None = None  # the error, None while there is none
+        self.place: str | None = None  # the place of the results, once closed
         self._opened = opened
         self._tracker: Tracker | None = None
 
     def tell(self, say: Callable[[Tracker], None]) -> None:
-        """Tell it something, unless it has failed."""
+        """Send it a message, unless it has failed."""
         if self.failure is not None:
             return
         try:
@@ -135,7 +114,7 @@ class OpenedTracker:
         self.tell(lambda _: None)
 
     def close(self) -> None:
-        """Finish, and keep where the results are."""
+        """Finish, and store the place of the results."""
 
         def finish(tracker: Tracker) -> None:
             self.place = tracker.close()
@@ -144,13 +123,7 @@ class OpenedTracker:
 
 
 class WatchedRun:
-    """A run whose files are read again and again, and what is new in them.
-
-    Args:
-        output_directory: The run's directory.
-        plan: What the run set out to do.
-        trackers: Those that are told of it.
-    """
+    """A run whose files are read again and again, and the news in them."""
 
     def __init__(self, output_directory: Path, plan: RunPlan, trackers: Sequence[OpenedTracker]) -> None:
         self._output_directory = output_directory
@@ -170,21 +143,21 @@ class WatchedRun:
         self._rows: dict[str, dict[str, Any]] = {}
 
     def look(self) -> None:
-        """Read the files that have grown since the last look, and tell the trackers what they say."""
+        """Read the files that have grown since the last look, and send their news to the trackers."""
         rows = dict(self._rows)
         self._look_at_what_has_grown()
         if rows != self._rows:
             self._tell_table([self._rows[name] for name in self._jobs if name in self._rows])
 
     def finish(self) -> None:
-        """Look once more, tell the trackers the final table, and close them."""
+        """Look once more, send the trackers the final table, and close them."""
         self._look_at_what_has_grown()
         for name in self._failed:
             # The last films are complete after the last commit line.
             self._tell_films(name)
         rows = records(merge_results(self._output_directory).jobs)
         for row in rows:
-            # Where jobs stop as soon as a question is answered, the table alone knows which episodes count.
+            # If jobs stop as soon as a question is answered, only the table knows the episodes that count.
             self._tell_row(self._jobs[str(row["name"])], row)
         self._tell_table(rows)
         for tracker in self._trackers:
@@ -199,7 +172,7 @@ class WatchedRun:
             seed = self._jobs[name].config.seed
             self._logs[name] = read_commits(job_directory(self._output_directory, name), name, seed=seed)
         self._answers = answers_in(self._plan, self._logs) if grown else self._answers
-        # The episodes of one job may be what answers the question that another one waits for.
+        # The episodes of one job may answer a question that another job waits for.
         asked = {job for answer in self._answers if grown & {*answer.question.jobs} for job in answer.question.jobs}
         for name, job in self._jobs.items():
             if name in grown | (asked & self._logs.keys()):
@@ -227,8 +200,9 @@ class WatchedRun:
             tracker.tell(say)
 
     def _tell_row(self, job: PlanEntry, row: Mapping[str, Any]) -> None:
-        """Tell what is known of a job, and of its checkpoint once it has ended, unless it has been told."""
+        """Send a job's measures, and its checkpoint's once the job has ended, unless they have been sent."""
         values = {name: float(row[name]) for name in _MEASURES if row.get(name) is not None}
+        # The number of distinct conditions is of interest only if conditions repeat.
         if repeats_in_words(row) is None:
             values.pop("distinct_conditions", None)
         measures = JobMeasures(job=job.name, episodes=int(row["episodes"]), values=values)
@@ -263,13 +237,7 @@ class WatchedRun:
 
 
 def tracked_run(output_directory: Path, plan: RunPlan, directory: Path) -> TrackedRun:
-    """Return a run as services show it.
-
-    Args:
-        output_directory: The run's directory, after which it is called.
-        plan: What it set out to do.
-        directory: Where files of services lie that run on no server.
-    """
+    """Return a run in the form that services show, named after its output directory."""
     return TrackedRun(
         run_id=plan.run_id,
         name=output_directory.resolve().name,
@@ -305,19 +273,7 @@ _LONGEST_CLOSE_S = 120.0
 
 
 class LiveTracking:
-    """Tells trackers of a run until it is closed; the rank's loop never waits for it. A context manager.
-
-    What fails is warned of, once for each tracker, and never ends the run. Files of services without a server lie in
-    the run's ``logs`` directory.
-
-    Args:
-        output_directory: The run's directory.
-        plan: What the run set out to do.
-        names: The trackers.
-        interval_s: Time between two looks [s]; up to a minute where looking takes more than a hundredth of it.
-        longest_close_s: How long the end of the run may wait for services [s].
-        opened: Makes a tracker of a name.
-    """
+    """Context manager that sends a run to trackers until its end; the rank's loop never waits for it."""
 
     def __init__(
         self,
@@ -329,11 +285,13 @@ class LiveTracking:
         longest_close_s: float = _LONGEST_CLOSE_S,
         opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
     ) -> None:
+        # A tracker's failure is a warning, once for each tracker, and never ends the run. Files of services without a
+        # server are in the run's ``logs`` directory.
         run = tracked_run(output_directory, plan, output_directory / _DIRECTORY)
         self._trackers = [OpenedTracker(name, partial(opened, name, run)) for name in names]
         self._watched = WatchedRun(output_directory, plan, self._trackers)
-        self._interval_s = interval_s
-        self._longest_close_s = longest_close_s
+        self._interval_s = interval_s  # between two looks [s]; more if looking takes a share of it
+        self._longest_close_s = longest_close_s  # limit of the wait for services at the end of the run [s]
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tracking", daemon=True)
 
@@ -365,7 +323,7 @@ class LiveTracking:
                 _LOG.info("%s: %s", tracker.name, tracker.place)
 
 
-# Send a run that has ended, or what there is of it, to a tracker.
+# Send a finished run, or the existing part of one, to a tracker.
 
 
 def export_wandb(run: Path, output: Path) -> list[str]:
@@ -384,17 +342,7 @@ def export_mlflow(run: Path, output: Path) -> list[str]:
 
 
 def export_to(name: TrackerName, run: Path, output: Path) -> list[str]:
-    """Send what a run's directory holds to a tracker, and return lines for the user.
-
-    Args:
-        name: The tracker.
-        run: The directory of one run.
-        output: Where it writes if it runs on no server.
-
-    Raises:
-        ConfigError: If the tracker's library is not installed, or ``run`` is no output of a run.
-        ArenaError: If the tracker failed.
-    """
+    """Send a run's directory to a tracker, and return lines for the user; ConfigError or ArenaError if that fails."""
     check_trackers([name], key=f"--{name}")
     plan = read_run_plan(run)
     tracker = OpenedTracker(name, partial(open_tracker, name, tracked_run(run, plan, output)))

@@ -26,7 +26,7 @@ from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.training.settings.config import TrainingConfig
 
-# Evaluates checkpoints during training with the evaluation runner, on the ranks that train.
+# Evaluate checkpoints during training with the evaluation runner, on the ranks that train.
 
 _LOG = logging.getLogger(__name__)
 _DIRECTORY = "evaluations"
@@ -34,55 +34,31 @@ _DIRECTORY = "evaluations"
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedJob:
-    """What came of one job of an evaluation.
+    """The results of one job of an evaluation."""
 
-    Attributes:
-        episodes: Episodes that were judged.
-        success_rate: Share of them that succeeded, None where success is not measured.
-        mean_return: Mean sum of rewards, None for no episode.
-        mean_length: Mean number of control steps, None for no episode.
-    """
-
-    episodes: int
-    success_rate: float | None
-    mean_return: float | None
-    mean_length: float | None
+    episodes: int  # finished episodes with a verdict
+    success_rate: float | None  # None if success is not measured
+    mean_return: float | None  # mean sum of rewards, None without episodes
+    mean_length: float | None  # mean number of control steps, None without episodes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """What came of an evaluation, as one rank knows it.
+    """The results of an evaluation, as one rank knows them."""
 
-    Attributes:
-        exit_code: As the runner's command would return it.
-        config_hash: Hash of the jobs, the same for each evaluation of a training run.
-        jobs: Job to what came of it, on rank 0; empty on the others, or if the run came to nothing.
-    """
-
-    exit_code: int
-    config_hash: str
+    exit_code: int  # the exit code of the runner's command
+    config_hash: str  # hash of the jobs, the same for each evaluation of a training run
+    # The results by job, on rank 0; empty on the others, or if the run has no results.
     jobs: dict[str, EvaluatedJob]
 
     @property
     def success_rates(self) -> dict[str, float]:
-        """Job to its success rate, where that is measured."""
+        """Success rate of each job that measures it."""
         return {name: job.success_rate for name, job in self.jobs.items() if job.success_rate is not None}
 
 
 class ClosedLoopEvaluation:
-    """Evaluates checkpoints of a training run with the same jobs each time.
-
-    Args:
-        jobs_file: The jobs; policies that have the option ``checkpoint_option`` get the checkpoint.
-        checkpoint_option: ``checkpoint_path`` of the policy ``rsl_rl``, ``model_path`` of ``gr00t_closedloop``.
-        policy_type: A policy that has it, for messages.
-        output_directory: Directory of the training run.
-        ranks: All ranks of the training run.
-        device: Where to simulate, None for the rank's own choice.
-        torch_threads: Torch threads of each rank while it evaluates, None for as many as while it trains. The last
-            digits of a network's output depend on how many threads share the work.
-        options: Further options of the runner.
-    """
+    """Evaluates checkpoints of a training run with the same jobs each time, on all its ranks."""
 
     def __init__(
         self,
@@ -96,12 +72,15 @@ class ClosedLoopEvaluation:
         torch_threads: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        # Policies with the option ``checkpoint_option`` get the checkpoint: ``checkpoint_path`` of ``rsl_rl``,
+        # ``model_path`` of ``gr00t_closedloop``. ``policy_type`` names such a policy for messages.
         self._jobs_file = jobs_file
         self._checkpoint_option = checkpoint_option
         self._policy_type = policy_type
         self._output_directory = output_directory
         self._ranks = ranks
         self._options = {"device": device, "no_dataset": True, **(options or {})}
+        # None for the number during training. The last digits of a network's output depend on the number of threads.
         self._torch_threads = torch_threads
         self._num_runs = 0
 
@@ -121,27 +100,24 @@ class ClosedLoopEvaluation:
             if not any(self._checkpoint_option in job.policy_options for job in jobs):
                 message = f"no job's policy takes a checkpoint; use policy_type {self._policy_type}"
                 raise ConfigError(Problem(message, file=self._jobs_file.path, key="--eval_jobs_config"))
+        # If rank 0 found a problem, the other ranks raise PeerStoppedError here.
         self._ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
 
     def directory(self, num_steps: int) -> Path:
-        """Return where the evaluation after so many steps lies."""
+        """Return the directory of the evaluation after `num_steps` steps."""
         return self._output_directory / _DIRECTORY / f"step-{num_steps}"
 
     def is_complete(self, num_steps: int) -> bool:
-        """Whether that evaluation has been made."""
+        """True if that evaluation is complete."""
         results = self.directory(num_steps) / RESULTS_FILE
         return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
 
     def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
-        """Evaluate a checkpoint that rank 0 has written, or go on where that was interrupted. Every rank calls it.
-
-        Raises:
-            ArenaError: See `isaaclab_arena.evaluation.run.execute`.
-        """
+        """Evaluate a checkpoint of rank 0, or resume an interrupted evaluation; ArenaError. Every rank calls it."""
         directory = self.directory(num_steps)
         self._num_runs += 1
         ranks = self._ranks.within(f"evaluation {self._num_runs} after {num_steps} steps")
-        # Nobody may look for the checkpoint before it is there.
+        # No rank may look for the checkpoint before it exists.
         ranks.share_from_rank_zero("checkpoint", str(checkpoint))
         is_begun = (directory / RUN_PLAN_FILE).is_file()
         is_begun = ranks.share_from_rank_zero("begun", str(is_begun)) == str(True)
@@ -149,7 +125,7 @@ class ClosedLoopEvaluation:
             eval_jobs_config=self._jobs_file.path,
             output_dir=str(directory),
             resume=str(directory) if is_begun else None,
-            # A training that went on from an earlier checkpoint has written this one anew, perhaps with other numbers.
+            # A training that resumed from an earlier checkpoint may have written this one again, with other numbers.
             rerun=tuple(job.name for job in self._jobs_file.jobs) if is_begun else (),
             **self._options,
         )
@@ -168,7 +144,7 @@ class ClosedLoopEvaluation:
         return replace(self.results(num_steps), exit_code=exit_code)
 
     def results(self, num_steps: int) -> Evaluated:
-        """Return what came of an evaluation that has been made, on rank 0; see `Evaluated`."""
+        """Return the results of a finished evaluation, on rank 0; see `Evaluated`."""
         return Evaluated(
             exit_code=0, config_hash=self._jobs_file.config_hash, jobs=self._results(self.directory(num_steps))
         )
@@ -190,17 +166,13 @@ class ClosedLoopEvaluation:
         return {job["name"]: EvaluatedJob(**{name: job[name] for name in names}) for job in jobs}
 
 
-# Describes the task under training as a job of the evaluation runner.
+# Describe the task under training as a job of the evaluation runner.
 
 POLICY_TYPE = "rsl_rl"
 
 
 def environment_job(config: TrainingConfig) -> Job:
-    """Return the job whose environment is the one to train in, checked as every job is.
-
-    Raises:
-        ConfigError: With every problem of the environment's options and variations.
-    """
+    """Return the job of the training environment, checked like every job; ConfigError lists every problem."""
     block = _block(config, num_envs=config.num_envs, policy_type="zero_action")
     block["variations"] = dict(config.variations)
     try:
@@ -217,18 +189,7 @@ def with_settled_backend(
     num_threads: int,
     settle: Callable[[Sequence[Job], Machinery], Mapping[str, str]] = settle_backends,
 ) -> TrainingConfig:
-    """Return the configuration with its backend; where that was left open, rank 0 chooses it for all ranks.
-
-    Args:
-        config: What is asked for.
-        ranks: All ranks of the run; each calls this.
-        num_threads: Threads that the physics may use.
-        settle: Chooses a backend for each job on rank 0.
-
-    Raises:
-        ConfigError: With every problem of the environment's options and variations.
-        DistributedError: If a rank does not answer.
-    """
+    """Return the configuration with its backend; if open, rank 0 chooses it for all ranks. ConfigError."""
     job = environment_job(config)
     if job.asked_backend != OPEN_BACKEND or not ranks.context.is_distributed:
         return config
@@ -242,7 +203,7 @@ def with_settled_backend(
 
 
 def evaluation_jobs(config: TrainingConfig) -> JobsFile:
-    """Return the job that checkpoints are evaluated with; it lacks only the checkpoint."""
+    """Return the job that evaluates checkpoints; it lacks only the checkpoint."""
     evaluation = config.evaluation
     block = _block(config, num_envs=evaluation.num_envs, policy_type=POLICY_TYPE)
     block["arena_env_args"] |= evaluation.env
@@ -252,11 +213,7 @@ def evaluation_jobs(config: TrainingConfig) -> JobsFile:
 def task_evaluation(
     config: TrainingConfig, *, output_directory: Path, ranks: Ranks, device: str | None
 ) -> ClosedLoopEvaluation:
-    """Return what evaluates checkpoints on a fixed list of episodes of the task, without variations.
-
-    Ranks share the episodes, and the policy is always asked on the same number of env slots, so the result is the
-    same for any number of ranks.
-    """
+    """Return the evaluation of checkpoints on a fixed list of the task's episodes, without variations."""
     evaluation = config.evaluation
     films = evaluation.video_episodes > 0
     return ClosedLoopEvaluation(
@@ -267,6 +224,8 @@ def task_evaluation(
         ranks=ranks,
         device=device,
         torch_threads=1,
+        # Ranks share the episodes, and the policy always answers for the same number of env slots. So the result is the
+        # same for any number of ranks.
         options={
             "split_jobs": True,
             "deterministic": True,

@@ -22,25 +22,19 @@ _COLUMNS = ("step", "measure", "value")
 
 
 class ScalarWriter(Protocol):
-    """Where measures go besides the CSV file; TensorBoard's writer is one, and so are rsl_rl's."""
+    """A writer of measures besides the CSV file, such as TensorBoard's and rsl_rl's."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Write one measure."""
 
 
 class Progress:
-    """Writes measures of a training run, on the rank that writes.
-
-    Args:
-        output_directory: Directory of the training run.
-        is_writer: Whether this rank writes; the others' calls do nothing.
-        after_step: Steps made before; what an interrupted run wrote of later ones is taken out.
-        writer: Where else measures go.
-    """
+    """Writes measures of a training run, on the rank that writes; the others' calls do nothing."""
 
     def __init__(
         self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: ScalarWriter | None = None
     ) -> None:
+        # An interrupted run may have written measures of steps after ``after_step``; they are removed.
         self._path = output_directory / FILE
         self.is_writer = is_writer
         self._writer = writer
@@ -48,13 +42,7 @@ class Progress:
             _take_out_later(self._path, after_step)
 
     def write(self, num_steps: int, measures: Mapping[str, float], *, told: str | None = None) -> None:
-        """Write some measures.
-
-        Args:
-            num_steps: Steps made.
-            measures: Name to value.
-            told: What the log says of them; all of them by default.
-        """
+        """Write the measures (name to value) after `num_steps` steps; `told` replaces their line in the log."""
         if not (self.is_writer and measures):
             return
         if told is None:
@@ -71,7 +59,7 @@ class Progress:
                 self._writer.add_scalar(name, value, num_steps)
 
     def has(self, num_steps: int, measure: str) -> bool:
-        """Whether a measure whose name begins so has been written after so many steps."""
+        """True if a measure whose name begins with `measure` has been written after `num_steps` steps."""
         if not self._path.is_file():
             return False
         lines = self._path.read_text(encoding="utf-8").splitlines()
@@ -83,7 +71,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # TensorBoard's writer is closed, those of rsl_rl are stopped, and some of them are both.
+        # TensorBoard's writer has ``close``, those of rsl_rl have ``stop``, and some have both.
         for name in ("close", "stop"):
             end = getattr(self._writer, name, None)
             if end is not None:
@@ -94,7 +82,7 @@ def _take_out_later(path: Path, after_step: int) -> None:
     if not path.is_file():
         return
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
-    # The last line may be torn, and others may be damaged.
+    # The last line may be incomplete, and others may be damaged.
     whole = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]
     kept = [line for line, step in whole if step.isdecimal() and int(step) <= after_step]
     if len(kept) < len(lines) or not lines:
@@ -102,12 +90,7 @@ def _take_out_later(path: Path, after_step: int) -> None:
 
 
 def tensorboard(directory: Path, *, after_step: int = 0) -> ScalarWriter | None:
-    """Return a writer of TensorBoard's files, None where that is not installed.
-
-    Args:
-        directory: Where the files go.
-        after_step: Steps made before; later ones in files that are there are not shown.
-    """
+    """Return a writer of TensorBoard files, None if it is not installed; steps after `after_step` are hidden."""
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional package, slow to load
     except ImportError:
@@ -122,28 +105,23 @@ _INTERRUPTED = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """After which steps a training run saves, evaluates and ends.
+    """The steps after which a training run saves, evaluates and ends."""
 
-    Attributes:
-        max_steps: The run ends after so many steps.
-        save_every: Steps between checkpoints. There is one after the last step and before each evaluation too.
-        evaluate_every: Steps between evaluations, None for the one after the last step only.
-    """
-
-    max_steps: int
+    max_steps: int  # the run ends after this number of steps
+    # Steps between checkpoints. The last step and each evaluation have a checkpoint too.
     save_every: int
-    evaluate_every: int | None
+    evaluate_every: int | None  # steps between evaluations, None for the one after the last step only
 
     def is_last(self, num_steps: int) -> bool:
-        """Whether the run ends after so many steps."""
+        """True if the run ends after `num_steps` steps."""
         return num_steps == self.max_steps
 
     def is_saved_after(self, num_steps: int) -> bool:
-        """Whether there is a checkpoint after so many steps, evaluations left aside."""
+        """True if a checkpoint is due after `num_steps` steps, apart from those for evaluations."""
         return self.is_last(num_steps) or num_steps % self.save_every == 0
 
     def is_evaluated_after(self, num_steps: int) -> bool:
-        """Whether there is an evaluation after so many steps, in a run that evaluates."""
+        """True if an evaluation is due after `num_steps` steps, in a run that evaluates."""
         if num_steps == 0:
             return False
         return self.is_last(num_steps) or (self.evaluate_every is not None and num_steps % self.evaluate_every == 0)
@@ -159,7 +137,7 @@ class Training(Protocol):
 
     @property
     def evaluation_measure(self) -> str:
-        """How the name of a measure begins that each evaluation has in the progress file."""
+        """Prefix of a measure that each evaluation writes to the progress file."""
         ...
 
     def step(self, progress: Progress) -> None:
@@ -169,7 +147,7 @@ class Training(Protocol):
         """Write the checkpoint of this step; every rank calls it."""
 
     def checkpoint(self, num_steps: int) -> Path:
-        """Return the checkpoint after so many steps."""
+        """Return the path of the checkpoint after `num_steps` steps."""
         ...
 
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
@@ -183,16 +161,7 @@ class Training(Protocol):
 
 
 class TrainingLoop:
-    """Runs a training to its end, on one rank; all ranks make the same decisions after each step.
-
-    Args:
-        training: What is trained.
-        schedule: After which steps it saves, evaluates and ends.
-        evaluation: Evaluates checkpoints; None if nothing does.
-        progress: Where measures go.
-        stop_file: The run ends after the step in which any rank sees this file, as it does after its last one; None
-            where there is none, for all ranks alike.
-    """
+    """Runs a training to its end on one rank; all ranks make the same decisions after each step."""
 
     def __init__(
         self,
@@ -205,18 +174,15 @@ class TrainingLoop:
     ) -> None:
         self._training = training
         self._schedule = schedule
+        # None without evaluations.
         self._evaluation = evaluation
         self._progress = progress
+        # The run ends after the step in which any rank sees this file. It must be None on all ranks or on none.
         self._stop_file = stop_file
 
     def run(self, interruption: Interruption) -> int:
-        """Train to the end; return 0, or 128 plus the number of the signal that stopped the run.
-
-        A signal to any rank stops all of them after the same step, with a checkpoint to go on from.
-
-        Args:
-            interruption: Whether this rank was told to stop.
-        """
+        """Train to the end; return 0, or 128 plus the number of the signal that stopped the run."""
+        # A signal to any rank stops all of them after the same step, with a checkpoint to resume from.
         return self._evaluate_if_left_out() or self._train(interruption)
 
     def _train(self, interruption: Interruption) -> int:
@@ -229,6 +195,7 @@ class TrainingLoop:
             if is_evaluated or is_last or schedule.is_saved_after(training.num_steps):
                 training.save()
             code = self._evaluate() if is_evaluated else 0
+            # All ranks exchange codes here, so that all stop after the same step.
             code = highest_of_ranks(code or interruption.exit_code)
             if code != 0 and (is_evaluated or not is_last):
                 if not is_evaluated:
@@ -238,7 +205,7 @@ class TrainingLoop:
         return 0
 
     def _is_told_to_end(self) -> bool:
-        """Whether any rank sees the file that ends the run, the same on all of them."""
+        """True on all ranks if any rank sees the stop file."""
         if self._stop_file is None or not highest_of_ranks(int(self._stop_file.exists())):
             return False
         if self._progress.is_writer:
@@ -249,11 +216,11 @@ class TrainingLoop:
         return self._evaluation is not None and self._schedule.is_evaluated_after(self._training.num_steps)
 
     def _evaluate_if_left_out(self) -> int:
-        """Complete the evaluation of the checkpoint that the run goes on from, if it was interrupted."""
+        """Complete the evaluation of the checkpoint from which the run resumes, if it was interrupted."""
         num_steps = self._training.num_steps
         if self._evaluation is None or not self._is_evaluated():
             return 0
-        # All ranks look before any rank evaluates, because the evaluation writes the file that is looked at.
+        # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
         if not highest_of_ranks(int(self._evaluation.is_complete(num_steps))):
             return self._evaluate()
         if self._progress.is_writer and not self._progress.has(num_steps, self._training.evaluation_measure):

@@ -65,29 +65,24 @@ EVALUATION_TIME = "Perf/evaluation_time"
 
 
 class Pace:
-    """How fast iterations go, evaluations left out."""
+    """The pace of the iterations, without evaluations."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self._iterations = 0
 
     def pause(self, seconds: float) -> None:
-        """Leave out time in which nothing was learned [s]."""
+        """Exclude time without learning [s]."""
         self._began += seconds
 
     def left_s(self, iterations: int) -> float:
-        """Count one more iteration, and return how long so many more will take [s]."""
+        """Count one more iteration, and return the expected time for `iterations` more [s]."""
         self._iterations += 1
         return (time.perf_counter() - self._began) / self._iterations * iterations
 
 
 def measures_of_iteration(done: Iteration, *, env_steps: int) -> dict[str, float]:
-    """Return what an iteration gave, without what it does not say.
-
-    Args:
-        done: The iteration.
-        env_steps: Control steps of the whole training.
-    """
+    """Return the measures of an iteration without NaN; `env_steps` counts the whole training."""
     episodes = done.episodes
     measures = {
         **{f"Loss/{name}": value for name, value in done.losses.items()},
@@ -108,14 +103,7 @@ def measures_of_iteration(done: Iteration, *, env_steps: int) -> dict[str, float
 
 
 def line_of_iteration(done: Iteration, *, iterations: int, total: int, left_s: float) -> str:
-    """Return what the log says of an iteration.
-
-    Args:
-        done: The iteration.
-        iterations: Its number, counted from 1.
-        total: How many there will be.
-        left_s: How long the rest will take [s].
-    """
+    """Return the log line of an iteration (counted from 1), with `left_s`, the expected time left [s]."""
     steps_per_s = done.env_steps / (done.collect_s + done.learn_s)
     return (
         f"iteration {iterations}/{total}: {_of_episodes(done.episodes)}std {done.action_std:.2f}, "
@@ -124,12 +112,7 @@ def line_of_iteration(done: Iteration, *, iterations: int, total: int, left_s: f
 
 
 def measures_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, evaluation_s: float) -> dict[str, float]:
-    """Return what an evaluation gave, without what it does not say.
-
-    Args:
-        jobs: Job to what came of it.
-        evaluation_s: How long it took [s].
-    """
+    """Return the measures of an evaluation that took `evaluation_s` [s], without those that no job measured."""
     measures = {EVALUATION_TIME: evaluation_s}
     for name, job in jobs.items():
         if job.success_rate is not None:
@@ -140,7 +123,7 @@ def measures_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, evaluation_s: fl
 
 
 def line_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, iterations: int) -> str:
-    """Return what the log says of the evaluation after so many iterations."""
+    """Return the log line of the evaluation after `iterations` iterations."""
     told = [
         f"{name}: success not measured"
         if job.success_rate is None
@@ -163,7 +146,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-# Make the writer for measures besides our own files: TensorBoard, or a log writer of rsl_rl such as W&B's.
+# Make the writer for measures beside this project's own files: TensorBoard, or a log writer of rsl_rl such as W&B's.
 
 _KEY = "agent.logger"
 _CLASSES = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}
@@ -179,11 +162,7 @@ class EnvironmentSettings(dict[str, Any]):
 
 
 def check_logger(config: TrainingConfig) -> None:
-    """Refuse a writer that cannot be made, before anything is built or written.
-
-    Raises:
-        ConfigError: If there is no such writer, its package is not installed, or it does not have the options.
-    """
+    """Refuse a log writer that cannot be made, before anything is built; ConfigError with the reason."""
     name = _name_of(config.agent.logger)
     if name not in {"none", "tensorboard"}:
         with _told(name):
@@ -195,16 +174,7 @@ def check_logger(config: TrainingConfig) -> None:
 
 
 def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: int) -> ScalarWriter | None:
-    """Return the writer that ``agent.logger`` names; rank 0 alone calls it.
-
-    Args:
-        config: What is asked for.
-        run_directory: Directory of the training run.
-        after_step: Iterations done before.
-
-    Raises:
-        ConfigError: If there is no such writer, or it refuses its options.
-    """
+    """Return the writer that ``agent.logger`` names, None for ``none``; ConfigError if it fails. Rank 0 only."""
     name = _name_of(config.agent.logger)
     if name == "none":
         return None
@@ -223,13 +193,13 @@ def _class_of(name: str) -> Any:
 
 
 def _package_is_missing(writer: Any) -> bool:
-    """Whether rsl_rl's writer has looked for the package that it writes to, and has not found it."""
+    """True if rsl_rl's writer looked for its package and did not find it."""
     package = _PACKAGES.get(getattr(writer, "__name__", ""))
     return package is not None and getattr(sys.modules[writer.__module__], package, writer) is None
 
 
 def _options(config: TrainingConfig) -> dict[str, Any]:
-    """Return a writer's options beside its directory; W&B and Neptune want a project, which is the experiment."""
+    """Return a writer's options beside its directory; W&B and Neptune need a project: the experiment."""
     logger = config.agent.logger
     options = {} if isinstance(logger, str) else {key: value for key, value in logger.items() if key != "class_name"}
     if getattr(_class_of(_name_of(logger)), "__name__", "") in _PACKAGES:
@@ -256,18 +226,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class TrainingRun:
-    """One rank's part of a training run; rank 0 alone writes.
-
-    Args:
-        config: The configuration.
-        run_directory: The run's directory, which exists and is the same for all ranks.
-        ranks: All ranks; their process group exists where there are several.
-        learner: Collects samples on this rank and learns from them.
-        evaluation: Evaluates checkpoints; None if nothing does.
-        command_line: The command line.
-        resume: Whether to go on from the newest checkpoint.
-        began_with: The checkpoint whose weights the learner begins with, None for none.
-    """
+    """One rank's part of a training run; rank 0 alone writes."""
 
     evaluation_measure = EVALUATION_TIME
 
@@ -283,6 +242,8 @@ class TrainingRun:
         resume: bool,
         began_with: FirstWeights | None = None,
     ) -> None:
+        # The run directory exists and is the same for all ranks. ``evaluation`` is None without evaluations.
+        # ``began_with`` is the checkpoint whose weights the learner begins with.
         self._config = config
         self._directory = run_directory
         self._ranks = ranks
@@ -293,17 +254,13 @@ class TrainingRun:
         self._resume = resume
         self._began_with = began_with
         self._env_steps = 0
-        # Every rank asks, so that each tells.
+        # Every rank gathers, because each must send its device.
         self._devices = tuple(ranks.gather("device of learning", str(ranks.context.device)))
         self._simulation_devices = tuple(ranks.gather("device of simulation", str(learner.environment.device)))
         self._pace = Pace()
 
     def check_evaluation(self) -> None:
-        """Refuse jobs that could not be evaluated, before hours of training; every rank calls it.
-
-        Raises:
-            ConfigError: With every problem of the jobs.
-        """
+        """Refuse jobs that cannot be evaluated, before hours of training; ConfigError. Every rank calls it."""
         if self._evaluation is not None:
             self._evaluation.check(self._save_untrained)
 
@@ -312,16 +269,9 @@ class TrainingRun:
         return write_checkpoint(directory, self._learned(), [], iterations=0, kept=1)
 
     def execute(self, *, stop_file: Path | None = None) -> int:
-        """Train to the end, and return the exit code: 0, or 130 or 143 if that was interrupted.
-
-        A signal to any rank stops all of them after the same iteration, with a checkpoint to go on from.
-
-        Args:
-            stop_file: The run ends after the iteration in which this file is there; None where there is none.
-
-        Raises:
-            ArenaError: If training cannot go on; a checkpoint of the last iteration but one may be there.
-        """
+        """Train to the end; return the exit code 0, or 130 or 143 after an interruption. ArenaError if it fails."""
+        # A signal to any rank, or ``stop_file``, stops all ranks after the same iteration, with a checkpoint to resume.
+        # After an error, the checkpoint of the last iteration but one may exist.
         context = self._context
         with log_file(self._directory / "logs" / f"rank{context.rank}.log", context.rank):
             self._begin()
@@ -348,7 +298,7 @@ class TrainingRun:
             return loop.run(interruption)
 
     def _begin(self) -> None:
-        """Write the settings, and resume from the newest checkpoint if that is asked for."""
+        """Write the settings, and resume from the newest checkpoint if requested."""
         context, learner = self._context, self._learner
         if self._began_with is not None:
             _LOG.info("%s", self._began_with)
@@ -378,7 +328,7 @@ class TrainingRun:
         )
 
     def _learned(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the content of a checkpoint."""
         learner = self._learner
         infos = checkpoint_infos(
             self._config,
@@ -394,7 +344,7 @@ class TrainingRun:
         return self._learner.iterations
 
     def step(self, progress: Progress) -> None:
-        """Take samples, learn from them, and write the measures of this iteration."""
+        """Collect samples, learn from them, and write the measures of this iteration."""
         done = self._learner.iterate()
         self._env_steps += done.env_steps
         self._report(progress, done)
@@ -403,15 +353,11 @@ class TrainingRun:
             self._check_synchrony()
 
     def checkpoint(self, num_steps: int) -> Path:
-        """Return the checkpoint after so many iterations."""
+        """Return the path of the checkpoint after `num_steps` iterations."""
         return model_path(self._directory, num_steps)
 
     def save(self) -> None:
-        """Write a checkpoint; every rank calls it, because each of them has something to keep.
-
-        Raises:
-            OutOfSyncError: If the ranks do not hold the same; no file is written or removed then.
-        """
+        """Write a checkpoint; every rank calls it with its own state. OutOfSyncError, before any write."""
         learner, context = self._learner, self._context
         self._check_synchrony()
         states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
@@ -428,11 +374,11 @@ class TrainingRun:
         _LOG.debug("wrote %s", path)
 
     def _was_evaluated(self, iterations: int) -> bool:
-        """Whether there is an evaluation of a checkpoint, whose numbers would else be those of a file that is gone."""
+        """True if the checkpoint has an evaluation, whose results would otherwise refer to a deleted file."""
         return self._evaluation is not None and self._evaluation.directory(iterations).is_dir()
 
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
-        """Write the measures of an evaluation, and keep the checkpoint if it is the best so far; on rank 0 only."""
+        """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self._learner.iterations
         if evaluated.exit_code != 0:
             _LOG.warning("the evaluation did not complete; %s says why", self._directory / "evaluations")
@@ -456,7 +402,7 @@ class TrainingRun:
         )
 
     def _check_synchrony(self) -> None:
-        """Refuse to go on with ranks that differ in anything they learn with; every rank calls it."""
+        """Refuse ranks that differ in their learned state; every rank calls it."""
         if self._context.is_distributed:
             counts = {"iterations": self._learner.iterations, "env_steps": self._env_steps}
             check_synchrony({**learned_state(self._learner.algorithm), **counts})
@@ -474,18 +420,8 @@ class TrainingRun:
 def train_rank(
     options: TrainOptions, config: TrainingConfig, ranks: Ranks, *, num_threads: int, command_line: tuple[str, ...]
 ) -> int:
-    """Train on this rank, and return the exit code; every rank calls it.
-
-    Args:
-        options: The command line's options.
-        config: What is asked for.
-        ranks: All ranks; their process group exists where there are several.
-        num_threads: Threads that the physics may use.
-        command_line: What was typed.
-
-    Raises:
-        ArenaError: If the configuration is wrong, or training cannot go on.
-    """
+    """Train on this rank and return the exit code; ArenaError if it cannot go on. Every rank calls it."""
+    # Cheap checks come first, then the environment and the networks are built.
     check_agent(config)
     check_logger(config)
     _agree(options, config, ranks)
@@ -496,6 +432,7 @@ def train_rank(
         learner = stack.enter_context(closing(Learner(settled, ranks.context, num_threads=num_threads)))
         began_with = None if options.load_checkpoint is None else learner.begin_with(Path(options.load_checkpoint))
         run_directory = shared_run_directory(options, config, ranks)
+        # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
             stack.callback(RunLock(run_directory).hold_alone().release)
         run = TrainingRun(
@@ -513,7 +450,7 @@ def train_rank(
 
 
 def _agree(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> None:
-    """Refuse ranks that would begin in different ways, or whose arithmetic differs; every rank calls it."""
+    """Refuse ranks that would begin differently, or whose arithmetic differs; every rank calls it."""
     agree_on_versions(ranks, training_versions())
     begins_with = options.load_checkpoint
     ranks.agree_on(
@@ -527,7 +464,7 @@ def _agree(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> None:
             "the content of --load_checkpoint": "" if begins_with is None else content_hash(Path(begins_with)),
             "--stop_file": str(options.stop_file),
             "--torch_threads": str(options.torch_threads),
-            # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
+            # The last digits of an optimiser's step differ between CPU and GPU, and weights must stay equal to the bit.
             "the kind of device": ranks.context.device.type,
         },
     )

@@ -16,41 +16,29 @@ from isaaclab_arena.interfaces.recordable import Snapshottable
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.policy.network_inputs import flattened
 
-# Draws the conditions that training episodes start from, in random streams that belong to the rank.
+# Draw the conditions that training episodes start from, in random streams that belong to the rank.
 
 _JOB = "training"
 
 
 class EpisodeStarts:
-    """Gives each new episode of a rank its conditions, in the order in which they begin.
-
-    Args:
-        environment: Draws them.
-        seed: Seed of the rank: that of the run plus the rank.
-        group_size: How many env slots begin alike where all env slots begin together.
-
-    Attributes:
-        group_size: As given; it may change before the next episodes begin.
-        num_drawn: Conditions drawn so far.
-    """
+    """Gives each new episode of a rank its conditions, in the order in which the episodes begin."""
 
     def __init__(self, environment: Environment, *, seed: int, group_size: int = 1) -> None:
+        # ``seed`` is the run's seed plus the rank. ``group_size`` is the number of env slots that begin alike if all
+        # begin together; it may change between episodes.
         self._environment = environment
         self._seed = seed
         self.group_size = group_size
         self.num_drawn = 0
 
     def next_conditions(self, count: int) -> list[Conditions]:
-        """Return what the next episodes start from, each differently."""
+        """Return the start conditions of the next `count` episodes, all different."""
         first, self.num_drawn = self.num_drawn, self.num_drawn + count
         return [self._draw(index) for index in range(first, first + count)]
 
     def next_groups(self, num_envs: int) -> list[Conditions]:
-        """Return what all env slots start from, groups of consecutive env slots alike.
-
-        Args:
-            num_envs: Number of env slots, a multiple of the group's size.
-        """
+        """Return all env slots' start conditions, equal within a group; `num_envs` is a multiple of the group size."""
         drawn = self.next_conditions(num_envs // self.group_size)
         return [conditions for conditions in drawn for _ in range(self.group_size)]
 
@@ -65,23 +53,14 @@ class EpisodeStarts:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeStatistics:
-    """Statistics of episodes that ended.
-
-    Attributes:
-        num_episodes: Number of episodes.
-        mean_return: Mean sum of their rewards, NaN for none.
-        mean_length: Mean number of control steps, NaN for none.
-        success_rate: Share that succeeded, NaN for none, or where the environment measures no success.
-        lost_rate: Share that was lost or broke down, NaN for none.
-        metrics: Means of the environment's other metrics at the end of an episode, without episodes whose physics
-            broke down.
-    """
+    """Statistics of episodes that ended. All rates and means are NaN without episodes."""
 
     num_episodes: int
-    mean_return: float
-    mean_length: float
-    success_rate: float
-    lost_rate: float
+    mean_return: float  # mean sum of rewards of an episode
+    mean_length: float  # mean number of control steps of an episode
+    success_rate: float  # NaN also if the environment measures no success
+    lost_rate: float  # share of episodes that were lost or whose physics broke down
+    # Means of the environment's other metrics at the end of an episode, without episodes whose physics broke down.
     metrics: dict[str, float]
 
 
@@ -89,34 +68,19 @@ _FIXED = ("episodes", "return", "length", "measured", "success", "lost", "sound"
 
 
 class EpisodeCounter:
-    """Adds up the episodes of one rank's env slots.
-
-    Args:
-        num_envs: Number of env slots.
-        metrics: Names of the environment's further numbers, the same on every rank and in the same order.
-        device: Where the numbers of a step live.
-
-    Attributes:
-        metrics: Names of the further numbers.
-        returns: Sum of rewards of the episode under way. Shape: (num_envs,), float64.
-        lengths: Its control steps so far. Shape: (num_envs,), float64.
-        sums: What ended since `take`. Shape: (7 + number of metrics,), float64.
-    """
+    """Adds up the episodes of one rank's env slots."""
 
     def __init__(self, *, num_envs: int, metrics: tuple[str, ...], device: torch.device) -> None:
+        # Names of the environment's further metrics, the same on every rank and in the same order.
         self.metrics = metrics
+        # Sum of rewards and number of control steps of the episode under way. Shapes: (num_envs,), float64.
         self.returns = torch.zeros(num_envs, dtype=torch.float64, device=device)
         self.lengths = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        # Sums over the episodes that ended since `take`, in the order of `_FIXED` and then the metrics.
         self.sums = torch.zeros(len(_FIXED) + len(metrics), dtype=torch.float64, device=device)
 
     def add(self, step: Step, ended: torch.Tensor, cut: torch.Tensor) -> None:
-        """Count a control step of all env slots.
-
-        Args:
-            step: What it gave.
-            ended: Env slots whose episode is over. Shape: (num_envs,), bool.
-            cut: Env slots that were stopped in the middle of an episode, not counted. Shape: (num_envs,), bool.
-        """
+        """Count a control step. Masks of shape (num_envs,): `ended` episodes, and those `cut` and not counted."""
         # An env slot that broke down may hold NaN, and NaN times zero is NaN.
         self.returns += torch.where(step.diverged, 0.0, step.reward)
         self.lengths += 1
@@ -140,7 +104,7 @@ class EpisodeCounter:
         self.lengths[begins] = 0
 
     def take(self) -> torch.Tensor:
-        """Return ``sums``, what ended on this rank since the last call, and begin anew."""
+        """Return the sums over the episodes that ended on this rank since the last call, and reset them."""
         taken = self.sums.clone()
         self.sums.zero_()
         return taken
@@ -163,7 +127,7 @@ def _mean(total: float, count: float) -> float:
     return total / count if count else math.nan
 
 
-# An environment as rsl_rl expects it: env slots restart by themselves, and observations are vectors.
+# An environment in the form that rsl_rl expects: env slots restart by themselves, and observations are vectors.
 
 _EPISODE_LENGTH, _BEGAN_LATE = "training/episode_length", "training/began_late"
 _NUM_DRAWN = "training/num_drawn"
@@ -171,21 +135,7 @@ _RETURNS, _LENGTHS, _SUMS = "training/returns", "training/lengths", "training/su
 
 
 class TrainingEnvironment(VecEnv):
-    """All env slots of one rank, for rsl_rl's algorithms.
-
-    An env slot whose episode is over starts the next one within the same step, as rsl_rl expects. Episodes that succeed
-    or run out of time are ``time_outs``: the critic estimates the value of what would have followed. Episodes that are
-    lost, or whose physics broke down, have no value from then on.
-
-    Args:
-        environment: The env slots.
-        starts: What their episodes start from.
-        scaler: Turns a network's output into an action.
-        cfg: What rsl_rl's log writers are told of the environment.
-
-    Attributes:
-        observation_terms: Group to its terms, in the order in which the vector holds them.
-    """
+    """All env slots of one rank, for rsl_rl's algorithms."""
 
     def __init__(
         self,
@@ -195,12 +145,17 @@ class TrainingEnvironment(VecEnv):
         scaler: ActionScaler,
         cfg: Mapping[str, Any],
     ) -> None:
+        # An env slot whose episode is over starts the next one within the same step, as rsl_rl expects. Episodes that
+        # succeed or reach the time limit are ``time_outs``: the critic estimates the value of the future. Lost
+        # episodes, and those whose physics broke down, have no value from then on.
+        # ``cfg`` describes the environment for rsl_rl's log writers.
         self.environment = environment
         self.num_envs = environment.num_envs
         self.num_actions = environment.action_spec.shape[0]
         self.max_episode_length = environment.max_episode_length
         self.device = environment.device
         self.cfg = dict(cfg)
+        # The terms of each group, in the order in which the vector holds them.
         self.observation_terms = {
             group: tuple(terms)
             for group, terms in environment.observation_spec.items()
@@ -217,25 +172,19 @@ class TrainingEnvironment(VecEnv):
 
     @property
     def counter(self) -> EpisodeCounter:
-        """What counts episodes; there is one from the first step on."""
+        """The counter of episodes; it exists from the first step on."""
         if self._counter is None:
             raise RuntimeError("no step has been made yet")
         return self._counter
 
     def get_observations(self) -> TensorDict:
-        """Return the observation of all env slots; group to vectors of shape (num_envs, size)."""
+        """Return the observation of all env slots: for each group, vectors of shape (num_envs, size)."""
         return self._observation
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Advance all env slots by one control step, and start the next episode where one is over.
-
-        Args:
-            actions: The network's output. Shape: (num_envs, action_dim).
-
-        Returns:
-            Observations, which are those of the new episode where one began; rewards and whether an episode ended,
-            both of shape (num_envs,); ``time_outs`` of the same shape.
-        """
+        """Step with the network's output (num_envs, action_dim), and start the next episode in env slots that ended."""
+        # The observations are those of the new episode in env slots that restarted. Rewards, dones and ``time_outs``
+        # have shape (num_envs,).
         environment = self.environment
         self._draw_nothing()
         step = environment.step(self._scaler(actions))
@@ -245,13 +194,13 @@ class TrainingEnvironment(VecEnv):
             )
         self.episode_length_buf += 1
         over = step.terminated | step.truncated | step.diverged
-        # Env slots that began as if in the middle of an episode are cut by our own count, and are no whole episodes.
+        # Env slots that began as if in the middle of an episode are cut by this count, and are not whole episodes.
         cut = ~over & (self.episode_length_buf >= self.max_episode_length)
         ended = over | cut
         self.counter.add(step, over & ~self._began_late, cut | (over & self._began_late))
         self._began_late &= ~ended
         succeeded = torch.zeros_like(over) if step.success is None else step.success
-        # An environment may call an env slot solved and let it go on.
+        # Without truncation by the environment: it may report a success and continue the episode.
         time_outs = ended & (cut | step.truncated | succeeded) & ~step.diverged
         env_ids = ended.nonzero()[:, 0]
         observation = step.observation
@@ -269,11 +218,11 @@ class TrainingEnvironment(VecEnv):
 
     @property
     def unwrapped(self) -> Environment:
-        """The env slots themselves; rsl_rl's random network distillation asks them for their ``step_dt``."""
+        """The environment itself; rsl_rl's random network distillation reads its ``step_dt``."""
         return self.environment
 
     def restart(self) -> TensorDict:
-        """Start a new episode in every env slot, groups of env slots alike, and return the observation."""
+        """Start a new episode in every env slot, equal within groups, and return the observation."""
         self._observation = self._flat(self._reset(self._all_env_ids, self._starts.next_groups(self.num_envs)))
         self.episode_length_buf.zero_()
         self._began_late.zero_()
@@ -283,7 +232,7 @@ class TrainingEnvironment(VecEnv):
         return self._observation
 
     def snapshot(self) -> dict[str, torch.Tensor] | None:
-        """Return everything that the future of all env slots depends on, None where the environment cannot."""
+        """Return the state that decides the future of all env slots, None if the environment cannot provide it."""
         snapshot = self.environment.snapshot() if isinstance(self.environment, Snapshottable) else None
         if snapshot is None:
             return None
@@ -299,12 +248,7 @@ class TrainingEnvironment(VecEnv):
         }
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor], *, metrics: tuple[str, ...]) -> None:
-        """Put every env slot where it was.
-
-        Args:
-            snapshot: From `snapshot`.
-            metrics: Names of the environment's further numbers, as `EpisodeCounter` has them.
-        """
+        """Restore the state of all env slots from `snapshot`; `metrics` are the names of `EpisodeCounter`."""
         if not isinstance(self.environment, Snapshottable):
             raise TypeError(f"{type(self.environment).__name__} takes no snapshots")
         own = {name: value for name, value in snapshot.items() if not name.startswith("training/")}
@@ -320,7 +264,7 @@ class TrainingEnvironment(VecEnv):
             self._counter.sums.copy_(snapshot[_SUMS])
 
     def close(self) -> None:
-        """Release what the environment holds."""
+        """Close the environment."""
         self.environment.close()
 
     def _reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
@@ -328,7 +272,7 @@ class TrainingEnvironment(VecEnv):
         return self.environment.reset(env_ids, conditions)
 
     def _draw_nothing(self) -> None:
-        """Have the environment leave out pictures the next time: no network here looks at any."""
+        """Tell the environment to skip pictures next time: no network here sees any."""
         if self._drawing is not None:
             self._drawing.draw_pictures_of(())
 

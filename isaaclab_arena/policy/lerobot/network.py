@@ -26,7 +26,7 @@ from isaaclab_arena.workers.worker_process import (
     stop_kept_workers,
 )
 
-# Options of policies of LeRobot.
+# Options of LeRobot policies.
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class LeRobotPolicyCfg(PolicyCfg):
         return str(given_path(self.python or sys.executable))
 
 
-# The process in which a policy of LeRobot runs: it is started, asked, and started again where it was lost.
+# The process in which a LeRobot policy runs: start it, ask it, and restart it if it is lost.
 
 ANSWERS = Path(__file__).with_name("worker")
 """The directory with what the worker answers by."""
@@ -93,49 +93,31 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a policy that was loaded says of itself.
+    """The properties of a loaded policy."""
 
-    Attributes:
-        num_actions: Actions that it plays before it looks again.
-        action_dim: Numbers of each.
-        takes_batches: Whether it is asked about several env slots at once.
-        device_type: ``cpu`` or ``cuda``.
-        max_batch: Env slots of a call where nothing else fixes them; None for as many as need a chunk.
-        memory_bytes: What it remembers of an episode, 0 for nothing. One that remembers gives one action.
-    """
-
-    num_actions: int
-    action_dim: int
-    takes_batches: bool
-    device_type: str
-    max_batch: int | None = None
-    memory_bytes: int = 0
+    num_actions: int  # actions that it plays before the next observation
+    action_dim: int  # numbers of an action
+    takes_batches: bool  # True if one call may cover several env slots
+    device_type: str  # `cpu` or `cuda`
+    max_batch: int | None = None  # env slots of a call unless options fix them; None for as many as need a chunk
+    memory_bytes: int = 0  # size of its memory of an episode, 0 for none; a policy with memory gives one action
 
     @property
     def remembers(self) -> bool:
-        """Whether it remembers anything of an episode, and so is asked in every control step."""
+        """True if it has a memory of the episode, and so is asked in every control step."""
         return self.memory_bytes > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Acted:
-    """What a policy does in some env slots.
+    """The actions of a policy in some env slots, and its memory."""
 
-    Attributes:
-        actions: Its next actions. Shape: (n, num_actions, action_dim), float32, finite.
-        memories: What it remembers of each episode from now on. Shape of each: (bytes,), uint8.
-    """
-
-    actions: np.ndarray
-    memories: Sequence[np.ndarray]
+    actions: np.ndarray  # shape (n, num_actions, action_dim), float32, finite
+    memories: Sequence[np.ndarray]  # the memory of each episode after the actions; shape of each: (bytes,), uint8
 
 
 def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
-    """Return the versions of Python and of LeRobot's packages in the interpreter of a policy.
-
-    Raises:
-        ConfigError: If the interpreter cannot be used, or lacks LeRobot.
-    """
+    """Return the versions of Python and LeRobot's packages in the policy's interpreter; ConfigError without LeRobot."""
     interpreter, variables = options.interpreter, options.environment_variables
     try:
         answer = ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)
@@ -149,24 +131,16 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
 
 
 class LeRobotNetwork:
-    """A policy of LeRobot in a worker. What it remembers of an episode is part of the question and of the answer.
-
-    Args:
-        directory: What LeRobot's ``save_pretrained`` wrote.
-        device: Where it runs.
-        options: Options of the job.
-
-    Raises:
-        ConfigError: If it cannot be loaded.
-    """
+    """A LeRobot policy in a worker. Its memory of an episode is part of the question and of the answer."""
 
     def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
+        # ``directory`` is that of LeRobot's ``save_pretrained``. ConfigError: the policy cannot be loaded.
         self._directory, self._device, self._options = directory, device, options
         self._worker: WorkerProcess | None = None
         self._elsewhere = PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
-        # The one that told its versions is a start further than a new one.
+        # The worker that told its versions has started already, so take it.
         told = asked_worker(ANSWERS, options.interpreter, options.environment_variables, _VERSIONS)
-        # All that the others were for has been asked.
+        # All questions to the other kept workers have been asked.
         stop_kept_workers()
         self._worker, self.description = self._started(told)
 
@@ -179,22 +153,11 @@ class LeRobotNetwork:
         *,
         slots_per_call: int | None = None,
     ) -> Acted:
-        """Return what is done next in some env slots.
-
-        A worker that died is started again and asked once more: the answer follows from the question alone.
-
-        Args:
-            shown: By input, the last observations, oldest first. Shape: (n, num_observations, ...).
-            words: What each env slot is to do.
-            noise_seeds: What the noise of each is drawn from.
-            memories: What a policy that remembers does of each episode: `NOTHING`, or what the last answer gave.
-            slots_per_call: Env slots of each call, which copies of one fill up; None for all in one call. A policy that
-                remembers is asked about one after the other.
-
-        Raises:
-            PolicyLostError: If the worker does not answer in time, or died again.
-            PolicyError: If the policy raises, or answers something else.
-        """
+        """Return the next actions of env slots; PolicyLostError without an answer, PolicyError if the policy fails."""
+        # ``shown`` maps each input to the last observations, oldest first: (n, num_observations, ...). ``memories`` are
+        # `NOTHING` or those of the last answer; a policy with memory is asked about one env slot after the other.
+        # Copies of an entry fill a call up to ``slots_per_call``; None for all env slots in one call. A dead worker is
+        # restarted and asked once more, because the answer follows from the question alone.
         if self.description.remembers:
             return self._remembered(shown, words, noise_seeds, memories)
         size, parts = slots_per_call or len(words), []
@@ -246,7 +209,7 @@ class LeRobotNetwork:
         try:
             return self._worker.ask(request, patience_s(self._options.timeout_s), shown)[1]
         except WorkerError:
-            # It was stopped.
+            # The failure stopped the worker.
             self._worker = None
             raise
 
@@ -274,7 +237,7 @@ class LeRobotNetwork:
             raise ConfigError(Problem(message, key=KEY)) from error
         try:
             refuse_another(answer, read_features(self._directory), self._directory)
-            # What it remembered when it was tried may have another length.
+            # The size of the memory in the trial may differ after a restart.
             self._elsewhere.meet({name: value for name, value in answer.items() if name != "memory_bytes"})
         except ArenaError:
             worker.close()
@@ -294,17 +257,13 @@ class LeRobotNetwork:
         return actions
 
 
-# Ask a policy of LeRobot in the run's policy server: the network that is there, and what stands for it on a rank.
+# Ask a LeRobot policy in the run's policy server: the network there, and its stand-in on a rank.
 
 _SHOWN, _WORDS, _SEEDS, _ACTIONS, _MEMORIES = "shown.", "words", "noise_seeds", "actions", "memories"
 
 
 class SharedNetwork:
-    """A policy of LeRobot in its worker, as a `Network`. What it remembers is part of the entry and of the answer.
-
-    Args:
-        network: The policy's worker.
-    """
+    """A LeRobot policy in its worker, as a `Network`. Its memory is part of the entry and of the answer."""
 
     def __init__(self, network: LeRobotNetwork) -> None:
         self._network = network
@@ -322,18 +281,12 @@ class SharedNetwork:
 
 
 class NetworkOnServer:
-    """Stands for a `LeRobotNetwork` that a policy server has.
-
-    Args:
-        network: The network there.
-
-    Attributes:
-        description: What it says of itself. A call has always one size there.
-    """
+    """The stand-in for a `LeRobotNetwork` in a policy server."""
 
     def __init__(self, network: NetworkElsewhere) -> None:
         self._network = network
         said = {name: value for name, value in network.about.items() if name != "slots_per_call"}
+        # In a policy server all calls have one size.
         self.description = replace(Description(**said), max_batch=network.max_batch)
 
     def actions(
@@ -345,7 +298,7 @@ class NetworkOnServer:
         *,
         slots_per_call: int | None = None,
     ) -> Acted:
-        """Return what is done next in some env slots; see `LeRobotNetwork.actions` and `NetworkElsewhere.ask`."""
+        """Return the next actions of env slots; see `LeRobotNetwork.actions` and `NetworkElsewhere.ask`."""
         entries: dict[str, np.ndarray | Sequence[str]] = {f"{_SHOWN}{name}": values for name, values in shown.items()}
         entries |= {_WORDS: list(words), _SEEDS: np.array(noise_seeds, np.int64)}
         if self.description.remembers:
@@ -354,16 +307,12 @@ class NetworkOnServer:
         return Acted(actions=answers[_ACTIONS], memories=[*answers.get(_MEMORIES, ())])
 
     def close(self) -> None:
-        """Say that nothing will be asked for now."""
+        """Announce that no request will follow now."""
         self._network.close()
 
 
 def _of_one_length(memories: Sequence[np.ndarray], description: Description) -> np.ndarray:
-    """Return memories with zeros behind them, which say nothing. Shape: (n, memory_bytes), uint8.
-
-    Raises:
-        PolicyError: If one is longer than a policy server takes.
-    """
+    """Pad memories with zeros to (n, memory_bytes), uint8; PolicyError if one is longer."""
     size, longest = description.memory_bytes, max(map(len, memories))
     if longest > size:
         raise PolicyError(

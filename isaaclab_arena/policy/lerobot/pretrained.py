@@ -35,47 +35,27 @@ _CHUNKS = ("n_action_steps", "chunk_size", "horizon")
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a policy takes and gives.
+    """The inputs and the output of a policy."""
 
-    Attributes:
-        kind: Its type, such as ``act``.
-        pictures: Height, width and channels of each picture that it is shown.
-        states: Numbers of each of its other inputs.
-        action_dim: Numbers of its action.
-        num_observations: How many observations it is shown, the present one included.
-    """
-
-    kind: str
-    pictures: Mapping[str, tuple[int, int, int]]
-    states: Mapping[str, int]
-    action_dim: int
-    num_observations: int
+    kind: str  # the policy's type, such as `act`
+    pictures: Mapping[str, tuple[int, int, int]]  # height, width and channels of each picture input
+    states: Mapping[str, int]  # size of each other input
+    action_dim: int  # numbers of an action
+    num_observations: int  # observations that the policy sees, the present one included
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """What the dataset of a policy's training says.
+    """The facts that the dataset of a policy's training states."""
 
-    Attributes:
-        terms: Observations that form each vector, in order, for vectors that this program converted.
-        fps: Control steps per second.
-        action_names: What it calls the numbers of an action, in order, None where it does not.
-    """
-
+    # The observations that form each vector, in order, for vectors that this program converted.
     terms: Mapping[str, tuple[str, ...]]
-    fps: float | None
-    action_names: tuple[str, ...] | None = None
+    fps: float | None  # control steps per second
+    action_names: tuple[str, ...] | None = None  # names of an action's numbers, in order; None if unnamed
 
 
 def policy_directory(pretrained: str) -> Path:
-    """Return the directory with the files of a policy.
-
-    Args:
-        pretrained: That directory, or one of a training, of which the last checkpoint is meant.
-
-    Raises:
-        ConfigError: If there is no such policy, or a file of it is missing.
-    """
+    """Return a policy's directory from it or its training's (last checkpoint); ConfigError if files are missing."""
     path = given_path(pretrained)
     if not path.is_dir():
         message = (
@@ -96,11 +76,7 @@ def policy_directory(pretrained: str) -> Path:
 
 
 def read_features(directory: Path) -> Features:
-    """Return what a policy takes and gives, as its configuration says.
-
-    Raises:
-        ConfigError: If the file is no such configuration.
-    """
+    """Return a policy's inputs and output from its configuration; ConfigError if the file is malformed."""
     path = directory / _CONFIG
     document = _document(path)
     try:
@@ -120,38 +96,22 @@ def read_features(directory: Path) -> Features:
 
 
 def read_num_actions(directory: Path) -> int:
-    """Return how many actions a policy knows at most when it has looked, as its configuration says.
-
-    Raises:
-        ConfigError: If the file cannot be read.
-    """
+    """Return the most actions that a policy predicts per query, by its configuration; ConfigError if unreadable."""
     document = _document(directory / _CONFIG)
     numbers = [document.get(name) for name in _CHUNKS]
     return max([1, *(number for number in numbers if isinstance(number, int))])
 
 
 def remembers(directory: Path) -> bool:
-    """Return whether a policy of LeRobot's own remembers its answers, as its configuration says.
-
-    Raises:
-        ConfigError: If the file cannot be read.
-    """
+    """True if the configuration gives a LeRobot policy a memory of its answers; ConfigError if unreadable."""
     document = _document(directory / _CONFIG)
-    # A coefficient of 0 is one.
+    # A coefficient of 0 also enables the ensemble.
     return document.get("temporal_ensemble_coeff") is not None or bool(document.get("use_mpc"))
 
 
 def refuse_another(said: Mapping[str, Any], features: Features, directory: Path) -> None:
-    """Refuse a policy that was loaded as another one than its configuration says, as by an older or newer LeRobot.
-
-    Args:
-        said: What the loaded policy says of itself: ``type``, ``inputs``, ``num_observations`` and ``action_dim``.
-        features: What its configuration says.
-        directory: Its directory.
-
-    Raises:
-        ConfigError: With everything that differs.
-    """
+    """Refuse a loaded policy that differs from its configuration, as with another LeRobot version; ConfigError."""
+    # ``said`` is the loaded policy's description: ``type``, ``inputs``, ``num_observations`` and ``action_dim``.
     pictures = {name: [channels, height, width] for name, (height, width, channels) in features.pictures.items()}
     states = {name: [size] for name, size in features.states.items()}
     due: dict[str, Any] = {
@@ -173,15 +133,8 @@ def refuse_another(said: Mapping[str, Any], features: Features, directory: Path)
 
 
 def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
-    """Return what the dataset of a policy's training says; nothing where there is no such dataset.
-
-    Args:
-        directory: That of the policy.
-        dataset: Directory of the dataset, None for where the training found it.
-
-    Raises:
-        ConfigError: If a dataset is named that is none.
-    """
+    """Return the facts of the training's dataset, empty without one; ConfigError if a named one is no dataset."""
+    # ``dataset`` is None for the directory in which the training found it.
     root = dataset
     if root is None and (directory / "train_config.json").is_file():
         root = value_at(_document(directory / "train_config.json"), ("dataset", "root"))
@@ -204,16 +157,9 @@ def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
 
 
 def check_statistics(directory: Path) -> tuple[str, ...]:
-    """Hold the statistics of a policy's processors against the features that they are to normalise.
-
-    LeRobot leaves a feature as it is that has none.
-
-    Returns:
-        One sentence for each processor that leaves some features as they are.
-
-    Raises:
-        ConfigError: If a processor has statistics, and none of what it is to normalise, or numbers that are not finite.
-    """
+    """Check the normalisers' statistics; ConfigError if useless or not finite. Return notes on missing ones."""
+    # LeRobot does not normalise a feature without statistics. A normaliser without any of its features' statistics is
+    # an error; one that lacks some is worth a note.
     notes, problems = [], []
     for name, normaliser in _NORMALISERS.items():
         path = directory / name
@@ -245,7 +191,7 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
 
 
 def _to_normalise(step: Any, *, is_action: bool) -> dict[str, tuple[str, ...]]:
-    """Return which statistics a processor's step needs for each feature that it is to normalise."""
+    """Return the statistics that a processor's step needs for each feature that it normalises."""
     config = value_at(step, ("config",), otherwise={})
     modes = value_at(config, ("norm_map",), otherwise={})
     chosen = value_at(config, ("normalize_observation_keys",))
@@ -260,7 +206,7 @@ def _to_normalise(step: Any, *, is_action: bool) -> dict[str, tuple[str, ...]]:
 
 
 def _statistics(directory: Path, name: object) -> dict[str, np.ndarray]:
-    """Return the statistics that a processor's step was saved with, by feature and statistic."""
+    """Return the saved statistics of a processor's step, by feature and statistic."""
     if not isinstance(name, str):
         return {}
     path = directory / name
@@ -292,7 +238,7 @@ def _only(shape: tuple[int, ...]) -> int:
 
 
 def _terms(names: object) -> tuple[str, ...]:
-    """Return the observations that form a vector whose numbers are called ``<observation>_<position in it>``."""
+    """Return the observations of a vector whose numbers are named ``<observation>_<index within it>``."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return ()
     parts = [name.rpartition("_")[::2] for name in names]

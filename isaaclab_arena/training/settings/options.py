@@ -104,11 +104,7 @@ class TrainOptions(LaunchOptions):
         )
 
     def check(self) -> None:
-        """Refuse options that contradict each other.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse options that contradict each other; ConfigError lists every problem."""
         problems = []
         if self.num_envs is not None and self.num_envs_total is not None:
             problems.append(Problem("give either this or --num_envs", key="--num_envs_total"))
@@ -136,20 +132,9 @@ class TrainOptions(LaunchOptions):
 
 
 def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[TrainOptions, str | None, list[str]]:
-    """Read a command line, including options of mjlab's and Isaac Lab's trainers.
-
-    Args:
-        arguments: What was typed after the program's name.
-        program: Name for the help.
-
-    Returns:
-        The options; the task, None if none is named; and the words with ``=`` that set further values.
-
-    Raises:
-        ConfigError: If an option is unknown, if an option of another trainer has no meaning here, or if there is more
-            than one task.
-        SystemExit: With 2 for a malformed option, with 0 after ``--help``.
-    """
+    """Return the options, the task (None if not named) and the override words; ConfigError, or SystemExit by tyro."""
+    # Options of mjlab's and Isaac Lab's trainers are translated first. SystemExit is 2 for a malformed option, and 0
+    # after ``--help``.
     options, rest = tyro.cli(
         TrainOptions,
         prog=program,
@@ -200,20 +185,12 @@ _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "
 def training_config(
     options: TrainOptions, task: str | None, words: Sequence[str], *, world_size: int
 ) -> TrainingConfig:
-    """Return the configuration. The user's file overrides the task's, and the command line overrides both.
-
-    Args:
-        options: The command line's options.
-        task: The task; None to resume a run, or if the user's file holds everything.
-        words: ``path=value`` of the command line.
-        world_size: Number of ranks.
-
-    Raises:
-        ConfigError: With every problem.
-    """
+    """Return the configuration, with the command line over the user's file over the task's; ConfigError."""
+    # ``task`` is None to resume a run, or if the user's file holds everything. ``words`` are ``path=value``.
     documents: list[dict[str, Any]] = []
     source = task or "command line"
     if options.resume is not None:
+        # A resumed run begins with its own settings instead of the task's.
         before = _settings_before(run_to_resume(options, task, words), options, task)
         documents.append(before)
         task = task or str(before.get("task"))
@@ -228,6 +205,7 @@ def training_config(
         source = str(options.config)
     if not documents:
         raise ConfigError(Problem(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK"))
+    # The words' paths may be abbreviated, so they need the merged document of all files.
     base = merged(default_document(), *map(_with_one_number_of_envs, documents))
     overrides = [options.overrides(), overrides_document(words, base)]
     document = merged(base, *map(_with_one_number_of_envs, overrides))
@@ -238,12 +216,8 @@ def training_config(
 
 
 def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
-    """Return the number of env slots of each rank.
-
-    Raises:
-        ConfigError: If they do not divide evenly; the message names the nearest numbers that do. With unequal numbers
-            of env slots, ranks would weigh their samples unequally.
-    """
+    """Return the number of env slots of each rank; ConfigError, with the nearest numbers, if they do not divide."""
+    # With unequal numbers of env slots, ranks would weigh their samples unequally.
     if num_envs_total % world_size == 0:
         return num_envs_total // world_size
     below = num_envs_total // world_size * world_size
@@ -253,11 +227,7 @@ def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
 
 
 def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
-    """Return the directory of the run to resume: the named one, or the newest of the experiment.
-
-    Raises:
-        ConfigError: If there is none.
-    """
+    """Return the directory of the run to resume: the named one, or the experiment's newest; ConfigError if none."""
     named = options.resume or options.run_directory
     if named:
         return Path(named).absolute()
@@ -271,14 +241,9 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
 
 
 def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Sequence[str]) -> TrainOptions:
-    """Return options that either resume a run or start from a checkpoint, which is then a file.
-
-    rsl_rl's trainers name a run and a checkpoint of it, ``--resume --load_run RUN --load_checkpoint model_100.pt``. The
-    newest checkpoint of one of our runs resumes that run exactly; any other checkpoint begins a new run.
-
-    Raises:
-        ConfigError: If there is no such run or checkpoint.
-    """
+    """Return options that either resume a run or start from a checkpoint file; ConfigError if there is none."""
+    # rsl_rl's trainers name a run and a checkpoint of it: ``--resume --load_run RUN --load_checkpoint model_100.pt``.
+    # The newest checkpoint of a run of this trainer resumes that run exactly; any other checkpoint begins a new run.
     if options.load_checkpoint is None:
         return options
     if options.resume is None or Path(options.load_checkpoint).is_file():
@@ -313,11 +278,11 @@ def _settings_before(run_directory: Path, options: TrainOptions, task: str | Non
 
 
 def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
-    """Remove the total number of env slots from a document if one that overrides it sets the number of each rank."""
+    """Remove the total number of env slots if an overriding document sets the number of each rank."""
     return {"num_envs_total": None, **document} if "num_envs" in document else document
 
 
-# Let rank 0 make the directory of a training run, and tell the other ranks its path.
+# Let rank 0 make the directory of a training run, and send its path to the other ranks.
 
 LAUNCHER = "launcher"
 """Name of the directory for the ranks' output, in that of a run."""
@@ -329,26 +294,17 @@ _EARLY = (LAUNCHER, LOCK_FILE, LATEST)
 
 @dataclass(frozen=True, kw_only=True)
 class LatestRun:
-    """The file in which rank 0 names the directory of the run.
+    """The content of the file in which rank 0 names the directory of the run."""
 
-    Attributes:
-        launch: Identifies one start of the ranks; files of other starts are ignored.
-        run_directory: The directory.
-    """
-
+    # Identifies one start of the ranks; files of other starts are ignored.
     launch: str
     run_directory: Path
 
 
 def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> Path:
-    """Return the run's directory, made by rank 0 and known to all ranks.
-
-    Raises:
-        ConfigError: If it is the directory of something else.
-        DistributedError: If the other ranks do not see what rank 0 has made.
-    """
+    """Return the run's directory, made by rank 0; ConfigError if it is in use, DistributedError if not visible."""
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
-    # All ranks know a directory that the user named, and the directories around it are not ours.
+    # All ranks know a directory that the user named, and the directories around it belong to the user.
     named = options.resume or options.run_directory
     among = Path(named).absolute() if named else options.log_root / config.experiment_name
     if not ranks.context.is_rank_zero:
@@ -376,26 +332,14 @@ def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
 
 
 def announce(experiment_directory: Path, run: LatestRun) -> None:
-    """Write the path of a run's directory into ``.latest_run`` of its experiment.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write the path of a run's directory into ``.latest_run`` of its experiment; StorageError if that fails."""
     content = json.dumps({"launch": run.launch, "run_directory": str(run.run_directory)})
     write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
 
 
 def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
-    """Wait for rank 0 of this start to announce the directory, and return it; files of older runs are ignored.
-
-    Args:
-        experiment_directory: Directory with the file ``.latest_run``.
-        launch: Identifies this start of the ranks.
-        timeout_s: How long to wait [s].
-
-    Raises:
-        DistributedError: If it does not appear in time.
-    """
+    """Wait for rank 0 of this `launch` to announce the directory; DistributedError after `timeout_s` [s]."""
+    # ``.latest_run`` of an earlier start is ignored.
     deadline = time.monotonic() + timeout_s
     path = experiment_directory / LATEST
     while True:
