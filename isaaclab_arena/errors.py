@@ -12,21 +12,21 @@ _MAX_CHOICES_SHOWN = 100
 
 
 class ArenaError(Exception):
-    """Anything this package raises on purpose."""
+    """An error that this package raises on purpose."""
 
 
 class PolicyError(ArenaError):
-    """A policy broke its contract: wrong action shape, NaN, or nothing to say. Its author can mend it."""
+    """A policy broke its contract: wrong action shape, NaN, or no action. Its author can correct it."""
 
 
 class UnannouncedPictureError(ArenaError):
-    """A policy or an observer looked at a picture of which it had not said before that it would."""
+    """A policy or an observer looked at a picture that it had not announced."""
 
 
 class PolicyLostError(ArenaError):
-    """A policy that worked answers no more, because what it runs on is gone: a server, a machine.
+    """A policy that worked no longer answers, because its server or machine is gone.
 
-    It says nothing of the episodes under way, so they end as errors. Who runs the program can mend it.
+    It says nothing about the episodes under way, so they end as errors. The user of the program can correct it.
     """
 
 
@@ -39,30 +39,23 @@ class JobTimeoutError(ArenaError):
 
 
 class StorageError(ArenaError):
-    """A file could not be written or read: disk full, no permission, damaged. Who runs the program can mend it."""
+    """A file could not be written or read: disk full, no permission, damaged. The user can correct it."""
 
 
 class DamagedFileError(StorageError):
-    """A file was read, and does not hold what it should.
-
-    Only this says something about the content. Any other `StorageError` is trouble of the system, which may pass: for
-    it nothing is withdrawn or set aside.
-    """
+    """A file was read, and its content is wrong. Other `StorageError`s are system trouble, which may pass."""
 
 
 class DiskUnusableError(StorageError):
-    """Nothing more can be written: the disk, a quota or a limit on files is full, or the disk has become read-only.
-
-    It stops a run, because the next job would meet it too.
-    """
+    """The disk, a quota or a file limit is full, or the disk is read-only. Stops a run: the next job would meet it."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with what the user asked for.
+    """One mistake in the user's input.
 
     Attributes:
-        message: What is wrong and the way out, without a full stop.
+        message: The mistake and the remedy, without a full stop.
         file: The file that holds the mistake.
         job: Name of the job, or its position such as ``jobs[2]`` where it has no name.
         key: Dotted path of the key inside the job or the file, or the command-line option.
@@ -81,10 +74,10 @@ class Problem:
 
 
 class ConfigError(ArenaError):
-    """What the user asked for cannot be done; the user can mend it. Its text shows the first 20 problems and a count.
+    """The user's input is wrong, and the user can correct it. Its text shows the first 20 problems and a count.
 
     Attributes:
-        problems: Every problem that was found, in the order of the file.
+        problems: Every problem, in the order of the file.
     """
 
     def __init__(self, problems: Sequence[Problem] | Problem | str) -> None:
@@ -99,40 +92,30 @@ class ConfigError(ArenaError):
 
 
 def shortened(text: str, most: int = MAX_NAME_CHARACTERS) -> str:
-    """Return a text for a message: as it is, or its beginning and how long it is."""
+    """Return a text for a message: unchanged, or its beginning and its length."""
     return text if len(text) <= most else f"{text[: most - 30]}... ({len(text)} characters)"
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, its name where it says nothing."""
+    """Return the first line of an error's message, its class name if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def nearest_option(name: str, options: Iterable[str]) -> str:
-    """Return ``"; did you mean '--x'?"`` for the nearest option of a command line, or where to look them all up.
-
-    Args:
-        name: What the user wrote, without dashes in front.
-        options: The names of those that there are.
-    """
+    """Return ``"; did you mean '--x'?"`` for the nearest option (no dashes), or a hint at --help."""
     close = difflib.get_close_matches(name, list(options), n=1) if len(name) <= MAX_NAME_CHARACTERS else []
     return f"; did you mean '--{close[0]}'?" if close else "; --help lists all"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the nearest choice, or the choices where none is near.
-
-    Args:
-        name: What the user wrote.
-        choices: What would have been accepted.
-    """
+    """Return ``"; did you mean 'x'?"`` for the nearest choice, or all choices if none is near."""
     return _nearest(name, frozenset(choices))
 
 
 @lru_cache(maxsize=1_000)
 def _nearest(name: str, choices: frozenset[str]) -> str:
     known = sorted(choices)
-    # What is longer than any name is near to none, and comparing it takes long.
+    # A text longer than any name is near to none, and comparing it takes long.
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= MAX_NAME_CHARACTERS else []
     if close:
         return f"; did you mean '{shortened(close[0])}'?"

@@ -14,18 +14,16 @@ from typing import TypeVar
 
 from isaaclab_arena.errors import StorageError
 
-# Give a process the standard streams that the program which started it has closed.
+# Replace the standard streams that the parent program has closed.
 
 
 def open_missing_streams() -> None:
-    """Open /dev/null as stdin, stdout or stderr where there is none, as after ``>&-``.
-
-    Call it before anything is opened: the next file would get the stream's number, and what is printed with it.
-    """
+    """Open /dev/null as stdin, stdout or stderr if it is closed, as after ``>&-``."""
+    # Call this before any file is opened: otherwise a file would get the stream's number, and its output.
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
-            # Programs that this one starts have it, too.
+            # Child programs inherit it, too.
             os.set_inheritable(opened, opened == number)
             setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8", errors="backslashreplace"))
 
@@ -35,18 +33,13 @@ def open_missing_streams() -> None:
 _FORMAT = "%(asctime)s [rank {rank}] %(levelname)s %(message)s"
 _CONSOLE_FORMAT = "[rank {rank}] %(message)s"
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# The two that join letters or keep them apart: scripts and emoji need them, and they steer nothing.
+# The two that join or separate letters: scripts and emoji need them, and they do not control a terminal.
 _JOINERS = frozenset("\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}")
 _LAYOUT = frozenset("\n\t")
 
 
 def plain_text(text: object, *, keep_lines: bool = False) -> str:
-    """Return text without what could steer a terminal, turn its lines around or not be encoded.
-
-    Args:
-        text: What a name, a message or an exception says.
-        keep_lines: Whether line breaks and tabs stay.
-    """
+    """Replace characters that could control a terminal, reverse text or break encoding; optionally keep newlines."""
     kept = _JOINERS | _LAYOUT if keep_lines else _JOINERS
     words = str(text)
     if words.isascii() and words.isprintable():
@@ -60,14 +53,14 @@ def plain_text(text: object, *, keep_lines: bool = False) -> str:
 
 
 class _PlainFormatter(logging.Formatter):
-    """Writes log lines that hold what users and their code said, and that steer nothing."""
+    """Formats log lines without characters that control a terminal, because users' code may write such characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         return plain_text(super().format(record), keep_lines=True)
 
 
 class _LogFile(logging.FileHandler):
-    """A log file; that it cannot be written is no reason to end a run, nor to say so at every line."""
+    """A log file that reports its first write error on stderr, and never ends a run for it."""
 
     _has_failed = False
 
@@ -79,7 +72,7 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the file. Some file systems write only now, and say only now that they cannot."""
+        """Close the file. Some file systems write only now, and report errors only now."""
         try:
             super().close()
         except OSError as error:
@@ -92,17 +85,11 @@ class _LogFile(logging.FileHandler):
 
 
 def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
-    """Send this process's log lines to stderr, with its rank in front.
-
-    Calling it again replaces the earlier set-up. Ranks other than 0 show warnings and errors only.
-
-    Args:
-        rank: This process's rank.
-        level: Lowest level that rank 0 shows.
-    """
+    """Send this process's log lines to stderr with its rank; ranks other than 0 show warnings and errors only."""
     root = logging.getLogger("isaaclab_arena")
     root.setLevel(logging.DEBUG)
     root.propagate = False
+    # A second call replaces the earlier set-up.
     for handler in list(root.handlers):
         root.removeHandler(handler)
         handler.close()
@@ -114,14 +101,8 @@ def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
 
 @contextmanager
 def log_file(path: Path, rank: int) -> Iterator[None]:
-    """Also write this process's log lines, all of them, to ``path``, for the length of a ``with`` block.
-
-    The file is created with its directory, or added to. It also gets the traceback of an error that ends
-    the block.
-
-    Raises:
-        StorageError: If it cannot be created. Later failures are told once on the screen, and stop nothing.
-    """
+    """Also write all log lines to ``path`` during a ``with`` block; StorageError if it cannot be created."""
+    # Later write errors appear once on the screen and stop nothing. An existing file is extended.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = _LogFile(path, encoding="utf-8")
@@ -134,6 +115,7 @@ def log_file(path: Path, rank: int) -> Iterator[None]:
     try:
         yield
     except Exception:
+        # The file also gets the traceback of an error that ends the block.
         logger.debug("this is what ended it", exc_info=True)
         raise
     finally:
@@ -141,7 +123,7 @@ def log_file(path: Path, rank: int) -> Iterator[None]:
         handler.close()
 
 
-# Report the progress of long work, on a display or in log lines, and how long it may take.
+# Report the progress of long work, on a display or in log lines, and bound the time of waits.
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 2.0
@@ -151,15 +133,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class LongWork:
-    """How far something has come.
+    """The progress of long work: `done` of `total` items."""
 
-    Attributes:
-        doing: What is done, in a word: ``consolidating``.
-        done: How many are done.
-        total: How many there are.
-    """
-
-    doing: str
+    doing: str  # the activity in a word: `consolidating`
     done: int
     total: int
 
@@ -173,11 +149,7 @@ _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def ended_in(left_s: Callable[[], float]) -> Iterator[None]:
-    """Let whoever waits in this thread know when the process is ended, unless work has come further until then.
-
-    Args:
-        left_s: Tells how long it has from now on [s].
-    """
+    """Announce in this thread the time [s] until the process would be ended without progress."""
     token = _LEFT_S.set(left_s)
     try:
         yield
@@ -186,22 +158,18 @@ def ended_in(left_s: Callable[[], float]) -> Iterator[None]:
 
 
 def within(limit_s: float, *, margin_s: float) -> float:
-    """Return how long to wait for something [s]: no longer than until shortly before the process would be ended.
-
-    Args:
-        limit_s: The longest [s].
-        margin_s: How long before the end the waiting has to be over [s], at half of the time at least.
-    """
+    """Return the time to wait [s]: at most `limit_s`, and until `margin_s` before the process would be ended."""
     told = _LEFT_S.get()
     if told is None:
         return limit_s
     left_s = max(0.0, told())
+    # The margin takes at most half of the time left.
     return min(limit_s, max(left_s - margin_s, left_s / 2))
 
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """Let somebody know how far long work of this thread has come; None at the end of the ``with`` block."""
+    """Send the progress of this thread's long work to a listener, and None at the end of the ``with`` block."""
     token = _LISTENER.set(listener)
     try:
         yield
@@ -220,17 +188,9 @@ def told(
     now_s: Callable[[], float] = time.monotonic,
     say: Callable[[str], None] | None = None,
 ) -> Iterator[Item]:
-    """Yield items, and tell how many of them are done: see `heard_by`, or else lines; of what is over soon none.
-
-    Args:
-        items: What is gone through.
-        doing: What is done with them, in a word: ``checking``.
-        what: What they are part of, ``job 'lift'``; a line is ``checking job 'lift': 4,000 of 12,000 episodes``.
-        unit: What an item is.
-        interval_s: Time between two lines [s].
-        now_s: Tells the time [s].
-        say: Takes a line; by default the log, where they are for people only if nobody listens.
-    """
+    """Yield items, and report progress to the listener of `heard_by` and in lines; none for short work."""
+    # A line is ``checking job 'lift': 4,000 of 12,000 episodes``: doing, what, unit. With a listener, the log is for
+    # debugging only.
     listener = _LISTENER.get()
     say = say or (_LOG.info if listener is None else _LOG.debug)
     last_s = now_s()

@@ -15,27 +15,18 @@ from isaaclab_arena.errors import ConfigError, Problem
 
 
 def now(*, local: bool = False) -> str:
-    """Return the time as ISO 8601 with time zone, to the millisecond.
-
-    Args:
-        local: Whether it is that of this node's time zone, not UTC.
-    """
+    """Return the time as ISO 8601 to the millisecond, in UTC or in this node's time zone (`local`)."""
     time = datetime.now(UTC)
     return (time.astimezone() if local else time).isoformat(timespec="milliseconds")
 
 
-# The one rule for paths that people give: a ``~`` in front is a home directory, and all else, ``$`` too, stays.
+# The one rule for paths from the user: a leading ``~`` is a home directory, and all else, ``$`` too, stays.
 
 
 def expanded(given: Any) -> Any:
-    """Return a value with the home directory in place of each ``~`` that begins a text or a path.
-
-    It need not be known which of the texts are paths: no other begins with ``~/``. As in a shell, ``~name`` stays where
-    there is no user of that name.
-
-    Args:
-        given: A text, a path, or mappings, lists and tuples of them; anything else is returned as it is.
-    """
+    """Expand the leading ``~`` of texts and paths, also within mappings, lists and tuples."""
+    # No text but a path begins with ``~/``, so the caller need not know which texts are paths. As in a shell, ``~name``
+    # stays if there is no user of that name.
     if isinstance(given, str):
         return os.path.expanduser(given) if given.startswith("~") else given  # noqa: PTH111  pathlib changes other texts
     if isinstance(given, os.PathLike):
@@ -48,16 +39,13 @@ def expanded(given: Any) -> Any:
 
 
 def given_path(path: "str | os.PathLike[str]") -> Path:
-    """Return a path with the home directory in place of a ``~`` that begins it."""
+    """Return a path with its leading ``~`` expanded."""
     return Path(expanded(os.fspath(path)))
 
 
 def typed_words(argv: Sequence[str] | None) -> list[str]:
-    """Return the words of a command line, `expanded`, also what stands behind the first ``=`` as in ``--output=~/x``.
-
-    Args:
-        argv: The words after the program's name; None for those of this process.
-    """
+    """Return a command line's words `expanded`, also after the first ``=`` as in ``--output=~/x``."""
+    # None stands for the words of this process, after the program's name.
     words = sys.argv[1:] if argv is None else argv
     parts = (word.partition("=") for word in words)
     return [f"{expanded(name)}{equals}{expanded(value)}" for name, equals, value in parts]
@@ -75,11 +63,7 @@ _KINDS = (
 
 
 def not_a_plain_file(path: Path) -> str | None:
-    """Return why what lies at a path, links followed, is no plain file; None where it is one. Nothing is opened.
-
-    Args:
-        path: What the user named, or what a file of the user's names.
-    """
+    """Return the reason why a path (links followed) is not a plain file, None if it is. Opens nothing."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -93,15 +77,7 @@ def not_a_plain_file(path: Path) -> str | None:
 
 
 def refuse_unless_plain(path: Path, *, key: str | None = None) -> None:
-    """Refuse what is no plain file, before anything opens it.
-
-    Args:
-        path: What the user named.
-        key: The option that named it.
-
-    Raises:
-        ConfigError: With the file, and the key.
-    """
+    """Refuse by ConfigError a path that is not a plain file, before it is opened; `key` names the option."""
     wrong = not_a_plain_file(path)
     if wrong is not None:
         raise ConfigError(Problem(wrong, file=str(path), key=key))
@@ -111,16 +87,8 @@ def refuse_unless_plain(path: Path, *, key: str | None = None) -> None:
 
 
 def make_dated_directory(parent: Path, *, suffix: str = "", now: datetime | None = None) -> Path:
-    """Make a directory ``<parent>/<YYYY-mm-dd_HH-MM-SS><suffix>`` that did not exist, with a number behind if need be.
-
-    Args:
-        parent: An existing directory, which several programs may use at the same moment.
-        suffix: What follows the time in its name.
-        now: The time, local; the present by default.
-
-    Raises:
-        OSError: If it cannot be made.
-    """
+    """Make a new directory ``<parent>/<YYYY-mm-dd_HH-MM-SS><suffix>``, numbered if taken; OSError if that fails."""
+    # Several programs may use the parent at the same moment, so only `mkdir` decides. The time is local.
     name = (now or datetime.now().astimezone()).strftime("%Y-%m-%d_%H-%M-%S") + suffix
     for attempt in count(1):
         path = parent / (name if attempt == 1 else f"{name}_{attempt}")

@@ -11,16 +11,11 @@ from typing import Any, Self
 
 from isaaclab_arena.errors import MAX_NAME_CHARACTERS, ConfigError, Problem, did_you_mean
 
-# Packages whose names load where they are defined, when they are first used.
+# Packages whose names load from their defining modules on first use.
 
 
 def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package that offers names of other modules.
-
-    Args:
-        package: `__name__` of the package.
-        homes: Public name to the module that defines it.
-    """
+    """Return `__getattr__` and `__dir__` of a package; `homes` maps its names to their defining modules."""
 
     def load(name: str) -> Any:
         if name not in homes:
@@ -36,21 +31,7 @@ def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
 
 
 class Registry:
-    """A table from names to objects.
-
-    The built-in entries are ``"module:attribute"`` strings, so making the table imports nothing; an object is
-    imported when it is first asked for. Other packages add entries through an entry-point group, or at run time
-    with `register`.
-
-    Args:
-        kind: What an entry is, in one word, for messages: ``policy``.
-        builtin: Name to ``"module:attribute"``.
-        entry_point_group: Group in which other packages declare entries, for example ``isaaclab_arena.policies``.
-        schemes: Prefix to the ``"module:function"`` that makes an entry of what follows the prefix and a colon, for
-            names without number such as ``gym:Ant-v5``.
-        lookalikes: Pattern of names that lack their prefix, to the name that is meant, such as ``gym:{}``; the last one
-            that matches counts.
-    """
+    """A table from names to objects, which are imported on first use; other packages add entries."""
 
     def __init__(
         self,
@@ -60,6 +41,11 @@ class Registry:
         schemes: Mapping[str, str] | None = None,
         lookalikes: Mapping[str, str] | None = None,
     ) -> None:
+        # An entry is a ``"module:attribute"`` text, so making the table imports nothing. Other packages add entries
+        # through the entry-point group, or at run time with `register`.
+        # ``schemes`` maps a prefix to the ``"module:function"`` that makes an entry from the rest of a name such as
+        # ``gym:Ant-v5``. ``lookalikes`` maps a pattern of names without prefix to the intended name, such as
+        # ``gym:{}``; the last match counts.
         self.kind = kind
         self.entry_point_group = entry_point_group
         self._builtin = dict(builtin)
@@ -69,30 +55,26 @@ class Registry:
         self._entry_points: dict[str, metadata.EntryPoint] | None = None
 
     def names(self) -> list[str]:
-        """Return every known name, sorted; those of schemes are not among them."""
+        """Return every known name, sorted, without those of schemes."""
         return sorted({*self._builtin, *self._registered, *self._plugins()})
 
     def __contains__(self, name: str) -> bool:
         return self.is_listed(name) or self._scheme(name) is not None
 
     def patterns(self) -> list[str]:
-        """Return what names of schemes look like, ``gym:...``; `get` takes them for names too."""
+        """Return the patterns of scheme names, ``gym:...``, which `get` accepts too."""
         return [f"{prefix}:..." for prefix in self._schemes]
 
     def maker(self, pattern: str) -> Callable[[str], Any]:
-        """Return what makes the entries of a scheme, given one of `patterns`, importing it."""
+        """Import and return the function that makes the entries of a scheme, given one of `patterns`."""
         return imported(self._schemes[pattern.partition(":")[0]])
 
     def is_listed(self, name: str) -> bool:
-        """Whether a name is one of `names`: built in, registered, or of an installed package."""
+        """True if a name is one of `names`: built in, registered, or of an installed package."""
         return name in self._registered or name in self._builtin or name in self._plugins()
 
     def get(self, name: str) -> Any:
-        """Return the object that ``name`` stands for, importing it if need be.
-
-        Raises:
-            ConfigError: If the name is unknown, or if the module behind it cannot be imported.
-        """
+        """Return the object of a name, importing it on first use; ConfigError if unknown or not importable."""
         if name in self._registered:
             return self._registered[name]
         if name in self._builtin:
@@ -119,18 +101,14 @@ class Registry:
             ) from error
 
     def register(self, name: str, entry: Any) -> None:
-        """Add an entry for the life of this process; a class whose module is loaded anew takes its own place.
-
-        Raises:
-            ValueError: If the name is taken by another object.
-        """
+        """Add an entry for this process; ValueError if the name is taken. A reloaded class replaces itself."""
         if name in self and _origin(self._registered.get(name)) != _origin(entry):
             raise ValueError(f"a {self.kind} called '{name}' is registered already")
         self._registered[name] = entry
 
     @contextmanager
     def restored_afterwards(self) -> Iterator[Self]:
-        """Look for installed packages anew, and forget at the end of a ``with`` block what was registered in it."""
+        """Search installed packages again, and drop at the end of a ``with`` block the entries registered in it."""
         before = dict(self._registered), self._entry_points
         self._entry_points = None
         try:
@@ -150,21 +128,13 @@ class Registry:
 
 
 def imported(target: str) -> Any:
-    """Return what ``"module:attribute"`` names."""
+    """Import the object that ``"module:attribute"`` names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def optional_library(module: str, *, key: str) -> Any:
-    """Return a library that an extra of this package installs, whose name is also that of the extra.
-
-    Args:
-        module: Its name.
-        key: The option or the key of a file that asks for it, for the message.
-
-    Raises:
-        ConfigError: If it is not installed.
-    """
+    """Import the library of an extra with the same name; ConfigError, at option `key`, if it is not installed."""
     check_optional_library(module, key=key)
     return importlib.import_module(module)
 
@@ -177,5 +147,5 @@ def check_optional_library(module: str, *, key: str) -> None:
 
 
 def _origin(entry: Any) -> Any:
-    """Return what stays the same when the module that defines something is loaded anew: for a class, where it is."""
+    """Return an identity that survives a reload of the defining module: for a class, its module and name."""
     return (entry.__module__, entry.__qualname__) if isinstance(entry, type) else entry

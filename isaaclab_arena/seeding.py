@@ -27,7 +27,7 @@ _MIX_LEFT, _MIX_RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 
 
 class Stream(IntEnum):
-    """What a stream is used for. Values are part of every recorded seed: never renumber them."""
+    """The use of a stream. Values are part of every recorded seed: never renumber them."""
 
     CONDITIONS = 0
     POLICY = 1
@@ -39,14 +39,8 @@ class Stream(IntEnum):
 def episode_seed_sequence(
     seed: int, stream: Stream, episode_index: int, part: str | None = None
 ) -> np.random.SeedSequence:
-    """Return the seed sequence of one use of one episode.
-
-    Args:
-        seed: The job's seed, 0 to 2**63 - 1.
-        stream: What the numbers are for.
-        episode_index: Position of the episode in its job, from 0.
-        part: Names one of several independent streams of the same use.
-    """
+    """Return the seed sequence of one use of one episode; `part` names one of several independent streams of it."""
+    # The seed is 0 to 2**63 - 1, and the episode's index counts from 0 in its job.
     key = (int(stream), episode_index)
     if part is not None:
         key = (*key, zlib.crc32(part.encode("utf-8")))
@@ -64,12 +58,7 @@ def episode_generator(seed: int, stream: Stream, episode_index: int, part: str |
 
 
 class _WithKnownWords(ISpawnableSeedSequence):
-    """The seed sequence of an episode, of which the words that seed a PCG64 are known already.
-
-    Args:
-        words: These words. Shape: (4,), uint64.
-        arguments: Those of `episode_seed_sequence`.
-    """
+    """The seed sequence of an episode, with the PCG64's seed words known: shape (4,), uint64."""
 
     def __init__(self, words: np.ndarray, arguments: tuple[int, Stream, int, str | None]) -> None:
         self._words = words
@@ -92,24 +81,14 @@ class _WithKnownWords(ISpawnableSeedSequence):
 
 @lru_cache(maxsize=_MOST_BLOCKS)
 def _words_of_block(seed: int, stream: Stream, block: int, part: str | None) -> np.ndarray:
-    """Return the words that seed a PCG64 in consecutive episodes, as `episode_seed_sequence` gives them one by one.
-
-    Args:
-        seed: The job's seed.
-        stream: What the numbers are for.
-        block: Number of the block of `_BLOCK_SIZE` episodes.
-        part: See `episode_seed_sequence`.
-
-    Returns:
-        Shape: (_BLOCK_SIZE, 4), uint64.
-    """
+    """Return a block's PCG64 seed words, equal to `episode_seed_sequence`'s. Shape: (_BLOCK_SIZE, 4), uint64."""
     first = block * _BLOCK_SIZE
-    # What all episodes have in common is left to numpy: four words or more of the seed, and one of the stream.
+    # numpy mixes the common part of all episodes: four words or more of the seed, and one of the stream.
     pool = np.tile(np.random.SeedSequence(entropy=seed, spawn_key=(int(stream),)).pool, (_BLOCK_SIZE, 1))
     num_mixed = max(_POOL_SIZE, -(-seed.bit_length() // 32)) + 1
     key = [np.arange(_BLOCK_SIZE) + first % 2**32, *([first >> 32] if first >> 32 else [])]
     for word in key if part is None else [*key, zlib.crc32(part.encode("utf-8"))]:
-        # Each of them is hashed once for each place of the pool, with another factor every time.
+        # Each word is hashed once for each place of the pool, with another factor every time.
         factors = _powers(_INIT_A, _MULT_A, _POOL_SIZE * num_mixed, _POOL_SIZE + 1)
         words = np.broadcast_to(np.asarray(word, np.uint32), _BLOCK_SIZE)[:, None]
         pool = _folded(_MIX_LEFT * pool - _MIX_RIGHT * _folded((words ^ factors[:-1]) * factors[1:]))
@@ -131,9 +110,7 @@ def _folded(words: np.ndarray) -> np.ndarray:
 
 
 def episode_seed(seed: int, stream: Stream, episode_index: int) -> int:
-    """Return one 63-bit integer that stands for the stream, for libraries that want a number.
-
-    63 bits, because 100,000 episodes collide in 32 bits.
-    """
+    """Return one 63-bit integer for the stream, for libraries that want a number; 32 bits would collide."""
+    # Among 100,000 episodes, 32 bits would collide.
     high, low = episode_seed_sequence(seed, stream, episode_index).generate_state(2, np.uint32)
     return (int(high) << 32 | int(low)) & MAX_SEED

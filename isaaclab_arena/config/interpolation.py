@@ -27,20 +27,7 @@ _COUNTED = ("_resolve_node_interpolation", "_evaluate_custom_resolver")
 
 
 class OmegaConfInterpolation:
-    """Resolves ``${...}`` with OmegaConf, which is slow: only strings that hold one are shown to it.
-
-    A few references that each name two others double at every level, so what one file may ask for is limited: in
-    look-ups, with more of them for every job, and in the values and characters that they put in their places.
-
-    Args:
-        variables: What the file's ``variables`` hold.
-        defaults: What its ``defaults`` hold.
-        jobs: Its ``jobs`` as they are written there.
-        shared: What the runs of an experiment share.
-
-    Attributes:
-        problems: What is wrong in ``variables``, ``defaults`` and ``shared``.
-    """
+    """Resolves ``${...}`` with OmegaConf, within a budget; OmegaConf is slow, so it gets only strings with one."""
 
     def __init__(
         self,
@@ -50,7 +37,10 @@ class OmegaConfInterpolation:
         jobs: list[Any],
         shared: dict[str, Any] | None = None,
     ) -> None:
+        # The problems of ``variables``, ``defaults`` and ``shared``.
         self.problems: list[Problem] = []
+        # A few references that each name two others double at every level. So the budget limits look-ups, with more for
+        # every job, and the values and characters that replace references.
         self._budget = _Budget()
         self._seen: set[str] = set()
         blocks = {}
@@ -62,11 +52,7 @@ class OmegaConfInterpolation:
         self._independent: dict[str, Any] = {}
 
     def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-        """Return the tree with its interpolations resolved, and what cannot be.
-
-        Raises:
-            ConfigError: Where the budget of the whole file is spent; ``key`` is set. Nothing can be resolved any more.
-        """
+        """Return the resolved tree and its problems; ConfigError, with ``key``, once the file's budget is spent."""
         if next(_interpolated(tree), None) is None:
             return tree, []
         self._budget.allow(LOOK_UPS_PER_JOB)
@@ -96,13 +82,14 @@ class OmegaConfInterpolation:
             parent: Any = self._root["job"]
             for part in path[:-1]:
                 parent = parent[part]
+            # A reference that depends on the job needs the whole tree; others are resolved once for all jobs.
             return _plain(parent[path[-1]])
         if text not in self._independent:
             self._root["value"] = text
             try:
                 self._independent[text] = _plain(self._root["value"])
             except OmegaConfBaseException as error:
-                # What thousands of jobs name in vain is looked for once.
+                # A reference that fails in thousands of jobs is resolved once.
                 self._independent[text] = error
         value = self._independent[text]
         if isinstance(value, OmegaConfBaseException):
@@ -111,7 +98,7 @@ class OmegaConfInterpolation:
         return _copied(value)
 
     def _well_formed(self, tree: Any) -> tuple[Any, list[Problem]]:
-        """Return a copy without the strings that break OmegaConf's grammar, and where they were."""
+        """Return a copy without the strings that break OmegaConf's grammar, and their problems."""
         copied = _copied(tree)
         problems = []
         for path, text in _interpolated(tree):
@@ -136,14 +123,10 @@ class _SpentError(ValueError):
 
 
 class _Budget:
-    """What the interpolations of one file may still ask for; counted, not timed, so that it is the same everywhere.
-
-    Attributes:
-        spent: What was too much and the way out, None while nothing was.
-    """
+    """The remaining budget of a file's interpolations; counted, not timed, so that it is the same everywhere."""
 
     def __init__(self) -> None:
-        self.spent: str | None = None
+        self.spent: str | None = None  # the exceeded limit and the remedy
         self._look_ups, self._max_look_ups = 0, MAX_LOOK_UPS
         self._values = self._characters = 0
 
@@ -152,24 +135,14 @@ class _Budget:
         self._max_look_ups += look_ups
 
     def take_look_ups(self, count: int) -> None:
-        """Count look-ups.
-
-        Raises:
-            _SpentError: If there have been too many.
-        """
+        """Count look-ups; _SpentError if there are too many."""
         self._look_ups += count
         if self._look_ups > self._max_look_ups:
             self._end(f"{self._max_look_ups} look-ups of other keys")
 
     def take_extent(self, value: Any) -> None:
-        """Count what is put in the place of a reference.
-
-        Args:
-            value: A plain value, or a node of OmegaConf with what lies below it.
-
-        Raises:
-            _SpentError: If there have been too many values or characters.
-        """
+        """Count the values and characters that replace a reference; _SpentError if there are too many."""
+        # The value is plain, or a node of OmegaConf; its whole content counts.
         pending = [value]
         while pending:
             value = pending.pop()
@@ -189,7 +162,7 @@ class _Budget:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what OmegaConf looks up in the block; it has no door for that, so two of its methods are wrapped."""
+        """Count the look-ups of OmegaConf in the block; it has no hook for that, so two of its methods are wrapped."""
         with _COUNTING:
             originals = {name: getattr(Container, name) for name in _COUNTED}
             try:
@@ -232,7 +205,7 @@ def _is_well_formed(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    # OmegaConf's own conversion looks nothing up twice, and so multiplies what was looked up without a word.
+    # OmegaConf's own conversion caches no look-up, and so multiplies look-ups without a trace.
     if isinstance(value, DictConfig):
         return {key: _plain(value[key]) for key in value}
     return [_plain(item) for item in value] if isinstance(value, ListConfig) else value

@@ -39,23 +39,11 @@ _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 def parse_tokens(
     tokens: Sequence[str], *, flags: Collection[str] = FLAGS, scalars: Collection[str] = SCALARS
 ) -> tuple[list[str], dict[str, Any]]:
-    """Split tokens into positional words and options.
-
-    An option is ``--name``, ``--name value``, ``--name=value`` or ``--name value value``; hyphens inside a name read as
-    underscores. Options without a value are True, several values become a list. Every other option takes all words
-    up to the next option, so positional words come first or after an option of ``flags`` or ``scalars``.
-
-    Args:
-        tokens: What a person would type.
-        flags: Names of options that take no value.
-        scalars: Names of options that take exactly one value.
-
-    Returns:
-        The positional words, and the options' values by name: numbers, booleans or strings.
-
-    Raises:
-        ConfigError: With every problem: an option given twice, with one hyphen, without a name or its one value.
-    """
+    """Split tokens into positional words and options by name; ConfigError lists every malformed option."""
+    # An option is ``--name``, ``--name value``, ``--name=value`` or ``--name value value``; hyphens inside a name read
+    # as underscores.
+    # Without a value it is True, with several values a list. An option takes all words up to the next option, unless it
+    # is one of ``flags`` or ``scalars``. So positional words come first or after one of those.
     positionals: list[str] = []
     options: dict[str, Any] = {}
     problems, position = [], 0
@@ -118,7 +106,7 @@ def _typed(word: str) -> Any:
     return word
 
 
-# The keys of a job and the values they take: from a plain dict to a `JobConfig`, or to what is wrong with it.
+# The keys of a job and their values: from a plain dict to a `JobConfig`, or to its problems.
 
 MAX_COUNT = 10_000_000
 MAX_ENVS = 1_000_000
@@ -189,7 +177,7 @@ COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
 
 
 class _CommandLineFields(BaseModel):
-    """What `JobDefaults` may hold."""
+    """The keys of `JobDefaults`."""
 
     model_config = ConfigDict(strict=True)
 
@@ -201,7 +189,7 @@ class _CommandLineFields(BaseModel):
 
 
 def check_defaults(defaults: JobDefaults) -> list[Problem]:
-    """Return what is wrong with what the command line gives."""
+    """Return the problems of the command line's defaults."""
     try:
         _CommandLineFields.model_validate(vars(defaults))
     except ValidationError as invalid:
@@ -214,17 +202,8 @@ def check_defaults(defaults: JobDefaults) -> list[Problem]:
 def read_job(
     fields: Mapping[str, Any], *, index: int, label: str, defaults: JobDefaults
 ) -> tuple[JobConfig | None, list[Problem]]:
-    """Check one job and return it as a `JobConfig`.
-
-    Args:
-        fields: The job's keys, after defaults, interpolation and sweep.
-        index: The job's position among all jobs.
-        label: How messages call the job.
-        defaults: What the command line gives to jobs that do not say it themselves.
-
-    Returns:
-        The job without what is wrong, None where nothing can be made of the rest; and what is wrong.
-    """
+    """Check one job; return the valid part of it (None if nothing is readable), and its problems."""
+    # ``fields`` are the job's keys after defaults, interpolation and sweep.
     try:
         checked = _JobFields.model_validate(fields)
     except ValidationError as invalid:
@@ -244,13 +223,13 @@ def read_job(
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
         conflicts.append(Problem(message, job=label, key="num_rebuilds"))
     if problems or conflicts:
-        # Messages are to call it the same later, whatever is wrong with its name.
+        # Later messages must use the same label, even if the name is wrong.
         job = replace(job, name=label)
     return job, [*problems, *conflicts]
 
 
 def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]) -> _JobFields | None:
-    """Return the fields of a job without those that are wrong, None where nothing can be made of the others."""
+    """Return the valid fields of a job, None if the rest is not readable."""
     sound = {key: value for key, value in fields.items() if (key,) not in wrong}
     for place in wrong:
         block = sound.get(str(place[0]))
@@ -299,7 +278,7 @@ def _policy_options(checked: _JobFields) -> dict[str, Any]:
 
 
 def _keys_beside(error: ErrorDetails) -> Collection[str]:
-    """Return the keys that are known where an error is."""
+    """Return the keys that are known at the place of an error."""
     return _PolicyServer.model_fields if error["loc"][:1] == ("policy_server",) else JOB_KEYS
 
 

@@ -43,12 +43,7 @@ _FIXED = {
 
 
 def error_message(error: ErrorDetails, choices: Collection[str] = ()) -> str:
-    """Return what is wrong, in the words of this project's error messages.
-
-    Args:
-        error: One entry of pydantic's ``ValidationError.errors()``.
-        choices: Keys that would have been accepted, for the suggestion after an unknown one.
-    """
+    """Return the text of one of pydantic's errors; `choices` are the accepted keys, for a suggestion."""
     kind = error["type"]
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return f"unknown key{did_you_mean(str(error['loc'][-1]), choices)}"
@@ -60,12 +55,12 @@ def error_message(error: ErrorDetails, choices: Collection[str] = ()) -> str:
 
 
 def key_path(error: ErrorDetails) -> str:
-    """Return where the error is, as a dotted path such as ``arena_env_args.num_envs``."""
+    """Return the place of an error as a dotted path such as ``arena_env_args.num_envs``."""
     return ".".join(str(part) for part in error["loc"])
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON, shortened to what fits into a message."""
+    """Return a value as JSON, shortened to fit into a message."""
     if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS:
         value = value[:_SHOWN_CHARACTERS]
     text = json.dumps(value, default=str)
@@ -82,11 +77,7 @@ Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 
 
 def wrong_numbers(options: Any) -> list[Problem]:
-    """Return which options of a command line are not finite, or beyond the limits that their annotations declare.
-
-    Args:
-        options: A dataclass that a command line was read into.
-    """
+    """Return the problems of numeric options that are not finite or beyond the limits of their annotations."""
     problems = []
     for name, value in vars(options).items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -114,7 +105,7 @@ def option_names(config_class: type) -> frozenset[str] | None:
 
 
 def option_types(config_class: type) -> dict[str, Any]:
-    """Return the annotations of a dataclass's options; none if one of them names what is not there."""
+    """Return the annotations of a dataclass's options; none if one of them cannot be resolved."""
     try:
         return typing.get_type_hints(config_class, include_extras=True)
     except (NameError, TypeError):
@@ -124,20 +115,9 @@ def option_types(config_class: type) -> dict[str, Any]:
 def read_options(
     config_class: type, options: Mapping[str, Any], *, owner: str, other_names: Collection[str] = ()
 ) -> Any:
-    """Return an instance of a dataclass made from plain options.
-
-    Types are strict as in the job file: ``"10"`` and ``true`` are no numbers, a list serves as a tuple, a name as an
-    enum.
-
-    Args:
-        config_class: The dataclass.
-        options: JSON values by the name of the option.
-        owner: Whose options they are, for messages: ``environment 'reach'``.
-        other_names: Names that stand beside the options, for the suggestion after an unknown one.
-
-    Raises:
-        ConfigError: With every problem; ``key`` names the option.
-    """
+    """Build a dataclass from plain options; ConfigError lists every problem with the option as ``key``."""
+    # Types are strict as in the job file: ``"10"`` and ``true`` are no numbers. A list serves as a tuple, a name as an
+    # enum. ``other_names`` only serve suggestions.
     options = expanded(options)
     declared = {field.name: field for field in dataclasses.fields(config_class) if field.init}
     required = [name for name, field in declared.items() if _is_required(field)]
@@ -166,7 +146,7 @@ def misnamed_options(
     owner: str,
     other_names: Iterable[str] = (),
 ) -> list[Problem]:
-    """Return which options are unknown, and which are required and not given; see `read_options`."""
+    """Return the problems of unknown and of missing required options; see `read_options`."""
     given = list(given)
     choices = {*known, *other_names}
     return [
@@ -186,7 +166,7 @@ def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
     try:
         text = json.dumps(value)
     except TypeError:
-        # A program, unlike a file, may give what JSON does not know, such as a path.
+        # A program, unlike a file, may give values that JSON does not know, such as a path.
         return adapter.validate_python(value, strict=True)
     # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
     return adapter.validate_json(text, strict=True)

@@ -26,12 +26,7 @@ _HEAD = struct.Struct("=QQ")
 
 
 class _Connection:
-    """A connection to one rank, with the parts of the message under way.
-
-    Args:
-        rank: The other rank.
-        to_rank: A connected socket.
-    """
+    """A connection to one rank, with the rest of the message under way."""
 
     def __init__(self, rank: int, to_rank: socket.socket) -> None:
         to_rank.settimeout(0.0)
@@ -41,11 +36,7 @@ class _Connection:
         self.left_to_receive = memoryview(b"")
 
     def advance(self) -> None:
-        """Send and receive what is possible without waiting.
-
-        Raises:
-            OSError: If the other rank has closed the connection.
-        """
+        """Send and receive as much as possible without waiting; OSError if the other rank closed the connection."""
         with suppress(BlockingIOError):
             while self.left_to_send:
                 self.left_to_send = self.left_to_send[self.socket.send(self.left_to_send) :]
@@ -58,38 +49,23 @@ class _Connection:
 
     @property
     def awaited(self) -> int:
-        """The events of `select.poll` that this message needs to go on, 0 if it is done."""
+        """The events of `select.poll` that this message waits for, 0 if it is done."""
         return (select.POLLOUT if self.left_to_send else 0) | (select.POLLIN if self.left_to_receive else 0)
 
 
 class Neighbours:
-    """This rank's connections to all others, which are processes of the same machine.
-
-    Args:
-        rank: This rank.
-        sockets: Rank to a connected socket, for every other rank.
-        timeout_s: How long to wait for the others in one exchange [s].
-    """
+    """This rank's connections to all others, which are processes of the same machine."""
 
     def __init__(self, rank: int, sockets: Mapping[int, socket.socket], *, timeout_s: float) -> None:
         self._rank = rank
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_s  # limit of the wait for the others in one exchange [s]
         self._connections = [_Connection(other, sockets[other]) for other in sorted(sockets)]
         self._buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(len(sockets) + 1)]
         self._num_exchanged = 0
 
     def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return every rank's tensor, by rank; every rank calls it.
-
-        Args:
-            values: On the CPU; shapes and types have to be the same on all ranks.
-
-        Returns:
-            Tensors that are overwritten by the next call.
-
-        Raises:
-            DistributedError: If a rank is gone, is silent for too long, or sends something else.
-        """
+        """Return every rank's CPU tensor, in rank order; DistributedError if a rank fails. Every rank calls it."""
+        # Shapes and types must be the same on all ranks. The next call overwrites the returned tensors.
         size = values.numel() * values.element_size()
         self._num_exchanged += 1
         head = _HEAD.pack(self._num_exchanged, size)
@@ -103,18 +79,19 @@ class Neighbours:
             connection.left_to_send = messages[self._rank]
             connection.left_to_receive = messages[connection.rank]
         self._exchange()
+        # A different head shows that the ranks are in different exchanges.
         for connection in self._connections:
             if messages[connection.rank][: _HEAD.size] != head:
                 raise self._failure([connection], "it takes part in another exchange than this rank does")
         return gathered
 
     def close(self) -> None:
-        """Close all connections; what was sent before can still be received."""
+        """Close all connections; the others can still receive earlier messages."""
         for connection in self._connections:
             connection.socket.close()
 
     def _with_room(self, size: int) -> list[torch.Tensor]:
-        """Return a buffer for each rank, of at least so many bytes."""
+        """Return a buffer of at least `size` bytes for each rank."""
         if len(self._buffers[0]) < size:
             self._buffers = [torch.empty(size, dtype=torch.uint8) for _ in self._buffers]
         return self._buffers
@@ -144,18 +121,8 @@ class Neighbours:
 
 
 def connect_neighbours(ranks: Ranks, *, timeout_s: float) -> Neighbours | None:
-    """Connect this rank to all others, if there are few and all are on the CPU of one machine; every rank calls it.
-
-    Args:
-        ranks: All ranks.
-        timeout_s: How long to wait for the others, now and in each exchange [s].
-
-    Returns:
-        The connections, or None on all ranks if they have to talk through the process group.
-
-    Raises:
-        DistributedError: If a rank is gone.
-    """
+    """Connect the ranks, if few and on the CPU of one machine; None on all otherwise. All ranks call it."""
+    # None sends the collectives through the process group. ``timeout_s`` also limits each exchange [s].
     context = ranks.context
     if not 1 < context.world_size <= _MOST_RANKS:
         return None
@@ -172,6 +139,7 @@ def connect_neighbours(ranks: Ranks, *, timeout_s: float) -> Neighbours | None:
             for to_rank in sockets.values():
                 to_rank.close()
             return None
+        # Each rank connects to the lower ones, and tells them its number first.
         for to_rank in sockets.values():
             to_rank.sendall(bytes([context.rank]))
         higher = _accepted(listener, context.world_size - context.rank - 1, timeout_s=timeout_s)
@@ -183,10 +151,8 @@ def _unix_socket() -> socket.socket:
 
 
 def _listens(listener: socket.socket, path: str) -> bool:
-    """Let a socket listen, and return whether it does; its name may be too long, at about 100 bytes.
-
-    Only processes of this user can connect, because the directory is theirs alone.
-    """
+    """Let a socket listen; True if it does. Its path may be too long, at about 100 bytes."""
+    # Only processes of this user can connect, because the directory is private.
     try:
         listener.bind(path)
         listener.listen(_MOST_RANKS)
@@ -206,7 +172,7 @@ def _connects(to_rank: socket.socket, path: str) -> bool:
 
 
 def _accepted(listener: socket.socket, count: int, *, timeout_s: float) -> dict[int, socket.socket]:
-    """Return the connections of so many other ranks, which say first who they are."""
+    """Return the connections of `count` other ranks, which send their number first."""
     accepted = {}
     try:
         listener.settimeout(timeout_s)
@@ -231,14 +197,8 @@ failed, and the others, which fail at once when a connection closes, tell it onl
 
 @contextmanager
 def between_neighbours(ranks: Ranks, *, timeout_s: float) -> Iterator[None]:
-    """Use Unix sockets for collectives of the ``with`` block, where `connect_neighbours` finds that they serve.
-
-    Every rank calls it. The sum of the tensors of three or more ranks may differ from gloo's in its last bits.
-
-    Args:
-        ranks: All ranks; their process group exists.
-        timeout_s: How long a collective waits for the other ranks [s].
-    """
+    """Use Unix sockets for the collectives of the ``with`` block, if `connect_neighbours` can; every rank calls it."""
+    # The sum over three or more ranks may differ from gloo's in its last bits.
     neighbours = connect_neighbours(ranks, timeout_s=timeout_s)
     if neighbours is None:
         yield
@@ -256,7 +216,7 @@ def between_neighbours(ranks: Ranks, *, timeout_s: float) -> Iterator[None]:
 
 
 def highest_of_ranks(number: int) -> int:
-    """Return the largest of the ranks' numbers, the same on all ranks; each waits until all have called."""
+    """Return the largest of the ranks' numbers, the same on all ranks; waits until all have called."""
     if not dist.is_initialized():
         return number
     if _CONNECTED:
@@ -289,7 +249,7 @@ def average_over_ranks_(values: torch.Tensor) -> None:
 
 
 def gather_from_ranks(values: torch.Tensor) -> list[torch.Tensor]:
-    """Return every rank's tensor, by rank, on the CPU. Shapes and types have to be the same on all ranks."""
+    """Return every rank's tensor on the CPU, in rank order; shapes and types must be the same on all ranks."""
     if not dist.is_initialized():
         return [values.cpu()]
     if _CONNECTED:
@@ -301,9 +261,10 @@ def gather_from_ranks(values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def gather_bytes_to_rank_zero(content: bytes) -> list[bytes]:
-    """Return every rank's bytes, by rank, on rank 0, and an empty list on the others."""
+    """Return every rank's bytes on rank 0, in rank order, and an empty list on the others."""
     if not dist.is_initialized():
         return [content]
+    # A collective needs one shape, so the bytes are padded to the longest.
     sizes = [int(size) for size in gather_from_ranks(torch.tensor(len(content)))]
     padded = torch.zeros(max(sizes), dtype=torch.uint8)
     padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
@@ -317,7 +278,7 @@ def gather_bytes_to_rank_zero(content: bytes) -> list[bytes]:
 
 
 def _sum_by_rank(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sum, in the order of the ranks, which all ranks keep to. Overwrites the first tensor."""
+    """Return the sum in rank order, the same order on all ranks. Overwrites the first tensor."""
     total = tensors[0]
     for each in tensors[1:]:
         total += each

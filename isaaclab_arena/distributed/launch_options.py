@@ -20,24 +20,15 @@ from isaaclab_arena.errors import ArenaError
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A program to start as ranks: its command line, their number, and the directory for their output.
+    """A program to start as ranks: its command line, their number, and the directory for their output."""
 
-    Attributes:
-        module: Started as ``python -m <module>``; its ``main(arguments)`` does the same.
-        arguments: The program's command line.
-        num_processes: Number of ranks.
-        variables: Environment variables that differ from this process's.
-        log_directory: Directory for the ranks' output, None for ``launcher/`` in the directory that rank 0 announces.
-        waits_for_run: Whether to make ``log_directory`` only after the ranks have made its parent.
-        wants_files: Whether to write log files.
-    """
-
-    module: str
+    module: str  # started as `python -m <module>`; its `main(arguments)` does the same
     arguments: tuple[str, ...]
     num_processes: int
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables that differ from this process's
+    # Directory for the ranks' output; None for ``launcher/`` in the directory that rank 0 announces.
     log_directory: Path | None = None
-    waits_for_run: bool = True
+    waits_for_run: bool = True  # True to make it only after the ranks have made its parent
     wants_files: bool = True
 
 
@@ -56,21 +47,12 @@ class LaunchOptions:
 
 
 def without_launch_options(arguments: Sequence[str]) -> list[str]:
-    """Return a command line without the options of `LaunchOptions`, for the ranks.
-
-    Args:
-        arguments: What was typed after the program's name.
-    """
+    """Return a command line without the options of `LaunchOptions`, for the ranks."""
     return without_options(joined_gpu_ids(arguments), {option.name for option in fields(LaunchOptions)})
 
 
 def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
-    """Return a command line without some options and their values.
-
-    Args:
-        arguments: What was typed after the program's name.
-        names: The options, with underscores and without dashes in front; each takes one value.
-    """
+    """Return a command line without options `names` (underscores, no dashes); each takes one value."""
     kept: list[str] = []
     is_value = False
     for argument in arguments:
@@ -85,7 +67,6 @@ def without_options(arguments: Sequence[str], names: Collection[str]) -> list[st
 
 
 # Files that a rank leaves for its launcher: the directory of the run, and the reason of a failure.
-#
 # The file with the reason has torchrun's format and path, so that torchrun's report shows the cause too.
 
 _LOG = logging.getLogger(__name__)
@@ -93,32 +74,22 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRecord:
-    """Why a rank failed.
-
-    Attributes:
-        rank: Which rank.
-        message: The error, on one line or several.
-        text: The text for the user: the traceback, or only the message of an `ArenaError`.
-        recorded_ns: When it was written, by the clock of the file system [ns].
-    """
+    """The failure of a rank."""
 
     rank: int
     message: str
-    text: str
-    recorded_ns: int
+    text: str  # for the user: the traceback, or only the message of an `ArenaError`
+    recorded_ns: int  # the time of the record, by the clock of the file system [ns]
 
     @property
     def is_expected(self) -> bool:
-        """Whether the error was raised on purpose, so that its message is enough."""
+        """True if the error was raised on purpose, so that its message is enough."""
         return self.text == self.message
 
 
 @contextmanager
 def failures_recorded() -> Iterator[None]:
-    """Record the error that ends the ``with`` block, and raise it again.
-
-    If this rank stopped only because another one did, nothing is recorded.
-    """
+    """Record the error that ends the ``with`` block, unless another rank caused it, and raise it again."""
     try:
         yield
     except PeerStoppedError:
@@ -129,18 +100,14 @@ def failures_recorded() -> Iterator[None]:
 
 
 def announce_run_directory(directory: Path) -> None:
-    """Tell the launcher which directory the run writes to, so that its logs go there too. Only rank 0 does this."""
+    """Announce the run's directory to the launcher, so that its logs go there too. Rank 0 only."""
     path = run_directory_file()
     if path is not None:
         _leave(path, str(directory))
 
 
 def read_run_directory(path: Path) -> Path | None:
-    """Return the directory that rank 0 has announced, None if it has not announced one yet.
-
-    Args:
-        path: The file in which rank 0 announces it.
-    """
+    """Return the directory that rank 0 has announced in the file, None if there is none yet."""
     try:
         return Path(path.read_text(encoding="utf-8"))
     except OSError:
@@ -148,12 +115,7 @@ def read_run_directory(path: Path) -> Path | None:
 
 
 def record_failure(error: Exception, path: Path | None) -> None:
-    """Write why this rank fails, in one atomic write, if a launcher asked for it.
-
-    Args:
-        error: The error that ended the rank.
-        path: The file that the launcher reads, None without a launcher.
-    """
+    """Write the reason of this rank's failure for the launcher; no launcher if `path` is None."""
     if path is None:
         return
     kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
@@ -162,23 +124,16 @@ def record_failure(error: Exception, path: Path | None) -> None:
 
 
 def leave_last_words(text: str) -> None:
-    """Have torchrun end its report with this text, if torchrun started this rank.
-
-    After a failure torchrun prints thirty lines of its own below the output of the ranks, and ends them with the record
-    of the first failed rank. Our own launcher prints no such lines.
-    """
+    """Make torchrun end its report with this text, if torchrun started this rank."""
+    # After a failure torchrun prints thirty lines below the ranks' output, and ends them with the record of the first
+    # failed rank. This project's launcher prints no such lines.
     path = failure_file()
     if path is not None and run_directory_file() is None:
         _leave_reason(path, text, f"\n{text}")
 
 
 def read_failure(path: Path, *, rank: int) -> FailureRecord | None:
-    """Return the failure record of a rank, None if there is none.
-
-    Args:
-        path: The file of the record.
-        rank: The rank.
-    """
+    """Return the failure record of a rank, None if there is none."""
     try:
         recorded_ns = path.stat().st_mtime_ns
         content = json.loads(path.read_bytes())["message"]
@@ -194,6 +149,7 @@ def _leave_reason(path: Path, message: str, text: str) -> None:
 
 
 def _leave(path: Path, words: str) -> None:
+    # Rename a complete file, so that the launcher never reads a part.
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
         unfinished.write_text(words, encoding="utf-8")

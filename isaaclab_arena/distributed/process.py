@@ -22,32 +22,22 @@ _INIT = 1
 
 
 def limit_threads(num_threads: int | None = None) -> None:
-    """Let torch use this many threads in an operation.
-
-    One thread suits ranks that share a machine, and it keeps results bitwise equal for any number of cores.
-    """
+    """Set torch's number of threads per operation; None for one."""
+    # One thread suits ranks that share a machine, and it keeps results bitwise equal for any number of cores.
     torch.set_num_threads(1 if num_threads is None else num_threads)
 
 
 def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: float = _GRACE_S) -> bool:
-    """Ask the kernel to signal this process when its parent dies, and end it soon after in any case.
-
-    Otherwise the ranks of a killed launcher would go on writing while the user starts again. Works on Linux only. A
-    thread of this process ends it, so native code that holds Python's lock delays the end.
-
-    Args:
-        sent_signal: The signal.
-        grace_s: How long the process may go on after its parent's death [s]; then it ends immediately, with exit code
-            128 + the signal's number.
-
-    Returns:
-        Whether the system supports this.
-    """
+    """Signal this process when its parent dies, and end it `grace_s` [s] later; False if not supported."""
+    # Otherwise the ranks of a killed launcher would continue writing while the user starts again. Only Linux can
+    # signal.
+    # A thread ends the process immediately after ``grace_s``, with exit code 128 + the signal's number. Native code
+    # that holds Python's lock delays that.
     if not sys.platform.startswith("linux"):
         return False
     parent = os.getppid()
     arranged = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sent_signal), 0, 0, 0) == 0
-    # The parent may have died before that took effect, and then no signal ever comes.
+    # The parent may have died before the call took effect; then no signal ever comes.
     if os.getppid() != parent or _takes_in_orphans(parent):
         os.kill(os.getpid(), sent_signal)
     threading.Thread(target=_leave_after, args=(parent, grace_s, 128 + sent_signal), daemon=True).start()
@@ -55,7 +45,7 @@ def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: fl
 
 
 def _takes_in_orphans(pid: int) -> bool:
-    """Whether a process adopts orphans and is no launcher; a launcher is always a Python program."""
+    """True if a process adopts orphans and is no launcher; a launcher is always a Python program."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
@@ -74,11 +64,8 @@ def _leave_after(parent: int, grace_s: float, exit_code: int) -> None:
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Return when a process of this machine started [clock ticks since boot], None if it is not running.
-
-    Number and start time together identify a process even after its number was used again. A zombie process does not
-    count as running.
-    """
+    """Return the start of a process [clock ticks since boot], None if it is not running (or a zombie)."""
+    # Number and start time together identify a process even after its number was used again.
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -106,12 +93,7 @@ def process_age_s() -> float | None:
 
 
 def process_is_running(pid: int, start_ticks: int | None) -> bool:
-    """Whether the process of this machine that had this number and start time still runs.
-
-    Args:
-        pid: Its number.
-        start_ticks: Its `process_start_ticks`, None if the system does not show it; then only the number is compared.
-    """
+    """True if the process with this number and start time still runs; None compares only the number."""
     if start_ticks is not None:
         return process_start_ticks(pid) == start_ticks
     try:
@@ -124,7 +106,7 @@ def process_is_running(pid: int, start_ticks: int | None) -> bool:
 
 
 def machine_identity() -> str:
-    """Return an identity of this machine; process numbers can be compared only where it is equal."""
+    """Return an identity of this machine; process numbers are comparable only if it is equal."""
     parts = [socket.gethostname()]
     for path in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
         try:
@@ -135,11 +117,9 @@ def machine_identity() -> str:
 
 
 def leave_process(code: int) -> NoReturn:
-    """Flush the output streams and end this process at once.
-
-    For processes in which gradients went through a process group: at exit Python may wait for gloo's threads while they
-    wait for Python's lock, for ever (torch 2.13).
-    """
+    """Flush the output streams and end this process at once."""
+    # For processes in which gradients went through a process group: at exit Python may wait for ever for gloo's
+    # threads, which wait for Python's lock (torch 2.13).
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # A closed pipe must not prevent the exit.

@@ -8,29 +8,21 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 
 
 class ActionScaling(StrEnum):
-    """How a network's output becomes an action.
+    """The mapping from a network's output to an action."""
 
-    ``AS_IS`` leaves it as it is, as in Isaac Lab and mjlab, where environments scale. ``WITHIN_BOUNDS`` maps -1 and 1
-    to the lowest and highest action of the environment and clips beyond; numbers without bounds stay as they are.
-    """
-
+    # Unchanged, as in Isaac Lab and mjlab, where environments scale.
     AS_IS = "as_is"
+    # Map -1 and 1 to the environment's lowest and highest action, and clip beyond; numbers without bounds stay.
     WITHIN_BOUNDS = "within_bounds"
 
 
 class ActionScaler:
-    """Turns a network's output into actions of one environment.
-
-    Args:
-        spec: The environment's actions.
-        scaling: How they follow from the output.
-        clip: Largest absolute value that counts of the output (rsl_rl's ``clip_actions``), None for no limit.
-        device: Where the output is.
-    """
+    """Turns a network's output into actions of one environment."""
 
     def __init__(
         self, spec: ArraySpec, scaling: ActionScaling, *, clip: float | None = None, device: torch.device
     ) -> None:
+        # rsl_rl's ``clip_actions``: limit of the absolute output, None for no limit.
         self._clip = clip
         self._scales = scaling is ActionScaling.WITHIN_BOUNDS
         low, high = (_bound(spec.low, -torch.inf, spec, device), _bound(spec.high, torch.inf, spec, device))
@@ -38,14 +30,7 @@ class ActionScaler:
         self._middle, self._half_range = (low + high) / 2, (high - low) / 2
 
     def __call__(self, output: torch.Tensor) -> torch.Tensor:
-        """Return the action that a network's output stands for.
-
-        Args:
-            output: Shape: (num_envs, action_dim).
-
-        Returns:
-            Shape: (num_envs, action_dim).
-        """
+        """Return the action for a network's output. Shapes: (num_envs, action_dim)."""
         if self._clip is not None:
             output = output.clamp(-self._clip, self._clip)
         if not self._scales:
@@ -54,14 +39,7 @@ class ActionScaler:
         return torch.where(self._bounded, within, output)
 
     def output_of(self, action: torch.Tensor) -> torch.Tensor:
-        """Return the output that an action stands for, -1 to 1 where actions have bounds.
-
-        Args:
-            action: Shape: (..., action_dim).
-
-        Returns:
-            Shape: (..., action_dim). What lies beyond the bounds is taken for the bound.
-        """
+        """Return the output for an action (..., action_dim), clipped to [-1, 1] if actions have bounds."""
         if not self._scales:
             return action
         share = (action - self._middle) / self._half_range.clamp(min=torch.finfo(torch.float32).tiny)

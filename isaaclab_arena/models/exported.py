@@ -17,7 +17,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     refuse_other_trainers,
 )
 
-# Networks that were exported as programs: TorchScript and ONNX files.
+# Networks exported as programs: TorchScript and ONNX files.
 
 _MEMORY_NAMES = ("hidden_state", "cell_state")
 _FIRST_WEIGHTS = ("rnn.weight_ih_l0", "mlp.0.weight", "actor.0.weight", "student.0.weight")
@@ -25,20 +25,10 @@ _ONE_BY_ONE = 1
 
 
 class TorchScriptNetwork(PolicyNetwork):
-    """A TorchScript file, as rsl_rl, Isaac Lab and mjlab export it: one vector per batch entry in, one out.
-
-    Those of recurrent networks keep what they remember in buffers for a single batch entry; here each batch entry has
-    its own, put in and taken out around every call.
-
-    Args:
-        path: The file. Loading it loads a program, which runs with the rights of who runs this one.
-        device: Where it is to run.
-
-    Raises:
-        ConfigError: If it cannot be loaded.
-    """
+    """A TorchScript file of rsl_rl, Isaac Lab or mjlab: one vector per batch entry in, one out."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
+        # Loading the file loads a program, which runs with the user's rights. ConfigError: it cannot be loaded.
         try:
             self._module = torch.jit.load(str(path), map_location=device).eval()
         except (RuntimeError, ValueError, OSError) as error:
@@ -46,6 +36,8 @@ class TorchScriptNetwork(PolicyNetwork):
                 Problem(f"cannot be loaded as TorchScript: {first_line(error)}", file=str(path))
             ) from error
         buffers = dict(self._module.named_buffers())
+        # Recurrent programs keep the memory of a single batch entry in buffers. Here each batch entry has its own
+        # memory, which is put in and taken out around every call.
         self._names = tuple(name for name in _MEMORY_NAMES if name in buffers)
         self._shapes = [tuple(buffers[name].shape) for name in self._names]
         self._device = device
@@ -55,36 +47,34 @@ class TorchScriptNetwork(PolicyNetwork):
         self.num_inputs = None if first is None else first.shape[1]
 
     def new_memory(self, batch_size: int) -> Memory:
-        """Return zeros for each part that the program remembers."""
+        """Return zeros for each part of the program's memory."""
         return tuple(
             torch.zeros(num_layers, batch_size, size, device=self._device) for num_layers, _, size in self._shapes
         )
 
     @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
-        """Return the outputs for a batch; see `PolicyNetwork.answer`.
-
-        A program that was traced for a single batch entry, and fails for more, is asked about one after the other.
-        """
+        """Return the outputs for a batch; see `PolicyNetwork.answer`."""
+        # A program that was traced for a single batch entry may fail for more; then each entry gets its own call.
         if self._one_by_one is None and observation.shape[0] > 1:
             self._one_by_one = self._takes_one(observation, memory)
         return one_by_one(self._asked, observation, memory) if self._one_by_one else self._asked(observation, memory)
 
     def _takes_one(self, observation: torch.Tensor, memory: Memory) -> bool:
-        """Return whether the program answers about one batch entry and not about all of them together."""
+        """True if the program answers a single batch entry but not several together."""
         try:
             return self._asked(observation, memory).mean.shape[0] != observation.shape[0]
         except (torch.OutOfMemoryError, TypeError):
             raise
         except (RuntimeError, torch.jit.Error):
-            # It may fail for one too, which is then told.
+            # A program that also fails for one entry raises here.
             self._asked(*_entry(observation, memory, 0))
             return True
 
     def _asked(self, observation: torch.Tensor, memory: Memory) -> Answer:
         for name, part in zip(self._names, memory, strict=True):
             setattr(self._module, name, part.clone())
-        # The optimiser may fuse operations after the first calls, and later ones would have other last digits.
+        # The optimiser may fuse operations after the first calls, and the last digits would then change.
         with torch.jit.optimized_execution(False):  # noqa: FBT003  # pyright: ignore[reportPrivateImportUsage]
             mean = self._module(observation)
         if not isinstance(mean, torch.Tensor):
@@ -93,33 +83,25 @@ class TorchScriptNetwork(PolicyNetwork):
 
 
 class OnnxNetwork(PolicyNetwork):
-    """An ONNX file, as rsl_rl, Isaac Lab and mjlab export it; it runs on the CPU.
-
-    Most were exported for a batch of one, and are asked for one entry after the other then. Those of
-    recurrent networks take what they remember as inputs ``h_in`` and ``c_in`` and give it back.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConfigError: If onnxruntime is not installed, or the file cannot be loaded or wants other inputs.
-    """
+    """An ONNX file of rsl_rl, Isaac Lab or mjlab, on the CPU; ConfigError if it or onnxruntime cannot be loaded."""
 
     def __init__(self, path: Path) -> None:
         self._session = _onnx_session(path)
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         _check_interface(inputs, outputs, path)
         shape = inputs[0].shape
+        # Recurrent networks take their memory as inputs ``h_in`` and ``c_in``, and return it.
         self._inputs = [each.name for each in inputs]
         self._outputs = [each.name for each in outputs[: len(inputs)]]
         self._sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
+        # Most files were exported for a batch of one; then each entry gets its own call.
         self._one_by_one = _ONE_BY_ONE in _batches(inputs)
         self.num_inputs = shape[1] if isinstance(shape[1], int) else None
         said = self._session.get_modelmeta().custom_metadata_map
         self.stated_actions, self.stated_terms = _listed(said, "joint_names"), _listed(said, "observation_names")
 
     def new_memory(self, batch_size: int) -> Memory:
-        """Return zeros for each part that the program remembers."""
+        """Return zeros for each part of the program's memory."""
         return tuple(torch.zeros(num_layers, batch_size, size) for num_layers, size in self._sizes)
 
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
@@ -135,12 +117,12 @@ class OnnxNetwork(PolicyNetwork):
 
 
 def _listed(said: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    """Return a list in the metadata that mjlab and Isaac Lab write into a file, None where there is none."""
+    """Return a list from the metadata that mjlab and Isaac Lab write into a file, None if it is missing."""
     return tuple(part.strip() for part in said[name].split(",")) if said.get(name) else None
 
 
 def one_by_one(ask: Callable[[torch.Tensor, Memory], Answer], observation: torch.Tensor, memory: Memory) -> Answer:
-    """Return the answer about a batch of a program that takes one entry at a time."""
+    """Return the answer to a batch from a program that takes one entry at a time."""
     answers = [ask(*_entry(observation, memory, entry)) for entry in range(observation.shape[0])]
     mean = torch.cat([each.mean for each in answers])
     parts = zip(*(each.memory for each in answers), strict=True)
@@ -152,7 +134,7 @@ def _entry(observation: torch.Tensor, memory: Memory, entry: int) -> tuple[torch
 
 
 def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
-    """Refuse what does not map one vector per batch entry, with or without a memory, to one."""
+    """Refuse a program that does not map one vector per batch entry, with or without a memory, to one."""
     ranks = [len(each.shape) for each in inputs]
     if ranks not in ([2], [2, 3], [2, 3, 3]) or len(outputs) < len(inputs):
         wanted = ", ".join(f"{each.name} {each.shape}" for each in inputs) or "nothing"
@@ -168,12 +150,12 @@ def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
 
 
 def _batches(inputs: list[Any]) -> list[Any]:
-    """Return the number of batch entries that each input is made for, a name or None where it is made for any."""
+    """Return the batch size of each input, a name or None if it takes any size."""
     return [inputs[0].shape[0], *(each.shape[1] for each in inputs[1:])]
 
 
 def is_torchscript(path: Path) -> bool:
-    """Return whether a file holds a TorchScript program, which has code where a checkpoint has none."""
+    """True if a file contains a TorchScript program, which has code where a checkpoint has none."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
@@ -188,7 +170,7 @@ def _onnx_session(path: Path) -> Any:
         message = "needs the package onnxruntime; install it with: pip install isaaclab-arena-mujoco[onnx]"
         raise ConfigError(Problem(message, file=str(path))) from error
     options = onnxruntime.SessionOptions()
-    # One thread, so that a sum is always added up in the same order.
+    # One thread, so that a sum always has the same order.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:
@@ -198,20 +180,13 @@ def _onnx_session(path: Path) -> Any:
         raise ConfigError(Problem(f"cannot be loaded as ONNX: {first_line(error)}", file=str(path))) from error
 
 
-# The network that a file holds, whatever kind of file it is.
+# The network of a file of any supported kind.
 
 
 def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> PolicyNetwork:
-    """Return the network of a checkpoint of rsl_rl, an ONNX file or a TorchScript file.
-
-    Args:
-        path: The file.
-        settings: The configuration that it was trained with; exported files do without.
-        device: Where it is to run. ONNX runs on the CPU.
-
-    Raises:
-        ConfigError: If the file is none of these, or its network is not known here.
-    """
+    """Load the network of an rsl_rl checkpoint, an ONNX or TorchScript file; ConfigError for other files."""
+    # Exported files do without ``settings``, the training's configuration. ONNX runs on the CPU, whatever ``device``
+    # is.
     if path.suffix.lower() == ".onnx":
         return OnnxNetwork(path)
     if is_torchscript(path):

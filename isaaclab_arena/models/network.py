@@ -13,72 +13,45 @@ Memory: TypeAlias = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a network says to a batch of observations.
+    """A network's output for a batch of observations."""
 
-    Attributes:
-        mean: Its deterministic output. Shape: (batch, num_outputs).
-        memory: What it remembers from now on.
-        std: Standard deviation of each output where it is Gaussian, otherwise None. Shape: (batch, num_outputs).
-    """
-
-    mean: torch.Tensor
-    memory: Memory
+    mean: torch.Tensor  # deterministic output, shape (batch, num_outputs)
+    memory: Memory  # the memory after this observation
+    # Standard deviation of each output if it is Gaussian. Shape: (batch, num_outputs).
     std: torch.Tensor | None = None
 
 
 class PolicyNetwork(ABC):
-    """A network that only computes: what it remembers is handed in and out.
+    """A network without state: its memory is an argument and a result."""
 
-    Attributes:
-        num_inputs: Numbers per batch entry that it takes, None where only trying tells.
-        num_outputs: Numbers per batch entry that it gives, likewise.
-        knows_std: Whether its answers have a standard deviation.
-        stated_actions: What its file calls the numbers that it gives, in order, None where it does not.
-        stated_terms: The observations that its file says it takes, in order, None where it does not.
-    """
-
+    # Numbers per batch entry of the input and of the output; None if only a trial can tell.
     num_inputs: int | None = None
     num_outputs: int | None = None
-    knows_std: bool = False
+    knows_std: bool = False  # True if its answers have a standard deviation
+    # The names that its file gives to the outputs, and the observations that its file lists as input, in order.
     stated_actions: tuple[str, ...] | None = None
     stated_terms: tuple[str, ...] | None = None
 
     @abstractmethod
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
-        """Return the outputs for a batch, without gradients: with them an LSTM takes a way to other last digits.
-
-        Args:
-            observation: On the network's device. Shape: (batch, num_inputs), float32.
-            memory: What `new_memory` or the last answer gave; it is not changed.
-        """
+        """Return the outputs for observations (batch, num_inputs), float32; the memory is not changed."""
 
     def new_memory(self, batch_size: int) -> Memory:
-        """Return the memory of batch entries that have seen nothing yet."""
+        """Return the memory of batch entries before their first observation."""
         del batch_size
         return ()
 
     def close(self) -> None:
-        """Say that nothing will be asked for now; it may be asked again."""
+        """Announce that no request will follow now; later requests are allowed."""
 
 
 def forgotten(memory: Memory, entries: torch.Tensor) -> Memory:
-    """Return a memory in which some batch entries have seen nothing yet.
-
-    Args:
-        memory: It is not changed.
-        entries: Entries of the batch. Shape: (n,), int64.
-    """
+    """Return a memory without the history of some batch entries, of shape (n,), int64; `memory` is not changed."""
     return tuple(part.index_fill(1, entries.to(part.device), 0.0) for part in memory)
 
 
 def remembered(before: Memory, after: Memory, entries: Sequence[int]) -> Memory:
-    """Return a memory in which some batch entries have seen one observation more, and the others have not.
-
-    Args:
-        before: What the entries remembered; it is not changed.
-        after: What they would all remember.
-        entries: Entries of the batch that have seen it.
-    """
+    """Return `after` for the batch entries that saw one more observation, and `before` for the others."""
     if not after or len(entries) == after[0].shape[1]:
         return after
     places = torch.tensor(list(entries), dtype=torch.int64, device=after[0].device)

@@ -23,32 +23,23 @@ _OPENED_M = 0.07
 _STILL_M_S = 0.02
 _UP_M = np.array([0.0, 0.0, 0.1])
 
-# OSC_POSE goes 5 cm or 0.5 rad in one control step at most; it lags behind, so more is asked for than is missing.
+# OSC_POSE moves at most 5 cm or 0.5 rad in one control step. It lags behind, so the gain is above 1.
 _ASKED_PER_M = 1.5 / 0.05
 _ASKED_PER_RAD = 1.5 / 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is picked in a task, and where it is put.
+    """A task's object to pick, and the place to put it."""
 
-    Attributes:
-        thing: What is picked.
-        grip: Where it is gripped, from its origin along the axes of the world [m].
-        has_corners: Whether the fingers have to turn to its sides.
-        onto: What it is put onto, None where it is put at a place or only lifted.
-        place: Where it is put, from ``onto`` if there is one, else in the world [m]; None if it is only lifted.
-        tolerance_m: How far off it may be put down [m].
-        clearance_m: How far above the place it is carried [m].
-    """
-
-    thing: str
-    grip: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    has_corners: bool = True
-    onto: str | None = None
+    thing: str  # the object to pick
+    grip: tuple[float, float, float] = (0.0, 0.0, 0.0)  # the grasp, from the object's origin along the world's axes [m]
+    has_corners: bool = True  # True if the fingers must align with its sides
+    onto: str | None = None  # the object to put it onto, None for a place or only a lift
+    # The place relative to ``onto`` if there is one, else in the world [m]; None for only a lift.
     place: tuple[float, float, float] | None = None
-    tolerance_m: float = 0.008
-    clearance_m: float = 0.08
+    tolerance_m: float = 0.008  # largest error of the place [m]
+    clearance_m: float = 0.08  # height above the place while it is carried [m]
 
 
 PLANS: Mapping[str, Plan] = {
@@ -62,15 +53,8 @@ PLANS: Mapping[str, Plan] = {
 
 
 def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return what the expert does in one env slot; it remembers nothing between steps.
-
-    Args:
-        plan: That of the task.
-        observed: Terms of the observation by name, of robosuite's first robot and of the things.
-
-    Returns:
-        Shape: (7,), float32, -1 to 1.
-    """
+    """Return the expert's action in one env slot, shape (7,), float32, in [-1, 1]; it has no memory."""
+    # Terms of the observation by name, of robosuite's first robot and of the objects.
     gripper, thing = observed["robot0_eef_pos"], observed[f"{plan.thing}_pos"]
     left, right = observed["robot0_gripper_qpos"]
     opening_m, is_still = left - right, bool(np.abs(observed["robot0_gripper_qvel"]).max() < _STILL_M_S)
@@ -78,6 +62,7 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
     off_m, above_m = float(np.linalg.norm(gripper[:2] - grip[:2])), float(gripper[2] - grip[2])
     is_around = off_m < 0.02 and abs(above_m) < 0.02
     is_held = is_around and is_still and opening_m < 0.075
+    # In this order: release a placed object, carry a held one, close around one, else approach.
     if plan.place is not None:
         place = np.asarray(plan.place) + (observed[f"{plan.onto}_pos"] if plan.onto else 0.0)
         if _is_placed(plan, thing, place):
@@ -90,31 +75,23 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
         return _towards(grip - gripper, fingers=CLOSE)
     turn = _quarter_turn(_yaw(observed[f"{plan.thing}_quat"]) - _yaw(observed["robot0_eef_quat"]))
     turn = turn if plan.has_corners else 0.0
-    # Above the thing as long as the fingers are not open, and lower the better they are placed.
+    # Stay above the object while the fingers are not open, and go lower the better they are aligned.
     funnel_m = float(np.clip(8 * (off_m - 0.008) + 0.3 * abs(turn) - 0.01, 0.0, 0.12))
     height_m = funnel_m if opening_m > _OPENED_M else max(above_m, 0.06)
     return _towards(grip + np.array([0.0, 0.0, height_m]) - gripper, turn=turn, fingers=OPEN)
 
 
 class RobosuiteExpertPolicy(PolicyBase):
-    """Does what the expert of the environment's task does.
-
-    Attributes:
-        plans: Tasks for which there is an expert, to what it does.
-        family: What the environments of these tasks are called, before the name of the task.
-    """
+    """Does what the expert of the environment's task does."""
 
     name: ClassVar[str] = "robosuite_expert"
+    # ``family`` is the prefix of the environments' names, before the name of the task.
     plans: ClassVar[Mapping[str, Plan]] = PLANS
     family: ClassVar[str] = "robosuite:"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the expert's actions. Shape: (num_envs, 7).
-
-        Raises:
-            ConfigError: If there is no expert for the environment, or it takes other actions.
-        """
+        """Return the expert's actions, shape (num_envs, 7); ConfigError if the environment has no expert."""
         task = str(getattr(env, "task_name", env.task_description))
         terms = observation["policy"]
         if task not in self.plans or "robot0_eef_pos" not in terms:
@@ -136,7 +113,7 @@ def _is_placed(plan: Plan, thing: np.ndarray, place: np.ndarray) -> bool:
 
 
 def _carried_to(plan: Plan, thing: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Return how a thing that is held moves: up, then over its place, then down. Shape: (3,) [m]."""
+    """Return the motion of a held object: up, then over its place, then down. Shape: (3,) [m]."""
     off_m, height_m = float(np.linalg.norm(thing[:2] - place[:2])), float(thing[2] - place[2])
     wanted = place.copy()
     if off_m > 2 * plan.tolerance_m:
@@ -163,7 +140,7 @@ def _yaw(quaternion: np.ndarray) -> float:
 
 
 def _quarter_turn(angle: float) -> float:
-    """Return an angle up to whole quarter turns, which leave a cube as it is [rad]."""
+    """Return an angle modulo quarter turns [rad], which do not change a cube."""
     return (angle + np.pi / 4) % (np.pi / 2) - np.pi / 4
 
 
@@ -207,21 +184,15 @@ class MetaWorldExpertCfg(PolicyCfg):
 
 
 class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
-    """Does what Meta-World's expert for the task does; it sees nothing but the observation.
+    """Does what Meta-World's expert for the task does; it sees nothing but the observation."""
 
-    The expert is asked where the environment's Meta-World is, which may be another interpreter.
-    """
-
+    # The expert runs where the environment's Meta-World is, which may be another interpreter.
     name: ClassVar[str] = "metaworld_expert"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = MetaWorldExpertCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the expert's actions. Shape: (num_envs, 4).
-
-        Raises:
-            ConfigError: If the environment is none that has experts, or there is none for the task.
-        """
+        """Return the expert's actions, shape (num_envs, 4); ConfigError if the environment or task has no expert."""
         ask = getattr(env, "expert_actions", None)
         if ask is None:
             raise ConfigError(f"metaworld_expert acts in environments metaworld:<task>, and this is {_name(env)}")

@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, overrides
 from isaaclab_arena.policy.function_policy import FunctionPolicy
 
-# Compute what tells one policy object or function from another: a hash of its parameters and its state.
+# Compute the identity of a policy object or function: a hash of its parameters and its state.
 
 STATE = "state in memory"
 """The name of an object's parameters and state among what decides what a policy does."""
@@ -33,20 +33,12 @@ _TOLD_BY_THE_LOOP = "task_description"
 
 
 def content_of_lent(policy: Any) -> ContentSources:
-    """Return what decides what a policy object or function does, read from memory.
-
-    Args:
-        policy: An object, a module or a function. Nothing of it is changed or called.
-    """
+    """Return the content that decides the actions of a policy object or function; nothing is changed or called."""
     return ContentSources(modules=_modules(policy), stated={STATE: state_hash(policy) or UNKNOWN})
 
 
 def state_hash(value: Any) -> str | None:
-    """Return the SHA-256 of everything that an object holds and a function refers to; None where a part is opaque.
-
-    Args:
-        value: Parameters and buffers of modules, tensors, arrays, plain values, and what holds them.
-    """
+    """Return the SHA-256 of an object's content and a function's references; None if a part is opaque."""
     digest, seen = hashlib.sha256(), set[int]()
     try:
         for piece in _pieces(value, seen, 0):
@@ -57,7 +49,7 @@ def state_hash(value: Any) -> str | None:
 
 
 class _OpaqueError(Exception):
-    """A part of which nobody can say what it holds."""
+    """A part whose content is unknown."""
 
 
 def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
@@ -75,6 +67,7 @@ def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
         yield value.__name__.encode()
     elif id(value) not in seen:
         seen.add(id(value))
+        # Deeper structures count as opaque, so that the recursion has an end.
         if depth == _DEEPEST:
             raise _OpaqueError
         for name, part in _parts(value):
@@ -86,14 +79,14 @@ def _tensor(tensor: torch.Tensor) -> Iterator[bytes]:
     try:
         content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
     except (RuntimeError, ValueError, TypeError) as error:
-        # Such as a parameter of a lazy module, which has no values yet, or a sparse one.
+        # A sparse tensor, for example, or a parameter of a lazy module, which has no values yet.
         raise _OpaqueError from error
     yield f"{tensor.dtype} {tuple(tensor.shape)}".encode()
     yield content.tobytes()
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what something is made of, in an order that does not depend on when it was made."""
+    """Yield the parts of an object in an order that does not depend on the time of its creation."""
     if isinstance(value, Mapping):
         yield from sorted(((repr(name), part) for name, part in value.items()), key=lambda named: named[0])
     elif isinstance(value, (list, tuple)):
@@ -120,7 +113,7 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield "code", code.co_code
     yield "constants", [each for each in code.co_consts if isinstance(each, _SPELLED)]
     yield "defaults", [function.__defaults__, function.__kwdefaults__]
-    # Names of things that are imported stand for sources, which count by themselves.
+    # Names of imported things stand for sources, which count by themselves.
     named = inspect.getclosurevars(function)
     yield from sorted({**named.globals, **named.nonlocals}.items())
 
@@ -138,25 +131,21 @@ def name_of_lent(policy: Callable[..., Any] | Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-# Policies that somebody else made and lends to an evaluation: objects, modules and functions.
+# Policies that the caller made and lends to an evaluation: objects, modules and functions.
 
 _SAID_BY_THE_CLASS = ("has_length", "is_recording", "num_episodes", "is_remote")
 
 
 class ObjectPolicy(PolicyBase):
-    """Acts as an object does that has Isaac Lab Arena's methods and is no `PolicyBase`.
-
-    Args:
-        policy: Has ``get_action(env, observation)``, and perhaps ``reset``, ``set_task_description`` and
-            ``pictures_to_see``.
-    """
+    """Acts like an object with Isaac Lab Arena's methods that is no `PolicyBase`."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
+        # The object has ``get_action``, and optionally ``reset``, ``set_task_description`` and ``pictures_to_see``.
         self._policy = policy
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return what the object answers."""
+        """Return the object's actions."""
         return self._policy.get_action(env, observation)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -164,26 +153,19 @@ class ObjectPolicy(PolicyBase):
         return self._policy.pictures_to_see(env, starting) if hasattr(self._policy, "pictures_to_see") else None
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what belongs to the episodes of the named env slots."""
+        """Reset the episode state of the named env slots, if the object can."""
         if hasattr(self._policy, "reset"):
             self._policy.reset(env_ids)
 
     def set_task_description(self, task_description: str | None) -> str | None:
-        """Tell the object what to do, and return what it will follow."""
+        """Give the object its instruction, and return the instruction that it will follow."""
         if hasattr(self._policy, "set_task_description"):
             return self._policy.set_task_description(task_description)
         return super().set_task_description(task_description)
 
 
 def lent_policy_class(policy: Any) -> type[PolicyBase]:
-    """Return a class that stands for one policy object: whoever builds it gets that object, and does not close it.
-
-    Args:
-        policy: A `PolicyBase`, an object with ``get_action``, a module or a function.
-
-    Raises:
-        ConfigError: If it is none of them.
-    """
+    """Return a class whose construction gives one lent policy object, never closed; ConfigError if it is no policy."""
     lent, content = _as_policy(policy), content_of_lent(policy)
 
     class LentPolicy(PolicyBase):
@@ -202,6 +184,7 @@ def lent_policy_class(policy: Any) -> type[PolicyBase]:
         def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
             return lent.get_action(env, observation)
 
+    # Methods whose presence matters are taken over only if the object's class overrides them.
     for name in _SAID_BY_THE_CLASS:
         if overrides(type(lent), name):
             setattr(LentPolicy, name, inspect.getattr_static(type(lent), name))
@@ -224,11 +207,7 @@ def _as_policy(policy: Any) -> PolicyBase:
 
 @contextmanager
 def modules_at_rest(policy: Any) -> Iterator[None]:
-    """Put the modules of a policy object into evaluation mode for the length of a ``with`` block.
-
-    Args:
-        policy: A module, or an object whose attributes are modules; a function is left alone.
-    """
+    """Put the modules of a policy object into evaluation mode for a ``with`` block; a function is left alone."""
     held = vars(policy).values() if isinstance(policy, PolicyBase) or hasattr(policy, "get_action") else ()
     roots = [each for each in (policy, *held) if isinstance(each, torch.nn.Module)]
     modules = [module for root in roots for module in root.modules()]

@@ -16,19 +16,12 @@ DEFAULT_GROUP = "policy"
 
 @dataclass(frozen=True, kw_only=True)
 class InputGroup:
-    """One group of the environment, as far as the network is shown it.
-
-    Attributes:
-        name: Its name in the environment.
-        terms: The terms that it is shown, in order.
-        missing: Terms that it was trained on and that are not there.
-        available: All terms that are there.
-    """
+    """A group of the environment's observations, restricted to the network's terms."""
 
     name: str
-    terms: Mapping[str, ArraySpec]
-    missing: tuple[str, ...] = ()
-    available: tuple[str, ...] = ()
+    terms: Mapping[str, ArraySpec]  # the terms of the network's input, in order
+    missing: tuple[str, ...] = ()  # terms of its training that the group lacks
+    available: tuple[str, ...] = ()  # all terms of the group
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} {prod(spec.shape)}" for name, spec in self.terms.items())
@@ -37,17 +30,11 @@ class InputGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkInputs:
-    """What a network is shown of an environment.
+    """The observations that a network sees of an environment."""
 
-    Attributes:
-        groups: One behind the other.
-        missing_groups: Groups that it was trained on and that the environment does not have.
-        available_groups: Those that it has.
-    """
-
-    groups: tuple[InputGroup, ...]
-    missing_groups: tuple[str, ...] = ()
-    available_groups: tuple[str, ...] = ()
+    groups: tuple[InputGroup, ...]  # concatenated in this order
+    missing_groups: tuple[str, ...] = ()  # groups of its training that the environment lacks
+    available_groups: tuple[str, ...] = ()  # all groups of the environment
 
     @property
     def size(self) -> int:
@@ -55,16 +42,7 @@ class NetworkInputs:
         return sum(flat_size(group.terms) for group in self.groups)
 
     def flat(self, observation: Observation, num_envs: int, device: torch.device) -> torch.Tensor:
-        """Return what the network is shown.
-
-        Args:
-            observation: What is observed.
-            num_envs: Number of env slots.
-            device: Where it lives.
-
-        Returns:
-            Shape: (num_envs, size), float32.
-        """
+        """Return the network's input. Shape: (num_envs, size), float32."""
         parts = [
             flattened(observation[group.name], tuple(group.terms), num_envs=num_envs, device=device)
             for group in self.groups
@@ -72,11 +50,7 @@ class NetworkInputs:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def problems(self, num_inputs: int | None) -> list[Problem]:
-        """Return why a network cannot be shown this; empty where it can.
-
-        Args:
-            num_inputs: Numbers per env slot that it takes, None where it does not say.
-        """
+        """Return the reasons why a network cannot take this input; `num_inputs` is None if it is unknown."""
         problems = [
             Problem(
                 f"the network was trained on the observation group '{name}', this environment has "
@@ -103,15 +77,9 @@ class NetworkInputs:
 
 
 def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[str, Sequence[str]]) -> NetworkInputs:
-    """Return what a network is shown of an environment.
-
-    Args:
-        spec: What the environment observes.
-        groups: What the network was trained on. A single group that the environment lacks stands for its group
-            ``policy``: mjlab calls it ``actor``.
-        terms: The terms of each group in the order of the training; where a group is not named, all of them in the
-            environment's order.
-    """
+    """Return the observations of an environment that a network sees, by the groups and terms of its training."""
+    # Groups without a list in ``terms`` show all their terms in the environment's order.
+    # A single group that the environment lacks stands for the group ``policy``: mjlab calls it ``actor``.
     here = {name: group for name, group in spec.items() if not isinstance(group, ArraySpec)}
     if len(groups) == 1 and groups[0] not in here and DEFAULT_GROUP in here:
         order = terms.get(DEFAULT_GROUP, terms.get(groups[0]))
@@ -122,28 +90,16 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
 
 
 def flat_size(terms: Mapping[str, ArraySpec]) -> int:
-    """Return how many numbers a group of observation terms has, which may be 0."""
+    """Return the number of values in a group of observation terms, which may be 0."""
     return sum(prod(spec.shape) for spec in terms.values())
 
 
 def flattened(
     group: Mapping[str, torch.Tensor], terms: Sequence[str], *, num_envs: int, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Return terms of an observation group side by side.
-
-    Args:
-        group: Term to its value. Shape of each: (num_envs, ...).
-        terms: Which ones, in this order; none gives a vector without numbers.
-        num_envs: Number of env slots.
-        device: Where a vector without numbers lives; others live where their terms do.
-
-    Returns:
-        Shape: (num_envs, sum of sizes), float32.
-
-    Raises:
-        KeyError: If the group lacks a term.
-    """
+    """Concatenate terms (num_envs, ...) of a group to (num_envs, sum of sizes), float32; KeyError if one is missing."""
     parts = [group[name].reshape(num_envs, -1).to(torch.float32) for name in terms]
+    # Without terms the vector has no numbers, and ``device`` decides its place.
     return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0, device=device)
 
 

@@ -85,15 +85,8 @@ class ClosedLoopEvaluation:
         self._num_runs = 0
 
     def check(self, save_checkpoint: Callable[[Path], Path]) -> None:
-        """Refuse jobs that could not be evaluated, before hours of training. Every rank calls it, and rank 0 looks.
-
-        Args:
-            save_checkpoint: Saves a checkpoint of the untrained policy in a directory, and returns its path.
-
-        Raises:
-            ConfigError: On rank 0, with every problem of the jobs, or if none of them takes the checkpoint.
-            PeerStoppedError: On the other ranks, if rank 0 found something wrong.
-        """
+        """Refuse jobs that cannot be evaluated, before hours of training; ConfigError. Every rank calls it."""
+        # Rank 0 checks with a checkpoint of the untrained policy.
         if self._ranks.context.is_rank_zero:
             with tempfile.TemporaryDirectory(prefix="untrained_policy_") as directory:
                 jobs = self._jobs(save_checkpoint(Path(directory)))

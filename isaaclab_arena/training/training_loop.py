@@ -151,13 +151,7 @@ class Training(Protocol):
         ...
 
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
-        """Write the measures of an evaluation of the newest checkpoint; only the rank that writes calls it.
-
-        Args:
-            evaluated: Its results.
-            progress: Where its measures go.
-            evaluation_s: How long it took [s]; 0 if it was made before this run was interrupted.
-        """
+        """Write the newest checkpoint's evaluation, of `evaluation_s` [s] (0: before an interruption)."""
 
 
 class TrainingLoop:

@@ -19,38 +19,21 @@ Stated = TypeVar("Stated")
 
 
 def patience_s(limit_s: float) -> float:
-    """Return how long to wait for a policy elsewhere [s]: no longer than until it would end the process.
-
-    Args:
-        limit_s: What the options allow [s].
-    """
+    """Return the wait for a remote policy [s]: the limit, or less if the process would be ended before."""
     return within(limit_s, margin_s=_MARGIN_S)
 
 
 class PolicyElsewhere(Generic[Stated]):
-    """A policy in a process of its own or behind a server, whatever carries the questions to it.
-
-    Args:
-        name: What messages call it: ``the policy server at localhost:5555``.
-        most_losses: How often it may be lost over one question: one that ends it again and again is at fault.
-        stated: What it said of itself earlier, None if it was never met.
-
-    Attributes:
-        name: What messages call it.
-        stated: What it said of itself when it was met first.
-    """
+    """A policy in another process or behind a server, independent of the transport."""
 
     def __init__(self, name: str, *, most_losses: int = 2, stated: Stated | None = None) -> None:
-        self.name = name
-        self.stated = stated
+        self.name = name  # the name in messages: `the policy server at localhost:5555`
+        self.stated = stated  # the first description of itself, None before
+        # A question that ends the policy again and again is at fault, so its losses are limited.
         self._most_losses = most_losses
 
     def meet(self, stated: Stated) -> None:
-        """Hear what it says of itself, each time that it is there anew.
-
-        Raises:
-            PolicyLostError: If it is another one than before.
-        """
+        """Compare its description with the first one, at each connection; PolicyLostError if it differs."""
         if self.stated is not None and stated != self.stated:
             before, now = (shortened(str(each), _MOST_STATED) for each in (self.stated, stated))
             raise PolicyLostError(
@@ -62,16 +45,9 @@ class PolicyElsewhere(Generic[Stated]):
     def asked(
         self, ask: Callable[[], Answer], losses: tuple[type[Loss], ...], *, comes_back: Callable[[Loss], bool]
     ) -> Answer:
-        """Return an answer; a question over which the policy is lost is asked again.
-
-        Args:
-            ask: Asks it, in a new connection if need be. The answer must follow from the question alone.
-            losses: What it raises where the policy is lost.
-            comes_back: Whether it may be asked again after such an error. One that is late is slow and not gone.
-
-        Raises:
-            PolicyLostError: If it does not come back, or is lost too often.
-        """
+        """Return an answer, asking again after a loss; PolicyLostError if it does not come back."""
+        # ``ask`` may need a new connection, and the answer must follow from the question alone. ``comes_back`` is False
+        # for a late policy: it is slow and not gone.
         num_losses = 0
         while True:
             try:

@@ -35,24 +35,12 @@ from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.hdf5.episode_file import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
-# Gathers what each rank sees of its machine into one table.
+# Gather each rank's view of its machine in one table.
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankView:
-    """What one rank sees.
-
-    Attributes:
-        rank: Its number among all.
-        local_rank: Its number on its machine.
-        host: Name of its machine.
-        device: The device it would simulate on.
-        reason: Why that one.
-        gpu: Name of that device, where it is a GPU.
-        gpu_key: What tells GPUs apart, for the choice of a backend.
-        variables: Environment variables that decide about devices and threads.
-        cores: Processors that it may use.
-    """
+    """One rank's view of its machine."""
 
     rank: int
     local_rank: int
@@ -61,12 +49,12 @@ class RankView:
     reason: str
     gpu: str
     gpu_key: str
-    variables: dict[str, str]
-    cores: int
+    variables: dict[str, str]  # environment variables that affect devices and threads
+    cores: int  # processors that it may use
 
     @classmethod
     def of_this_process(cls, context: DistributedContext) -> "RankView":
-        """Look at this process."""
+        """Collect the view of this process."""
         is_gpu = context.device.type == "cuda"
         return cls(
             rank=context.rank,
@@ -82,18 +70,18 @@ class RankView:
 
 
 def usable_cores() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gather_views(ranks: Ranks) -> list[RankView]:
-    """Return what every rank sees, by rank; all ranks call it."""
+    """Return every rank's view, in rank order; all ranks call it."""
     own = json.dumps(asdict(RankView.of_this_process(ranks.context)))
     return [RankView(**json.loads(text)) for text in ranks.gather("view of the machine", own)]
 
 
 def show_views(views: Sequence[RankView], console: Console) -> None:
-    """Show one line per rank, and which backend they would use."""
+    """Show one line per rank, and the backend that the ranks would use."""
     table = Table(box=None, pad_edge=False)
     for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0].variables, "cores"):
         table.add_column(heading, overflow="fold")
@@ -113,7 +101,7 @@ def show_views(views: Sequence[RankView], console: Console) -> None:
     console.print(f"{len(views)} ranks talk over {backend}: {reason}")
 
 
-# ``isaaclab-arena doctor``: what this machine has to offer, and whether the parts work together.
+# ``isaaclab-arena doctor``: show the abilities of this machine, and test whether the parts work together.
 
 MODULE = "isaaclab_arena.cli.commands.doctor"
 _DISTRIBUTION = "isaaclab-arena-mujoco"
@@ -124,19 +112,12 @@ _MIN_FREE_GIB = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        subject: What was looked at.
-        text: What was found.
-        present: Whether it is there and works.
-        required: Whether evaluations need it.
-    """
+    """The result of one check."""
 
     subject: str
     text: str
-    present: bool = True
-    required: bool = False
+    present: bool = True  # True if it exists and works
+    required: bool = False  # True if evaluations need it
 
     def __str__(self) -> str:
         mark = "[ok]" if self.present else "[!!]" if self.required else "[--]"
@@ -155,7 +136,7 @@ class DoctorOptions(LaunchOptions):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look at this machine, on every rank, and show on rank 0 what was found."""
+    """Examine this machine on every rank, and show the findings on rank 0."""
     options = tyro.cli(
         DoctorOptions,
         args=joined_gpu_ids(argv),
@@ -181,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(options: DoctorOptions, views: Sequence[RankView]) -> int:
-    """Show what is found here, and what each rank sees; return the exit code."""
+    """Show the findings of this machine and each rank's view; return the exit code."""
     findings: list[Finding] = []
     for finding in examine():
         findings.append(finding)
@@ -198,7 +179,7 @@ def _show(options: DoctorOptions, views: Sequence[RankView]) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Yield what is found on this machine, one thing after the other."""
+    """Yield the findings of this machine, one after the other."""
     yield Finding(subject="python", text=f"{platform.python_version()} on {platform.platform()}")
     yield from _packages()
     yield _processors()
@@ -223,13 +204,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def package_finding(name: str, specifiers: str, *, required: bool) -> Finding:
-    """Return whether a package is installed, in a version that will do.
-
-    Args:
-        name: Name of the distribution.
-        specifiers: Versions that will do, such as ``<5,>=4.0``.
-        required: Whether evaluations need it.
-    """
+    """Check that a package is installed in a version within `specifiers`, such as ``<5,>=4.0``."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -276,7 +251,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def warp_finding(device: torch.device) -> Finding:
-    """Return whether Warp simulates and renders on a device."""
+    """Check that Warp simulates and renders on a device."""
 
     def found() -> str:
         from isaaclab_arena.sim.warp.kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only

@@ -17,9 +17,9 @@ class SuiteTask:
     """A task of a suite.
 
     Attributes:
-        label: What the name of its job ends with: short, and unique in the suite.
+        label: The suffix of its job's name: short, and unique in the suite.
         environment: Name of its environment, as ``arena_env_args.environment`` gives it.
-        options: What else of ``arena_env_args`` is the task's own.
+        options: The task's own keys of ``arena_env_args``.
     """
 
     label: str
@@ -29,12 +29,12 @@ class SuiteTask:
 
 @runtime_checkable
 class Suite(Protocol):
-    """What a registered name of a suite stands for: it lists the tasks of a benchmark."""
+    """A registered suite, which lists the tasks of a benchmark."""
 
     def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:
-        """Return the tasks in their order, at least one, and the same ones for the same options.
+        """Return the tasks in order: at least one, and the same for the same options.
 
-        Nothing is simulated, and no other interpreter is started: every rank asks.
+        It simulates nothing and starts no other interpreter, because every rank calls it.
 
         Args:
             options: ``arena_env_args`` of the job, not checked yet, such as the path of a checkout that has the list.
@@ -48,19 +48,9 @@ class Suite(Protocol):
 def expand_suite(
     job: Mapping[str, Any], suites: Registry, *, room: int
 ) -> Iterator[tuple[dict[str, Any], SuiteMember | None]]:
-    """Yield one job per task, each with what it is in its suite; the job itself where it has none.
-
-    A task's job is called ``<name>-<label>``. It shares everything else with the other jobs of its suite.
-
-    Args:
-        job: The job, after defaults, sweep and interpolation.
-        suites: Where names of suites are looked up.
-        room: How many jobs it may make.
-
-    Raises:
-        ConfigError: If there is no such suite, it cannot list its tasks or lists too many, the job has an environment
-            of its own, or a name that cannot be that of a job with a task behind it.
-    """
+    """Yield one job per task, with its part in the suite; the job itself if it has none. ConfigError."""
+    # A task's job is named ``<name>-<label>`` and shares all else with the other jobs of its suite. ``room`` limits the
+    # number of jobs.
     plain = {key: value for key, value in job.items() if key != "suite"}
     if job.get("suite") is None:
         yield plain, None

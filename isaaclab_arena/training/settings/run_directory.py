@@ -22,11 +22,7 @@ SETTINGS = Path("params") / "train.yaml"
 
 
 def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
-    """Make a new directory for a run, ``<log_root>/<experiment>/<time>[_<run_name>]``.
-
-    Raises:
-        StorageError: If it cannot be made.
-    """
+    """Make a run's directory ``<log_root>/<experiment>/<time>[_<run_name>]``; StorageError if that fails."""
     directory = log_root / experiment
     with storage_errors("make a directory in", directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -34,19 +30,10 @@ def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
 
 
 def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_others: bool = False) -> Path:
-    """Return the newest run of an experiment that has a checkpoint.
-
-    Args:
-        log_root: Directory of all experiments.
-        experiment: Its name.
-        pattern: Regular expression that the run's name begins with, as rsl_rl's ``load_run``.
-        of_others: Whether it may be a run of another trainer.
-
-    Raises:
-        ConfigError: If there is no such run, or the pattern is not a regular expression.
-    """
+    """Return an experiment's newest run with a checkpoint; ConfigError if none matches `pattern`."""
     directory = log_root / experiment
     runs = {path.name: path for path in {path.parent for path in directory.glob("*/model_*.pt")}}
+    # Runs of other trainers have no settings file. The pattern, as rsl_rl's ``load_run``, matches the begin of a name.
     if not of_others:
         runs = {name: path for name, path in runs.items() if (path / SETTINGS).is_file()}
     found = _newest_match(runs, pattern, key="--load_run")
@@ -57,16 +44,7 @@ def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_other
 
 
 def checkpoint_of_run(run_directory: Path, name: str) -> Path:
-    """Return a checkpoint of a run.
-
-    Args:
-        run_directory: Directory of the run.
-        name: ``model_100.pt``, the number alone, or a regular expression that the name begins with; the newest match
-            counts.
-
-    Raises:
-        ConfigError: If there is no such checkpoint, or the expression is not a regular expression.
-    """
+    """Return a checkpoint of a run, by file name, number or regular expression; ConfigError if there is none."""
     numbered = {path.name: path for path in numbered_checkpoints(run_directory).values()}
     others = {path.name: path for path in run_directory.glob("*.pt")}
     found = (
@@ -90,11 +68,7 @@ def _newest_match(paths: Mapping[str, Path], pattern: str, *, key: str) -> Path 
 
 
 def settings_of(run_directory: Path) -> dict[str, object]:
-    """Return the settings of a run.
-
-    Raises:
-        ConfigError: If the directory holds no training run.
-    """
+    """Return the settings of a run; ConfigError if the directory is not that of a training run."""
     path = run_directory / SETTINGS
     if not path.is_file():
         message = f"'{run_directory}' holds no training run: there is no {SETTINGS}"
@@ -123,20 +97,9 @@ def write_settings(
     command_line: tuple[str, ...],
     began_with: str | None,
 ) -> None:
-    """Write ``params/agent.yaml`` and ``params/env.yaml`` as Isaac Lab and mjlab do, and ``params/train.yaml``.
-
-    Args:
-        run_directory: Directory of the training run.
-        config: The configuration of the run.
-        observation_terms: Each group's terms, in the order of the networks' input.
-        devices: Device on which each rank learns, by rank.
-        simulation_devices: Device on which each rank simulates: the CPU for MuJoCo, a GPU for MuJoCo-Warp.
-        command_line: The command line; earlier command lines of the run are kept.
-        began_with: Source of the first weights, None for random weights or a resumed run.
-
-    Raises:
-        StorageError: If a file cannot be written.
-    """
+    """Write ``params/agent.yaml`` and ``env.yaml`` like Isaac Lab and mjlab, and ``train.yaml``; StorageError."""
+    # Terms are in the order of the networks' input. A rank simulates on the CPU with MuJoCo, on a GPU with MuJoCo-Warp.
+    # ``began_with`` is the source of the first weights, None for random weights or a resumed run.
     document, terms = document_of(config), {group: list(names) for group, names in observation_terms.items()}
     agent = {**document["agent"], "experiment_name": config.experiment_name, "observation_terms": terms}
     environment = {"environment": config.environment, "num_envs": config.num_envs, **document["env"]}
@@ -154,7 +117,7 @@ def write_settings(
 
 
 def _history(run_directory: Path, began_with: str | None, command_line: str) -> dict[str, Any]:
-    """Return the source of the first weights and the command lines from a run's settings."""
+    """Return the source of the first weights and all command lines, with those of the run's earlier settings."""
     before = settings_of(run_directory) if (run_directory / SETTINGS).is_file() else {}
     typed = before.get("command_lines")
     return {
