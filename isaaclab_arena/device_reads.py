@@ -10,17 +10,14 @@ import torch
 
 
 def on_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return tensors on the CPU, in order and bit for bit: those that are there, and copies of all others.
-
-    Args:
-        tensors: Of any types and shapes. Those that are not on the CPU are all on one device.
-    """
-    # The largest numbers first, so that each tensor begins where numbers of its type may lie in memory.
+    """Return tensors on the CPU, in order and bit for bit, with one transfer for all that are on a device."""
+    # The largest types first, so that each tensor begins at an aligned address. All tensors on a device must be on the
+    # same one.
     away = sorted((tensor for tensor in tensors if not tensor.is_cpu), key=lambda tensor: -tensor.element_size())
     if not away:
         return list(tensors)
     packed = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in away])
-    # A GPU writes into memory that the system cannot move without a copy in between.
+    # A GPU writes into pinned memory without a copy in between.
     staged = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=packed.device.type == "cuda")
     staged.copy_(packed)
     sizes = [tensor.element_size() * prod(tensor.shape) for tensor in away]
@@ -32,14 +29,10 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def on_device(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Return tensors of the CPU on a device, in order and bit for bit, and wait for nothing.
-
-    Args:
-        tensors: Of any types and shapes.
-        device: Where they are wanted; the very same tensors are returned where that is the CPU.
-    """
+    """Copy CPU tensors to a device, in order and bit for bit, without waiting; a CPU device returns them unchanged."""
     if device.type == "cpu" or not tensors:
         return list(tensors)
+    # One transfer for all tensors; the largest types first, so that each begins at an aligned address.
     order = sorted(range(len(tensors)), key=lambda number: -tensors[number].element_size())
     sizes = [tensors[number].element_size() * tensors[number].numel() for number in order]
     staged = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")

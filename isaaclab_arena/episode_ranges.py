@@ -20,39 +20,29 @@ def as_ranges(indices: Iterable[int]) -> EpisodeRanges:
 
 
 def in_words(indices: Iterable[int], name: Callable[[int], str] = str) -> str:
-    """Return indices for people: ``0 to 4, 7``.
-
-    Args:
-        indices: The indices, in any order.
-        name: What one of them is called.
-    """
+    """Return indices, in any order, as text for people: ``0 to 4, 7``."""
     return ", ".join(
         name(begin) if end == begin + 1 else f"{name(begin)} to {name(end - 1)}" for begin, end in as_ranges(indices)
     )
 
 
 def of_ranges(ranges: EpisodeRanges) -> frozenset[int]:
-    """Return the indices that ranges hold."""
+    """Return the indices within ranges."""
     return frozenset(index for begin, end in ranges for index in range(begin, end))
 
 
 def contain(ranges: EpisodeRanges, index: int) -> bool:
-    """Return whether an index lies in one of the ranges."""
+    """True if an index lies in one of the ranges."""
     return any(begin <= index < end for begin, end in ranges)
 
 
 def count_episodes(ranges: EpisodeRanges) -> int:
-    """Return how many episodes ranges hold."""
+    """Return the number of episodes within ranges."""
     return sum(end - begin for begin, end in ranges)
 
 
 def remaining_episodes(num_episodes: int, finished: EpisodeRanges) -> EpisodeRanges:
-    """Return the episodes below ``num_episodes`` that are not finished.
-
-    Args:
-        num_episodes: Episodes of the job.
-        finished: Those that must not run again.
-    """
+    """Return the episodes below ``num_episodes`` that are not finished."""
     remaining, begin = [], 0
     for finished_begin, finished_end in (*finished, (num_episodes, num_episodes)):
         end = min(finished_begin, num_episodes)
@@ -63,11 +53,7 @@ def remaining_episodes(num_episodes: int, finished: EpisodeRanges) -> EpisodeRan
 
 
 def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
-    """Cut ranges into consecutive parts of the given sizes.
-
-    Raises:
-        ValueError: If the sizes do not add up to what the ranges hold.
-    """
+    """Cut ranges into consecutive parts of the given sizes; ValueError if the sums differ."""
     if sum(sizes) != count_episodes(ranges):
         raise ValueError(f"parts of {sum(sizes)} episodes cannot be cut from {count_episodes(ranges)}")
     parts, left = [], list(reversed(ranges))
@@ -86,11 +72,7 @@ def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
 
 
 def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
-    """Split episodes 0 to ``num_episodes - 1`` into consecutive ranges, the first ones longer by one if need be.
-
-    Raises:
-        ArenaError: If there are more parts than episodes.
-    """
+    """Split episodes into consecutive ranges, the first ones longer by one; ArenaError for too many parts."""
     if num_parts > num_episodes:
         raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
     size, remainder = divmod(num_episodes, num_parts)

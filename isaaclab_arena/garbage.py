@@ -12,12 +12,12 @@ _objects_are_frozen = threading.Event()
 
 
 def collect_later() -> None:
-    """Collect no garbage until `collect_from_now_on`; a program says so before its imports, and nobody else does."""
+    """Collect no garbage until `collect_from_now_on`. Only a program may call it, before its imports."""
     gc.disable()
 
 
 def collect_from_now_on() -> None:
-    """End what `collect_later` began, if it did."""
+    """End the effect of `collect_later`, if there was any."""
     if not gc.isenabled():
         _take_for_old()
         gc.enable()
@@ -37,21 +37,19 @@ def without_collecting() -> Iterator[None]:
 
 
 def join_freed_memory_at_once() -> None:
-    """Leave no freed pieces of memory lying apart; a program says so once, and does nothing without glibc.
-
-    glibc keeps small pieces that were freed apart from one another, and joins all of them when somebody asks for more
-    than a kilobyte. Some hundred control steps leave so many that this takes 10 ms, at the end of an episode say:
-    without it a control step of one `cartpole` takes 8 % less time, and one of an arm 2 % less.
-    """
+    """Make glibc join freed memory at once; a program calls it once. Without glibc it has no effect."""
+    # glibc keeps small freed pieces apart, and joins all of them at a request for more than a kilobyte. After some
+    # hundred control steps this takes 10 ms, for example at the end of an episode. Without it a control step of one
+    # `cartpole` takes 8 % less time, and one of an arm 2 % less.
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_LARGEST_LEFT_APART, 0)
 
 
 def _take_for_old() -> None:
-    """Take what exists for old, as if it had been looked at: else Python looks through all of it, twice or more."""
-    # Whoever has frozen objects wants to keep them so. Python counts them one by one, which takes a tenth of a second
-    # where millions are frozen, so that is done only once in such a process.
+    """Make all objects old, as if they had survived collections; otherwise Python searches them twice or more."""
+    # A process that has frozen objects wants to keep them so. Python counts them one by one, a tenth of a second for
+    # millions, so the check happens only once in such a process.
     if _objects_are_frozen.is_set():
         return
     if gc.get_freeze_count() > 0:

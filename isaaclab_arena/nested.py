@@ -9,13 +9,7 @@ _ALWAYS_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def leaves(tree: Any, path: tuple[Any, ...] = (), *, into_lists: bool = False) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield each leaf with the keys that lead to it, in order.
-
-    Args:
-        tree: Mappings in mappings; anything else is a leaf.
-        path: Keys that lead to the tree itself.
-        into_lists: Whether lists and tuples are no leaves; then positions are keys too.
-    """
+    """Yield each leaf of nested mappings with its path of keys, in order; lists are leaves unless `into_lists`."""
     items = _items(tree, into_lists=into_lists)
     if items is None:
         yield path, tree
@@ -34,7 +28,7 @@ def _items(tree: Any, *, into_lists: bool) -> Iterable[tuple[Any, Any]] | None:
 
 
 def value_at(tree: Any, path: Iterable[Any], *, otherwise: Any = None) -> Any:
-    """Return what stands at a path in mappings, ``otherwise`` where it leads nowhere."""
+    """Return the value at a path in mappings, ``otherwise`` if the path does not exist."""
     for key in path:
         if not isinstance(tree, Mapping) or key not in tree:
             return otherwise
@@ -43,7 +37,7 @@ def value_at(tree: Any, path: Iterable[Any], *, otherwise: Any = None) -> Any:
 
 
 def set_at(tree: Any, path: Sequence[Any], value: Any) -> None:
-    """Set what stands at a path in dicts and lists; dicts on the way that are missing or None are made."""
+    """Set the value at a path in dicts and lists; missing dicts on the way are created."""
     for part in path[:-1]:
         if isinstance(tree, dict) and tree.get(part) is None:
             tree[part] = {}
@@ -58,13 +52,7 @@ def not_finite(tree: Any) -> list[float]:
 
 
 def with_leaves(tree: Any, change: Callable[[Any], Any], *, into_lists: bool = False) -> Any:
-    """Return a tree in new dicts, and in new lists where those are no leaves, with every leaf changed.
-
-    Args:
-        tree: Mappings in mappings; anything else is a leaf.
-        change: Returns what a leaf becomes.
-        into_lists: Whether lists are no leaves.
-    """
+    """Return a copy of a tree with every leaf changed; lists are leaves unless `into_lists`."""
     if tree.__class__ in _ALWAYS_LEAVES:
         return change(tree)
     if isinstance(tree, Mapping):
@@ -90,15 +78,9 @@ def overlaid(
     none_removes: bool = False,
     replaces: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None,
 ) -> dict[str, Any]:
-    """Return a mapping with another one on top of it: mappings are merged key by key, other values are replaced.
-
-    Args:
-        below: The mapping below.
-        above: The mapping whose values win.
-        none_removes: Whether None above takes a key away that is below.
-        replaces: Whether the second of two mappings takes the place of the first instead of being merged with it; None
-            if it never does.
-    """
+    """Merge a mapping over another key by key; other values are replaced, and never shared."""
+    # ``none_removes``: None above removes a key below. ``replaces`` decides whether the upper of two mappings replaces
+    # the lower instead of a merge.
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)

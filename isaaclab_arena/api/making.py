@@ -24,10 +24,10 @@ def make(
     Args:
         environment: Its name, as in a job file.
         num_envs: Number of env slots.
-        enable_cameras: Whether what its cameras see is observed.
-        variations: What varies from episode to episode, as in a job file.
+        enable_cameras: Whether observations include the pictures of its cameras.
+        variations: Variations between episodes, as in a job file.
         seed: Seed of the episodes until a reset gives another.
-        device: ``cpu``, ``cuda`` or ``cuda:<index>``; None for a GPU where there is one.
+        device: ``cpu``, ``cuda`` or ``cuda:<index>``; None for a GPU if there is one.
         observations: ``nested`` is groups of terms, as policies see them; ``dict`` one dict of terms; ``flat`` one
             vector of group ``policy``.
         options: The environment's own, as in ``arena_env_args``.

@@ -15,22 +15,16 @@ _OF_OTHERS = "of other packages"
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What is known of a command before its module is imported.
+    """The facts of a command that are known before its module is imported."""
 
-    Attributes:
-        group: Heading under which the help shows it.
-        module: The module whose ``main(arguments)`` it is.
-        options: The dataclass of its options in that module, None for a command of another package.
-        summary: What it does, in a few words.
-    """
-
-    group: str
-    module: str
+    group: str  # heading under which the help shows it
+    module: str  # the module with its `main(arguments)`
+    # The dataclass of its options in that module, None for a command of another package.
     options: str | None
-    summary: str
+    summary: str  # its action in a few words
 
 
-# Modules are named, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
+# Modules are named as text, so that a command imports only its own: `list` must not wait for MuJoCo and pandas.
 _GROUPS = {
     "start": {
         "quickstart": (f"{_HERE}.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
@@ -102,7 +96,7 @@ def commands_of_others() -> Iterator[tuple[str, Command]]:
 
 
 def _first_sentence(module: str) -> str | None:
-    """Return what the docstring of a module says in its first line, None where that cannot be read."""
+    """Return the first line of a module's docstring, as a summary; None if it cannot be read."""
     try:
         spec = importlib.util.find_spec(module)
         source = Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""

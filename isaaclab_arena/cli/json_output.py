@@ -10,7 +10,7 @@ from isaaclab_arena.storage.json_values import json_text
 
 @contextmanager
 def stdout_for_json(*, wanted: bool) -> Iterator[None]:
-    """Send what is printed in a ``with`` block to stderr if a script wants stdout for JSON alone."""
+    """Redirect output of a ``with`` block to stderr if a script wants stdout for JSON alone."""
     if not wanted:
         yield
         return

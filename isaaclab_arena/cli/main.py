@@ -20,19 +20,13 @@ _DESCRIPTION = "Evaluate robot policies from one job file, on one process or on 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: What follows ``isaaclab-arena`` on the command line; the process's own arguments by default.
-
-    Returns:
-        The exit code: 0 where all went well, 2 for a mistake of the user's, 130 after Ctrl-C, 1 for anything else.
-    """
+    """Run one command (default: this process's arguments); return its exit code: 0, 1, 2 for a mistake, 130."""
     open_missing_streams()
     if argv is None:
         _import_from_here()
     arguments = typed_words(argv)
     name = arguments[0] if arguments else ""
+    # 2 is a mistake of the user's, 130 a Ctrl-C, and 1 any other failure.
     try:
         return _told(partial(_run, name, arguments[1:]))
     except KeyboardInterrupt:
@@ -44,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return 1
     except OSError as error:
-        # A disk may fail at any moment, also where only a file's name was asked for.
+        # A disk may fail at any moment, even if only a file's name was requested.
         if error.filename is None:
             raise
         print(plain_text(f"cannot use {error.filename}: {error.strerror}"), file=sys.stderr)
@@ -52,12 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import_from_here() -> None:
-    """Let a job file name a class in the directory where the command was typed, as ``python -m`` does.
-
-    A script that pip has installed begins with its own directory in that place instead. Whoever asks Python not to look
-    there, with ``-P`` or PYTHONSAFEPATH, is heard.
-    """
-    # A directory that was deleted meanwhile holds nothing to import.
+    """Let a job file name a class in the working directory, as ``python -m`` does."""
+    # A script that pip installed has its own directory at that place. Python's ``-P`` or PYTHONSAFEPATH is respected.
+    # A deleted working directory has nothing to import.
     with suppress(OSError):
         here = str(Path.cwd())
         if not sys.flags.safe_path and not {"", here} & set(sys.path):
@@ -65,7 +56,7 @@ def _import_from_here() -> None:
 
 
 def _told(run: Callable[[], int]) -> int:
-    """Run something and return its exit code, that of SIGPIPE where nobody reads what it says any more."""
+    """Run a command and return its exit code; 128 + SIGPIPE if no reader is left for stdout."""
     try:
         code = run()
         sys.stdout.flush()
@@ -76,7 +67,7 @@ def _told(run: Callable[[], int]) -> int:
         # Python flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if is_unread:
-            # The reader closed the pipe, as `head` does once it has enough.
+            # The reader closed the pipe, like `head` once it has enough lines.
             return 128 + signal.SIGPIPE
         print(f"cannot write to stdout: {error.strerror}", file=sys.stderr)
         return 1
@@ -84,7 +75,7 @@ def _told(run: Callable[[], int]) -> int:
 
 
 def _takes_words(stream: TextIO) -> bool:
-    """Whether a stream takes one more line, which may be empty."""
+    """True if a stream still accepts an (empty) line."""
     try:
         print(file=stream, flush=True)
     except OSError:

@@ -53,17 +53,13 @@ OTHER_POLICIES = {
 
 
 def own_name(option: str) -> str:
-    """Return our name of an option that may be written as another version of Isaac Lab Arena writes it.
-
-    Args:
-        option: The option without its two hyphens.
-    """
+    """Return this project's name of an option (without hyphens) that may be written as in Isaac Lab Arena."""
     name = option.replace("-", "_")
     return ALIASES.get(name, name)
 
 
 def is_other_physics(preset: object) -> bool:
-    """Whether a preset asks for physics that is not there: anything but Newton, whose solver MuJoCo-Warp is."""
+    """True if a preset requests other physics than Newton, whose solver is MuJoCo-Warp."""
     return not (isinstance(preset, str) and preset.lower().startswith(("newton", "mjwarp", "mujoco")))
 
 
@@ -95,12 +91,7 @@ class FlagsWithoutEffect:
     """Accepted for Isaac Lab Arena's command lines; nothing here needs it."""
 
     def contradictions(self, *, records_datasets: bool, writes_report: bool) -> Iterator[tuple[str, bool, str]]:
-        """Yield, for every check, the option, whether it is wrong, and what is.
-
-        Args:
-            records_datasets: Whether the run records any.
-            writes_report: Whether its page is written.
-        """
+        """Yield for each check the option, a flag that is True if it is wrong, and the problem."""
         yield "record_trajectories", self.record_trajectories and not records_datasets, "contradicts --no_dataset"
         served = self.serve_evaluation_report and not writes_report
         yield "serve_evaluation_report", served, "contradicts --no_report"

@@ -16,28 +16,19 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 2_000_000
 
-# Larger ones would become infinite wherever a number with a point is wanted.
+# A larger integer would become infinite where a float is wanted.
 _LARGEST = 10**308
 _MERGE = "tag:yaml.org,2002:merge"
 _PYTHON_TAG = "tag:yaml.org,2002:python/"
 
 
 def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
-    """Return what a JSON or YAML file holds: dicts with string keys, lists, strings, numbers, booleans and None.
-
-    The suffix decides between JSON (``.json``) and YAML (``.yaml``, ``.yml``); with any other suffix JSON is tried
-    first. Scalars of YAML follow the core schema of YAML 1.2, so ``no`` is a string and ``010`` is ten.
-
-    Args:
-        path: The file.
-        python_tags: Whether YAML may hold tags of Python's own, such as ``!!python/tuple``, as programs in Python write
-            them. Nothing is imported or built for them: what has such a tag is read as if it had none, and
-            ``!!python/name:package.Class ''`` as the text ``package.Class``.
-
-    Raises:
-        ConfigError: If the file cannot be read, is not well formed, has a key twice, holds NaN or infinity, or is
-            nested deeper than 64 levels.
-    """
+    """Read a JSON or YAML file into plain values with string keys; ConfigError if it is not well formed."""
+    # The suffix decides between JSON (``.json``) and YAML (``.yaml``, ``.yml``); for others JSON is tried first. YAML
+    # scalars follow the core schema of YAML 1.2: ``no`` is a string, ``010`` is ten. A key that appears twice, NaN,
+    # infinity and deep nesting are errors.
+    # ``python_tags`` allows Python's own tags such as ``!!python/tuple``. Nothing is imported or built: the tag is
+    # dropped, and ``!!python/name:package.Class ''`` becomes the text ``package.Class``.
     file = str(path)
     text = _read_text(Path(path), file)
     if not text.strip():
@@ -57,11 +48,7 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
 
 
 def read_value(text: str) -> Any:
-    """Return the value that a word of the command line stands for, read as YAML; a word that is no YAML is text.
-
-    Raises:
-        ConfigError: If it holds NaN or infinity, or is nested deeper than 64 levels.
-    """
+    """Read a command line word as YAML, else as text; ConfigError if not finite or nested too deep."""
     try:
         value = _parse_yaml(text)
     except _RefusedError:
@@ -74,7 +61,7 @@ def read_value(text: str) -> Any:
 
 
 class _RefusedError(ValueError):
-    """The text is not what a document may be; the message says why."""
+    """The text is not a valid document; the message gives the reason."""
 
 
 def _read_text(path: Path, file: str) -> str:
@@ -139,7 +126,7 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _first_repeated(keys: Iterable[str]) -> str:
-    """Return the first key that was there before, empty where none was."""
+    """Return the first key that repeats an earlier one, empty if there is none."""
     seen: set[str] = set()
     # Adding to a set returns None.
     return next((key for key in keys if key in seen or seen.add(key)), "")
@@ -161,7 +148,7 @@ def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hash
 
 
 def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
-    """Put what ``<<`` names below a mapping's own keys, and refuse a key that appears twice."""
+    """Merge the mappings of ``<<`` below a mapping's own keys, and refuse a key that appears twice."""
     line = node.start_mark.line + 1
     if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
         raise _RefusedError(f"has a key that is no text in the mapping that begins at line {line}")
@@ -170,7 +157,7 @@ def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
     if len({key.value for key, _ in own}) != len(own) or len(merged) > 1:
         twice = shortened(_first_repeated(key.value for key, _ in own) or "<<")
         raise _RefusedError(f"key '{twice}' appears twice in the mapping that begins at line {line}")
-    # Also while what it names is flattened, which may name this mapping in turn.
+    # Set the own keys before recursion: a merged mapping may refer to this one.
     node.value = own
     if merged:
         below = merged[0].value if isinstance(merged[0], yaml.SequenceNode) else merged
@@ -178,10 +165,8 @@ def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
 
 
 def _laid_over(loader: _CoreLoader, below: list[Any], own: list[Any], line: int) -> list[Any]:
-    """Return the pairs of mappings, each key once: a mapping's own come before those of what it names.
-
-    PyYAML keeps every pair that another hides, so that a few lines which merge two others double at every level.
-    """
+    """Return the pairs of merged mappings, each key once; a mapping's own keys take precedence."""
+    # PyYAML keeps hidden pairs, so a few lines that each merge two others double at every level.
     found: dict[str, Any] = {}
     for mapping in reversed(below):
         if not isinstance(mapping, yaml.MappingNode):
@@ -203,7 +188,7 @@ def _construct_int(loader: _CoreLoader, node: yaml.ScalarNode) -> int:
 
 def _construct_float(loader: _CoreLoader, node: yaml.ScalarNode) -> float:
     text = str(loader.construct_scalar(node)).lower()
-    # Infinity and NaN are spelled with a point here, and without one in Python.
+    # YAML spells infinity and NaN with a point, Python without.
     return float(text.replace(".", "") if text.endswith(("inf", "nan")) else text)
 
 
@@ -228,7 +213,7 @@ def _resolve_as_core_schema() -> None:
     resolve("tag:yaml.org,2002:merge", _pattern(r"<<"), ["<"])
     _CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
     _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-    # PyYAML's own ways of reading these end in a traceback where a tag stands before what it does not fit.
+    # PyYAML's own constructors end in a traceback if a tag does not fit its value.
     _CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
     _CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
     _CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_timestamp)
@@ -256,7 +241,7 @@ def _parse_yaml(text: str) -> Any:
 
 
 def _without_python_tags(text: str) -> str:
-    """Return YAML whose values have no tags of Python's own any more."""
+    """Return YAML without Python's own tags."""
     try:
         _check_yaml_depth(text)
         events = [_without_python_tag(event) for event in yaml.parse(text, Loader=yaml.CSafeLoader)]

@@ -33,27 +33,14 @@ def launch_if_asked(
     log_directory: Path | None = None,
     start: Callable[[Launch], int] | None = None,
 ) -> int | None:
-    """Start this program once per rank if its options say so, and wait for the ranks.
-
-    Call it right after reading the command line, before anything asks for a GPU. If one device is enough, nothing is
-    started, and this process goes on with that GPU alone. Ranks are started as ``python -m <module>`` with the same
-    command line without the options of `LaunchOptions`, and with torchrun's environment variables.
-
-    Args:
-        options: What the user asked for.
-        module: The program, for ``python -m``; it also has a function ``main(arguments) -> int``.
-        arguments: Its whole command line, as it was typed after the program's name.
-        log_directory: Directory for the output of each rank, ``<date>/rank<r>.log``; None for ``launcher/`` in the
-            directory that rank 0 names with `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR,
-            TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take precedence, in this order; an empty value means no files.
-        start: Starts the ranks and returns their exit code; None for the launcher that the options name.
-
-    Returns:
-        The exit code once all ranks have ended; None if this process is to go on by itself.
-
-    Raises:
-        ConfigError: If the options contradict each other or existing ranks, or a GPU or the launcher is missing.
-    """
+    """Start this program once per rank if its options say so; return the exit code, None to continue here."""
+    # Call this right after reading the command line, before any access to a GPU. With one device, this process
+    # continues with that GPU alone. Ranks run ``python -m <module>`` with the same command line without the options of
+    # `LaunchOptions`, and with torchrun's environment variables.
+    # ``log_directory`` receives ``<date>/rank<r>.log``; None for ``launcher/`` in the directory of
+    # `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR, TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take
+    # precedence, in this order; an empty value means no files.
+    # ConfigError: options contradict each other or existing ranks, or a GPU or the launcher is missing.
     _refuse_contradictions(options)
     if options.gpu_ids is None and options.nproc_per_node is None:
         return None
@@ -67,7 +54,7 @@ def launch_if_asked(
 
 
 def most_processes(num_cores: int) -> int:
-    """Return how many ranks may be started on the CPU of a machine; each process loads torch."""
+    """Return the limit of ranks on the CPU of a machine; each process loads torch."""
     return max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * num_cores)
 
 
@@ -114,7 +101,7 @@ def _launcher(options: LaunchOptions) -> Callable[[Launch], int]:
 
 
 def _screen_variables() -> dict[str, str]:
-    """Return the variables that tell ranks the width of the terminal, because they write into pipes."""
+    """Return the variables that give ranks the width of the terminal, because they write into pipes."""
     try:
         return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns)} if sys.stdout.isatty() else {}
     except (AttributeError, OSError, ValueError):

@@ -14,7 +14,7 @@ _NUMBERED = re.compile(r"model_(\d{1,12})\.pt")
 
 
 def model_path(directory: Path, iterations: int) -> Path:
-    """Return the checkpoint after so many iterations. With that number rsl_rl's own ``load`` goes on right after it."""
+    """Return the checkpoint after `iterations`; rsl_rl's own ``load`` continues with the next iteration."""
     return directory / f"model_{iterations}.pt"
 
 
@@ -25,16 +25,8 @@ def numbered_checkpoints(directory: Path) -> dict[int, Path]:
 
 
 def checkpoint_file(path: str, choice: int | str | None) -> Path:
-    """Return the file that holds the network.
-
-    Args:
-        path: The file itself, or the directory of a training.
-        choice: Which of a directory's: ``best``, ``latest`` or an iteration; None for the best where there is one,
-            otherwise the latest.
-
-    Raises:
-        ConfigError: If there is no such file; ``key`` names the option at fault.
-    """
+    """Return a file, or the checkpoint chosen in a directory; ConfigError, with ``key``, if there is none."""
+    # ``choice`` is ``best``, ``latest`` or an iteration; None for the best if there is one, otherwise the latest.
     file = _named_file(path, choice)
     wrong = not_a_plain_file(file)
     if wrong is not None:

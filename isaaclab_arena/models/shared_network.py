@@ -13,12 +13,7 @@ _OBSERVATION, _MEAN, _STD = "observation", "mean", "std"
 
 
 class SharedNetwork:
-    """A policy's network as a `Network`: what it remembers of an episode is part of the entry and of the answer.
-
-    Args:
-        network: The network.
-        device: Where it is.
-    """
+    """A policy's network as a `Network`: its memory of an episode is part of the entry and of the answer."""
 
     def __init__(self, network: PolicyNetwork, device: torch.device) -> None:
         self._network, self._device = network, device
@@ -31,7 +26,7 @@ class SharedNetwork:
         }
 
     def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
-        """Return the outputs, and what is remembered from now on; see `Network.answer`."""
+        """Return the outputs and the new memory; see `Network.answer`."""
         tensors = {name: torch.from_numpy(np.asarray(values)).to(self._device) for name, values in entries.items()}
         answer = self._network.answer(tensors[_OBSERVATION], _memory_in(tensors, len(self.about["memory"])))
         outputs = {_MEAN: answer.mean} | ({} if answer.std is None else {_STD: answer.std})
@@ -39,26 +34,21 @@ class SharedNetwork:
 
 
 class NetworkOnServer(PolicyNetwork):
-    """Stands for a network that a policy server has. What it remembers stays on the rank.
-
-    All entries of a batch are asked about in one call, so an answer has the bits of the same batch without a server.
-
-    Args:
-        network: The network there.
-    """
+    """The stand-in for a network in a policy server. Its memory stays on the rank."""
 
     def __init__(self, network: NetworkElsewhere) -> None:
+        # One call covers all entries of a batch, so an answer has the same bits as without a server.
         self._network = network
         self.num_inputs, self.num_outputs = network.about["num_inputs"], network.about["num_outputs"]
         self.knows_std = network.about["knows_std"]
 
     def new_memory(self, batch_size: int) -> Memory:
-        """Return zeros for each part that the network remembers."""
+        """Return zeros for each part of the network's memory."""
         sizes = self._network.about["memory"]
         return tuple(torch.zeros(num_layers, batch_size, hidden_size) for num_layers, hidden_size in sizes)
 
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
-        """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for what is raised."""
+        """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for the errors."""
         asked = {_OBSERVATION: observation, **_by_entry(memory)}
         entries = {name: tensor.contiguous().numpy() for name, tensor in asked.items()}
         said = self._network.ask(entries, slots_per_call=len(observation))
@@ -66,12 +56,12 @@ class NetworkOnServer(PolicyNetwork):
         return Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
 
     def close(self) -> None:
-        """Say that nothing will be asked for now."""
+        """Announce that no request will follow now."""
         self._network.close()
 
 
 def _by_entry(memory: Memory) -> dict[str, torch.Tensor]:
-    """Return the parts of a memory by name, with the entries first. Shape of each: (batch, num_layers, hidden_size)."""
+    """Return the parts of a memory by name, entries first. Shape of each: (batch, num_layers, hidden_size)."""
     return {f"memory.{index}": part.transpose(0, 1) for index, part in enumerate(memory)}
 
 

@@ -61,7 +61,7 @@ def register_policy(policy_class: Any = None, *, cfg_type: type | None = None) -
 
 
 def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[PolicyBase]:
-    """Return the class that a job's ``policy_type`` names.
+    """Return the class of a job's ``policy_type``.
 
     Args:
         policy_type: A registered name, or a dotted path ``package.module.Class`` (``package.module:Class`` too),
@@ -69,7 +69,7 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
         may_import: Whether a dotted path may be imported; registered names always are.
 
     Raises:
-        ConfigError: If there is no such policy, or what the name stands for is no policy class.
+        ConfigError: If there is no such policy, or the named object is no policy class.
     """
     if policy_type in POLICIES or ("." not in policy_type and ":" not in policy_type):
         found = POLICIES.get(policy_type)

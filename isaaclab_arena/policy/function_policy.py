@@ -19,33 +19,23 @@ OBSERVATION = "observation"
 
 
 class FunctionPolicy(PolicyBase):
-    """Acts as a function of the observation does.
-
-    Args:
-        function: Observation to action; see `Environment` for the observation. Its answer has the shape
-            (num_envs, action_dim), a tensor or an array.
-    """
+    """Acts like a function from the observation to the actions."""
 
     def __init__(self, function: Callable[[Observation], Any]) -> None:
+        # See `Environment` for the observation. The answer is a tensor or an array of shape (num_envs, action_dim).
         super().__init__()
         self._function = function
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return what the function answers."""
+        """Return the function's actions."""
         del env
         return self._function(observation)
 
 
 @functools.cache
 def function_policy_class(function: FunctionType) -> type[PolicyBase]:
-    """Return a policy class that acts as a function does, with the function's other parameters as its options.
-
-    Args:
-        function: ``act(observation, checkpoint_path: str, gain: float = 1.0)``: its first parameter has that name.
-
-    Raises:
-        ConfigError: If its parameters are others, or cannot be given by name.
-    """
+    """Return a policy class that acts like a function; the parameters after ``observation`` are its options."""
+    # ConfigError: the first parameter has another name, or an option cannot be given by name.
     options_class = _options_class(function)
 
     class NamedFunctionPolicy(FunctionPolicy):
@@ -56,7 +46,7 @@ def function_policy_class(function: FunctionType) -> type[PolicyBase]:
             super().__init__(functools.partial(function, **options))
             self.config = config
 
-    # What a run evaluates is known by the source of its policy's class, which here is the function's.
+    # A run identifies its policy by the source of the class, which here is the function's.
     NamedFunctionPolicy.__name__ = NamedFunctionPolicy.__qualname__ = function.__name__
     NamedFunctionPolicy.__module__ = function.__module__
     return NamedFunctionPolicy
@@ -83,5 +73,5 @@ def _options_class(function: FunctionType) -> type:
 def _field(parameter: inspect.Parameter) -> Any:
     if parameter.default is parameter.empty:
         return dataclasses.field()
-    # A default such as a list belongs to the function, which has one for all its calls too.
+    # A default such as a list belongs to the function, which also shares it between its calls.
     return dataclasses.field(default_factory=lambda: parameter.default)

@@ -149,7 +149,7 @@ class ObjectPolicy(PolicyBase):
         return self._policy.get_action(env, observation)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots that the object announces, None for all if it says nothing; see `AnnouncesPictures`."""
+        """Return the env slots that the object announces, None for all without a method; see `AnnouncesPictures`."""
         return self._policy.pictures_to_see(env, starting) if hasattr(self._policy, "pictures_to_see") else None
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:

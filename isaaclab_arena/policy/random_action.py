@@ -22,12 +22,10 @@ class RandomActionPolicyCfg(PolicyCfg):
 
 
 class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
-    """Draws every action uniformly between the bounds of the action space, -1 to 1 where it has none.
+    """Draws every action uniformly between the bounds of the action space, -1 to 1 where it has none."""
 
-    The numbers of an episode come from the episode's own stream, so they are the same bits for any number of
-    environments, and in whichever env slot the episode runs. An env slot in which no episode has started gets zeros.
-    """
-
+    # An episode's numbers come from its own stream, so they are the same bits for any number of environments and in any
+    # env slot. An env slot without a started episode gets zeros.
     name: ClassVar[str] = "random_action"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = RandomActionPolicyCfg
@@ -39,7 +37,7 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
         self._positions = np.zeros(0, np.int64)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Take up the streams of the episodes that begin."""
+        """Take over the random streams of the episodes that begin."""
         shape = (env.num_envs, BLOCK_STEPS, *env.action_spec.shape)
         if self._blocks.shape != shape:
             self._generators = {}
@@ -54,7 +52,7 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
         del observation
         if self._blocks.shape[0] != env.num_envs:
             return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
-        # Drawn in blocks: one call of the generator per env slot and step would cost more than a small policy network.
+        # Draw in blocks: one generator call per env slot and step would cost more than a small policy network.
         for slot in np.flatnonzero(self._positions == BLOCK_STEPS).tolist():
             self._positions[slot] = 0
             if slot in self._generators:
@@ -66,13 +64,13 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
         return torch.from_numpy(action.astype(np.float32)).to(env.device, non_blocking=True)
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return what is drawn already; see `PlaysChunks`."""
+        """Return the actions that are already drawn; see `PlaysChunks`."""
         return torch.from_numpy(self._blocks[env_id, self._positions[env_id] :].astype(np.float32))
 
 
 def _bounds(spec: ArraySpec) -> tuple[np.ndarray, np.ndarray]:
     low = np.full(spec.shape, -1.0) if spec.low is None else np.asarray(spec.low).reshape(spec.shape)
     high = np.full(spec.shape, 1.0) if spec.high is None else np.asarray(spec.high).reshape(spec.shape)
-    # Where one side has no end, the range is that of others as far as the bound lies in it, else one as wide beside it.
+    # A one-sided bound keeps the other side of [-1, 1] if it lies within, else it gets a range of the same width.
     least = np.where(np.isfinite(low), low, np.where(high > -1.0, -1.0, high - 2.0))
     return least, np.where(np.isfinite(high), high, np.where(least < 1.0, 1.0, least + 2.0))

@@ -17,11 +17,9 @@ class ZeroActionPolicyCfg(PolicyCfg):
 
 
 class ZeroActionPolicy(PolicyBase[ZeroActionPolicyCfg]):
-    """Returns zeros, as in Isaac Lab Arena.
+    """Returns zeros, as in Isaac Lab Arena."""
 
-    Zero is meant literally: an environment that takes joint positions is asked to go to zero, not to stand still.
-    """
-
+    # Zero is literal: an environment with joint position targets moves to zero, and does not stand still.
     name: ClassVar[str] = "zero_action"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ZeroActionPolicyCfg

@@ -23,21 +23,17 @@ _RUNS_OF_A_PAGE = 1_000
 
 
 class MlflowTracker(Tracker):
-    """The server that ``MLFLOW_TRACKING_URI`` names, or an SQLite file on this machine.
-
-    ``search_runs`` then returns the table of jobs. A run that goes on, or is exported again, goes on in the same runs.
-
-    Args:
-        run: What is shown.
-    """
+    """The server of ``MLFLOW_TRACKING_URI``, or an SQLite file on this machine."""
 
     def __init__(self, run: TrackedRun) -> None:
+        # ``search_runs`` returns the table of jobs. A run that resumes, or is exported again, continues the same MLflow
+        # runs.
         library = optional_library("mlflow", key="--mlflow")
         self._run = run
         self._on_this_machine = not library.is_tracking_uri_set()
         store, files = run.directory / "mlflow" / "mlflow.db", run.directory / "mlflow" / "artifacts"
         if self._on_this_machine:
-            # They speak of every table that they make.
+            # These loggers report every table that they create.
             for name in ("alembic", "mlflow.store"):
                 logging.getLogger(name).setLevel(logging.WARNING)
             store.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +49,7 @@ class MlflowTracker(Tracker):
 
     @property
     def keeps_series(self) -> bool:
-        """Its store does, on this machine too."""
+        """True: the store keeps series, on this machine too."""
         return True
 
     def log_job(self, measures: JobMeasures) -> None:
@@ -61,17 +57,17 @@ class MlflowTracker(Tracker):
         self._log(self._job(measures.job), measures.values, measures.episodes)
 
     def log_checkpoint(self, measures: CheckpointMeasures) -> None:
-        """Add a point to the curves ``checkpoints/<series>/success_rate`` of the whole, over training steps."""
+        """Add a point to the whole run's curves ``checkpoints/<series>/success_rate``, over training steps."""
         prefix = f"{CHECKPOINTS}/{_allowed(measures.series)}"
         values = {f"{prefix}/{name}": value for name, value in measures.values.items()}
         self._log(self._whole, values, measures.step)
 
     def log_film(self, film: FailureFilm) -> None:
-        """Keep the video among the job's files, in ``films``."""
+        """Store the video among the job's files, in ``films``."""
         self._client.log_artifact(self._job(film.job), str(film.path), "films")
 
     def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the table as the file ``jobs.json``, in the form that MLflow shows as a table."""
+        """Store the table as the file ``jobs.json``, in the form that MLflow shows as a table."""
         columns = filled_columns(rows)
         table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}
         self._client.log_dict(self._whole, table, "jobs.json")
@@ -79,7 +75,7 @@ class MlflowTracker(Tracker):
             self._client.set_tag(self._job(str(row["name"])), "status", str(row["status"]))
 
     def close(self) -> str:
-        """Finish, and return where it is."""
+        """Finish, and return the place of the results."""
         for run_id in (*self._jobs.values(), self._whole):
             self._client.set_terminated(run_id)
         return f"mlflow server --backend-store-uri {self._uri}" if self._on_this_machine else self._uri
@@ -91,7 +87,7 @@ class MlflowTracker(Tracker):
         return self._jobs[name]
 
     def _runs_of_before(self) -> dict[str | None, str]:
-        """Return the ids of the runs of this evaluation by job, that of the whole under None, from all pages."""
+        """Return the ids of this evaluation's runs by job, that of the whole run under None, from all pages."""
         found: dict[str | None, str] = {}
         token = None
         while True:
@@ -107,7 +103,7 @@ class MlflowTracker(Tracker):
                 return found
 
     def _begun(self, tags: Mapping[str, str], name: str, settings: Mapping[str, Any]) -> str:
-        """Return the id of the run with these tags, which is made if there is none."""
+        """Return the id of the run with these tags, creating it if there is none."""
         known = self._known.get(tags.get(_JOB_TAG))
         if known is not None:
             return known
@@ -122,5 +118,5 @@ class MlflowTracker(Tracker):
 
 
 def _allowed(name: str) -> str:
-    """Return a name with the characters that MLflow takes: letters, digits, and a few signs."""
+    """Return a name with the characters that MLflow accepts: letters, digits, and a few signs."""
     return "".join(letter if letter.isalnum() or letter in "_-. /" else "_" for letter in name)

@@ -29,19 +29,15 @@ _LONGER_SIDE_PIXELS = 240
 
 
 class TensorboardTracker(Tracker):
-    """Event files. TensorBoard shows no videos, but pictures that move: films become GIFs of at most 60 frames.
-
-    Args:
-        run: What is shown.
-    """
+    """Event files. TensorBoard shows GIFs but no videos, so films become GIFs of at most 60 frames."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._directory = run.directory / "tensorboard"
         self._writing = run.directory / ".tensorboard" if run.series else self._directory
         if run.series:
-            # A process that was killed leaves what it had written.
+            # A killed process leaves its files.
             shutil.rmtree(self._writing, ignore_errors=True)
-        # A reader that knows earlier files drops what they have from the step to purge from.
+        # A reader that knows earlier files drops their points from the purge step on.
         self._writer = SummaryWriter(str(self._writing), purge_step=0 if run.series else None)
         self._num_tables = 0
         tags = [*run.jobs, *(f"{CHECKPOINTS}/{series}" for series in run.series)]
@@ -60,7 +56,7 @@ class TensorboardTracker(Tracker):
         self._add(f"{CHECKPOINTS}/{measures.series}", measures.values, measures.step)
 
     def log_film(self, film: FailureFilm) -> None:
-        """Add a picture that moves to ``<job>/films``."""
+        """Add a GIF to ``<job>/films``."""
         moving, size = moving_picture(film.path)
         summary = imported("tensorboard.compat.proto.summary_pb2:Summary")
         picture = summary.Image(encoded_image_string=moving, width=size[0], height=size[1], colorspace=3)
@@ -75,21 +71,21 @@ class TensorboardTracker(Tracker):
         self._writer.flush()
 
     def close(self) -> str:
-        """Finish, and return the command that shows it."""
+        """Finish, and return the command that shows the files."""
         self._writer.close()
         if self._writing != self._directory:
             self._put_last()
         return f"tensorboard --logdir {self._directory}"
 
     def _put_last(self) -> None:
-        """Put the file of a series after those of earlier processes, in the order in which readers read."""
+        """Name the file of a series after those of earlier processes, in the order in which readers read."""
         earlier = sorted(self._directory.glob(f"{_EVENTS}.*"))
         number = 1 + (int(earlier[-1].suffix[1:]) if earlier else 0)
         self._directory.mkdir(parents=True, exist_ok=True)
         [written] = self._writing.iterdir()
         written.replace(self._directory / f"{_EVENTS}.{number:06d}")
         shutil.rmtree(self._writing)
-        # One that is removed while a reader is at it would keep the reader from going on to the next.
+        # A file that is removed while a reader reads it would keep the reader from continuing to the next.
         for file in earlier[:-_EARLIER_FILES]:
             file.unlink(missing_ok=True)
 
@@ -99,11 +95,7 @@ class TensorboardTracker(Tracker):
 
 
 def moving_picture(path: Path) -> tuple[bytes, tuple[int, int]]:
-    """Return a video as a GIF, and its width and height.
-
-    Args:
-        path: The video.
-    """
+    """Return a video as a GIF, and its width and height."""
     with av.open(str(path)) as container:
         frames = [frame.to_image() for frame in container.decode(video=0)]
         stream = container.streams.video[0]

@@ -27,16 +27,11 @@ _LONGEST_START_S = 30
 
 
 class WandbTracker(Tracker):
-    """Weights & Biases, or its files on this machine where no key is known.
-
-    Each job's curves have an axis of their own, its number of finished episodes; those of swept checkpoints have
-    ``checkpoint_step``. W&B's environment variables hold, such as ``WANDB_MODE`` and ``WANDB_PROJECT``.
-
-    Args:
-        run: What is shown.
-    """
+    """Weights & Biases, or its files on this machine if no key is known."""
 
     def __init__(self, run: TrackedRun) -> None:
+        # Each job's curves have their own axis, its number of finished episodes; those of swept checkpoints have
+        # ``checkpoint_step``. W&B's environment variables apply, such as ``WANDB_MODE`` and ``WANDB_PROJECT``.
         self._library = optional_library("wandb", key="--wandb")
         quiet = {"silent": True, "console": "off"}
         wanted = self._library.setup(self._library.Settings(**quiet)).settings
@@ -44,6 +39,7 @@ class WandbTracker(Tracker):
         mode = "offline" if wanted.mode == "online" and not has_key else wanted.mode
         self._is_online = mode == "online"
         run.directory.mkdir(parents=True, exist_ok=True)
+        # Files of an earlier watch process are removed at the end, because this one sends the whole series again.
         earlier = run.directory.glob(f"wandb/offline-run-*-{run.run_id}")
         self._replaced = [*earlier] if run.series and not self._is_online else []
         self._run: Any = self._library.init(
@@ -64,7 +60,7 @@ class WandbTracker(Tracker):
 
     @property
     def keeps_series(self) -> bool:
-        """A server does."""
+        """True for runs on a server."""
         return self._is_online
 
     def log_job(self, measures: JobMeasures) -> None:
@@ -106,11 +102,7 @@ class WandbTracker(Tracker):
 
 
 def job_keys(jobs: Iterable[str]) -> dict[str, str]:
-    """Return below which key each job stands: its name, with ``_`` behind it where that is taken by something else.
-
-    Args:
-        jobs: Names of all jobs.
-    """
+    """Return the key of each job: its name, with ``_`` appended if the name is taken."""
     names = [*jobs]
     keys: dict[str, str] = {}
     for name in names:

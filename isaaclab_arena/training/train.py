@@ -13,7 +13,7 @@ from isaaclab_arena.garbage import collect_from_now_on, collect_later, join_free
 from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
-    # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
+    # Imports make hundreds of thousands of objects that stay; searching garbage among them takes a sixth of the time.
     collect_later()
 
 from isaaclab_arena.distributed.context import DistributedContext
@@ -40,16 +40,8 @@ Launch = Callable[..., int | None]
 def main(
     argv: Sequence[str] | None = None, *, launch: Launch = launch_if_asked, typed_as: str = f"python -m {PROGRAM}"
 ) -> int:
-    """Train, and return the exit code.
-
-    Args:
-        argv: Arguments after the program's name; those of this process where None.
-        launch: Starts the ranks that the command line asks for.
-        typed_as: The name by which the help calls the program.
-
-    Returns:
-        0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if it was interrupted.
-    """
+    """Train, and return the exit code: 0, 1 for a failure, 2 for a user's mistake, 130 or 143 if interrupted."""
+    # ``argv`` is None for the arguments of this process. ``typed_as`` is the program's name in the help.
     arguments = tuple(typed_words(argv))
     return exit_code_of(lambda: _run(arguments, launch, typed_as))
 
@@ -82,7 +74,7 @@ def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
 def _launched(
     options: TrainOptions, task: str | None, words: Sequence[str], arguments: tuple[str, ...], launch: Launch
 ) -> tuple[TrainOptions, int | None]:
-    """Start the ranks that are asked for, in a new directory; return the options with it, and the exit code."""
+    """Start the ranks in a new directory; return the options with it, and the exit code."""
     config = training_config(options, task, words, world_size=1)
     if options.resume is not None:
         run_directory = run_to_resume(options, config.task, words)
@@ -93,13 +85,13 @@ def _launched(
         options = replace(options, run_directory=run_directory)
         arguments = (*arguments, "--run_directory", str(run_directory))
     if options.load_checkpoint is not None:
-        # The file itself, and no run beside it: what is the newest one may have changed by the time the ranks look.
+        # Name the file itself, and no run: its newest checkpoint may have changed by the time the ranks look.
         arguments = (*arguments, "--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
     log_directory = run_directory / LAUNCHER
     try:
         return options, launch(options, module=PROGRAM, arguments=arguments, log_directory=log_directory)
     except ConfigError:
-        # Nothing was started; what is not empty is no directory that was made here.
+        # No rank was started. A directory that is not empty was not made here, and stays.
         with suppress(OSError):
             run_directory.rmdir()
         raise

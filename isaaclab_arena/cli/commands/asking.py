@@ -18,42 +18,24 @@ NOT_COMPARABLE = 3
 
 
 def question_of(*, alpha: float, margin: float | None = None) -> Question:
-    """Return what was asked on the command line.
-
-    Raises:
-        ConfigError: If a number is out of its range.
-    """
+    """Return the question of the command line; ConfigError if a number is out of range."""
     for name, value in (("alpha", alpha), ("margin", margin)):
         check_share(name, value)
     return Question(alpha=alpha, margin=margin)
 
 
 def check_share(name: str, value: float | None) -> None:
-    """Refuse an option that is not between 0 and 1.
-
-    Raises:
-        ConfigError: If it is not.
-    """
+    """Refuse by ConfigError an option that is not between 0 and 1."""
     if value is not None and not 0.0 < value < 1.0:
         raise ConfigError(Problem(f"must be between 0 and 1, got {value:g}", key=f"--{name}"))
 
 
 def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
-    """Write an answer into its files; where the run that it is of takes none, say why on stderr.
-
-    Args:
-        write: Writes the files, and returns one of them.
-        way_out: How they are written elsewhere; None where that was asked for, so that a failure is one.
-
-    Returns:
-        The file, None where nothing was written.
-
-    Raises:
-        StorageError: If it cannot be written, and ``way_out`` is None.
-    """
+    """Write an answer into files of its run; return one of them, None (and a hint on stderr) if not writable."""
     try:
         return write()
     except StorageError as error:
+        # ``way_out`` is None if the user requested the file, so that its failure is an error.
         if way_out is None:
             raise
         print(plain_text(f"nothing is kept of this: {error}; {way_out}"), file=sys.stderr)

@@ -18,16 +18,14 @@ class CollectOptions(PolicyOptions):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a policy in one environment with its cameras on, record what it sees and does, and return the exit code.
-
-    Options are those of ``isaaclab_arena.evaluation.policy_runner``; the policy is the scripted expert by default. For
-    several environments at once, run a job file with ``--record_observations all --enable_cameras``.
-    """
+    """Record a policy in one environment with cameras, by default the scripted expert; return the exit code."""
+    # Options are those of ``isaaclab_arena.evaluation.policy_runner``. For several environments at once, run a job file
+    # with ``--record_observations all --enable_cameras``.
     return run_policy(with_defaults(argv), options_class=CollectOptions, typed_as="isaaclab-arena collect")
 
 
 def with_defaults(argv: Sequence[str]) -> list[str]:
-    """Return a command line with what collecting means put in front of it, unless it says otherwise."""
+    """Return a command line with the defaults of collecting in front, unless it sets them."""
     given = {argument.partition("=")[0].replace("-", "_") for argument in argv if argument.startswith("--")}
     defaults = [
         token

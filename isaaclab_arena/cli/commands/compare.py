@@ -59,12 +59,7 @@ class CompareOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare, write the files and show the tables.
-
-    Raises:
-        ConfigError: If what is asked for contradicts itself, or a run or a job does not exist.
-        StorageError: If a file cannot be read or written.
-    """
+    """Compare, write the files and show the tables; ConfigError, or StorageError for a file."""
     options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
     question = question_of(alpha=options.alpha, margin=options.margin)
     names = dict(_mapped(each) for each in options.map)
@@ -86,13 +81,13 @@ def main(argv: Sequence[str]) -> int:
         show(report, results_console())
         if written is not None:
             results_console().print(Text(f"written to {written}"))
-    # Nothing passes because a job that may be worse was left out.
+    # A candidate does not pass if a job that may be worse was left out.
     left_out = report.refused and report.verdict is not Verdict.WORSE
     return NOT_COMPARABLE if left_out else _EXIT_CODES[report.verdict]
 
 
 def show(report: ComparisonReport, console: Console) -> None:
-    """Print the tables, and what they cannot say."""
+    """Print the tables, and their limits."""
     for table in (rates_table(report), measures_table(report), events_table(report)):
         if table.rows:
             console.print(drawn(table))

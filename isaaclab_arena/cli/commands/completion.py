@@ -19,7 +19,7 @@ from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.training.settings.tasks import TASKS
 
-# What a shell may complete after each command: its options, their values, and the names that follow.
+# The words that a shell may complete after each command: its options, their values, and the names that follow.
 
 _VALUES_OF_OPTIONS = {"policy_type": POLICIES.names(), "policy": POLICIES.names(), "assignment": [*Assignment]}
 _OPTIONS_OF_ENVIRONMENTS = {"embodiment": EMBODIMENTS, "object": OBJECTS}
@@ -30,23 +30,17 @@ _NAMED_THINGS: Mapping[str, Registry] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Completable:
-    """What may follow a command.
-
-    Attributes:
-        summary: What the command does.
-        values: By option, without dashes, the values that it takes; none where it takes any value, such as a path.
-        flags: Options that take no value.
-        words: What may stand without an option: names of environments, or the choices of an argument.
-    """
+    """The words that may follow a command."""
 
     summary: str
+    # By option, without dashes, its choices; empty if it takes any value, such as a path.
     values: Mapping[str, tuple[str, ...]]
-    flags: tuple[str, ...]
-    words: tuple[str, ...]
+    flags: tuple[str, ...]  # options without a value
+    words: tuple[str, ...]  # words without an option: names of environments, or choices of an argument
 
 
 def completable_commands() -> dict[str, Completable]:
-    """Return every command by name; of those of other packages nothing but the name is known."""
+    """Return every command by name; of other packages' commands only the name is known."""
     found = {
         name: _completable(name, getattr(importlib.import_module(command.module), command.options or ""))
         for name, command in COMMANDS.items()
@@ -80,7 +74,7 @@ def _completable(name: str, options: type) -> Completable:
 
 
 def _choices(hint: Any) -> Iterable[str]:
-    """Return the values that an annotation allows, none where there are too many to name."""
+    """Return the values that an annotation allows, none if it allows any."""
     if typing.get_origin(hint) is Literal:
         return map(str, typing.get_args(hint))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -88,7 +82,7 @@ def _choices(hint: Any) -> Iterable[str]:
     return [value for part in typing.get_args(hint) for value in _choices(part)]
 
 
-# ``isaaclab-arena completion``: print what makes a shell complete commands, options and names.
+# ``isaaclab-arena completion``: print the script by which a shell completes commands, options and names.
 
 _PROGRAM = "isaaclab-arena"
 _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit"
@@ -116,12 +110,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def script_for(shell: Literal["bash", "zsh", "fish"], commands: Mapping[str, Completable]) -> str:
-    """Return the script that a shell reads.
-
-    Args:
-        shell: The shell.
-        commands: By name, what may follow each command.
-    """
+    """Return the completion script of a shell, for commands by name."""
     if shell == "fish":
         return "\n".join(_fish(commands))
     bash = "\n".join(_bash(commands))
@@ -141,7 +130,7 @@ def _bash(commands: Mapping[str, Completable]) -> Iterator[str]:
         yield f"        {name}:*:-*) candidates={_quoted(_dashed(follows))} ;;"
         yield f"        {name}:*) candidates={_quoted(follows.words)} ;;"
     yield "    esac"
-    # A value without choices, and whatever else nothing is known of, is completed as a file's name.
+    # A value without choices, like any unknown word, is completed as a file name.
     yield '    COMPREPLY=($(compgen -W "$candidates" -- "$current"))'
     yield "}"
     yield f"complete -o default -F _isaaclab_arena {_PROGRAM}"

@@ -48,6 +48,7 @@ class RankView:
     device: str
     reason: str
     gpu: str
+    # Unique name of the GPU, for the choice of a backend.
     gpu_key: str
     variables: dict[str, str]  # environment variables that affect devices and threads
     cores: int  # processors that it may use

@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 
-# Entries are text, so that a format pays only for what it needs.
+# Entries are text, so that a format imports only its own modules.
 _FORMATS = {
     "arena": "isaaclab_arena.results.exports:export_arena",
     "robomimic": "isaaclab_arena.evaluation.gym_ids.robomimic_export:export_robomimic",
@@ -57,12 +57,7 @@ class ExportOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Export one run and say where it is.
-
-    Raises:
-        ConfigError: If no format or several are asked for, the directory is no output of a run, or there is something
-            already where it would be written.
-    """
+    """Export one run and show its place; ConfigError for wrong options or an occupied destination."""
     options = tyro.cli(
         ExportOptions,
         args=list(argv),
@@ -90,11 +85,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def refuse_unless_empty(output: Path) -> None:
-    """Refuse to write where something is.
-
-    Raises:
-        ConfigError: If it is a file, or a directory that is not empty.
-    """
+    """Refuse by ConfigError a destination that is a file, or a directory that is not empty."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise ConfigError(Problem(f"'{output}' is no directory", key="--output"))
     if output.is_dir() and any(output.iterdir()):

@@ -74,12 +74,7 @@ class FilmOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Film episodes, say what came of each, and return the exit code.
-
-    Raises:
-        ConfigError: If there is no such run, job or baseline, or an option is wrong.
-        StorageError: If a film cannot be written.
-    """
+    """Film episodes, show each result, and return the exit code; ConfigError, or StorageError for a film."""
     options = tyro.cli(FilmOptions, args=list(argv), prog="isaaclab-arena film", use_underscores=True)
     refuse_wrong_numbers(options)
     device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
@@ -108,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def described(episode: FilmedEpisode) -> str:
-    """Return in one line what came of an episode."""
+    """Return one line with an episode's films, or the reason why there are none."""
     start = f"{episode.job} {demo_name(episode.episode_index)}"
     if episode.reason is not None:
         return f"{start}: no film: {episode.reason}"

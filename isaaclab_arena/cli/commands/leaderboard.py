@@ -36,11 +36,7 @@ class LeaderboardOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the leaderboard.
-
-    Raises:
-        ConfigError: If a directory is no output of a run, or the level is out of range.
-    """
+    """Show the leaderboard; ConfigError if a directory is no output of a run, or the level is out of range."""
     options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
     question = question_of(alpha=options.alpha)
     try:
@@ -56,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def document(found: Leaderboard) -> dict[str, Any]:
-    """Return everything that a leaderboard says, as JSON holds it; numbers of conditions where some repeat."""
+    """Return the leaderboard as JSON values, with the numbers of conditions if some repeat."""
     places = [vars(place) | {"distinct_conditions": place.distinct} for place in found.places]
     left_out = {"distinct"} if any(map(_repeats, found.places)) else {"distinct", "distinct_conditions"}
     kept = [{name: value for name, value in place.items() if name not in left_out} for place in places]

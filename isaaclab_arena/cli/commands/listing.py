@@ -45,12 +45,7 @@ class ListOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show one catalog, or one entry of it.
-
-    Raises:
-        ConfigError: If there is no entry of that name, or an option of an environment is wrong.
-        EnvironmentBuildError: If the environment cannot be built.
-    """
+    """Show one catalog, or one entry of it; ConfigError, or EnvironmentBuildError if the entry cannot be built."""
     options, rest = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list", return_unknown_args=True)
     registry = _REGISTRIES[options.what]
     if rest and (options.what != "environments" or not options.name):
@@ -73,7 +68,7 @@ def _show(options: ListOptions, registry: Registry, names: Sequence[str] | None)
 
 
 def _show_environment(options: ListOptions, entry: Any, rest: list[str]) -> None:
-    """Show one environment, and what a policy is given and gives there."""
+    """Show one environment, and a policy's inputs and actions there."""
     from isaaclab_arena.cli.commands import specs  # noqa: PLC0415  loads the simulation
 
     if options.json:
@@ -85,12 +80,7 @@ def _show_environment(options: ListOptions, entry: Any, rest: list[str]) -> None
 
 
 def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Return a catalog as data: of each name what it is, its options and, of an environment, what is worth knowing.
-
-    Args:
-        registry: The catalog.
-        names: Those to return, all of them where None; names without number such as ``gym:...`` are not among them.
-    """
+    """Return a catalog as data: each name with its summary and options; None for all names except schemes."""
     return [_data(name, registry) for name in (registry.names() if names is None else names)]
 
 
@@ -123,12 +113,7 @@ def _option_data(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
 
 
 def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
-    """Return a table of a catalog's names, each with one line on what it is and its options with their defaults.
-
-    Args:
-        registry: The catalog.
-        names: Those to show, all of them where None.
-    """
+    """Return a table of a catalog's names (None for all), each with a summary and its options with defaults."""
     names = [*registry.names(), *registry.patterns()] if names is None else names
     width = max(map(len, names), default=0)
     lines = []
@@ -144,7 +129,7 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
 
 
 def _summary_of_pattern(registry: Registry, name: str) -> str:
-    """Return what the names of a scheme stand for, nothing for a name that is none of a scheme."""
+    """Return the summary of a scheme of names, empty for any other name."""
     if name not in registry.patterns():
         return ""
     return (inspect.getdoc(sys.modules[registry.maker(name).__module__]) or "").partition("\n")[0]
@@ -154,7 +139,7 @@ def _summary(entry: Any) -> str:
     if isinstance(entry, type):
         documented = entry.__doc__
     elif hasattr(entry, "config_class"):
-        # A builder is described by the module that makes its task or, where it has no task, that defines its options.
+        # The module describes a builder: that of its task or, without a task, that of its options.
         defined = getattr(entry, "make_task", entry.config_class)
         documented = inspect.getdoc(sys.modules[defined.__module__])
     else:

@@ -30,11 +30,7 @@ class MergeOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Merge one run, write its tables and show them.
-
-    Raises:
-        ConfigError: If the directory is no output of a run, or no job has a key that results are wanted by.
-    """
+    """Merge one run, write its tables and show them; ConfigError if it is no run, or a key is unknown."""
     options = tyro.cli(MergeOptions, args=argv, prog="isaaclab-arena merge")
     with stdout_for_json(wanted=options.json):
         is_complete = _merge(options)
@@ -44,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _merge(options: MergeOptions) -> bool:
-    """Write and show the tables of a run; return whether nothing is missing in it."""
+    """Write and show the tables of a run; True if nothing is missing in it."""
     merged = merge_results(options.output_directory)
     write_tables(options.output_directory, merged)
     console = results_console()

@@ -42,12 +42,7 @@ class NewOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the skeleton, and say what can be typed next.
-
-    Raises:
-        ConfigError: If the name cannot be one, is taken, or its directory is there already.
-        StorageError: If it cannot be written.
-    """
+    """Write the skeleton, and show the next commands; ConfigError for a bad name, StorageError if not writable."""
     options = tyro.cli(NewOptions, args=list(argv), prog="isaaclab-arena new")
     directory = Path(options.name)
     if directory.exists():
@@ -62,16 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def write_skeleton(kind: str, name: str, directory: Path) -> list[Path]:
-    """Write the files of a skeleton, and return their paths.
-
-    Args:
-        kind: ``policy``, ``task`` or ``robot``.
-        name: The name, an identifier in lower case.
-        directory: The directory, which does not exist.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write the files of a skeleton (``policy``, ``task`` or ``robot``), and return their paths; StorageError."""
     files = []
     for template in sorted((SKELETONS / kind).glob(f"*{_TEMPLATE_SUFFIX}")):
         path = directory / _named(template.name.removesuffix(_TEMPLATE_SUFFIX), name)
@@ -86,7 +72,7 @@ def _named(text: str, name: str) -> str:
 
 
 def _refuse_name(kind: str, name: str) -> None:
-    """Refuse a name that no module can have, or that stands for something else already."""
+    """Refuse a name that no module can have, or that is already taken."""
     problem = None
     if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None or keyword.iskeyword(name):
         problem = f"'{name}' cannot be the name of a module; use lower case, digits and underscores: my_{kind}"

@@ -43,25 +43,18 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPairs:
-    """How many pairs it takes, where outcomes agree so much.
+    """The number of pairs for one degree of agreement between outcomes."""
 
-    Attributes:
-        agreement: Share of the conditions that decide alone; see `pair_chances`.
-        pairs: How many pairs the test of a fixed number needs, None for more than 20,000.
-        until_stopped: How many pairs it takes on average if one stops as soon as it is decided, None for more.
-    """
-
+    # Share of the conditions that decide alone; see `pair_chances`.
     agreement: float
+    # Pairs for the test with a fixed number, None for more than 20,000.
     pairs: int | None
+    # Mean number of pairs if the test stops once it is decided, None for more than 20,000.
     until_stopped: float | None
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show how many episodes it takes.
-
-    Raises:
-        ConfigError: If a number is out of its range, or a run or job does not exist.
-    """
+    """Show the number of episodes that a comparison needs; ConfigError if a number, run or job is wrong."""
     options = tyro.cli(PlanOptions, args=argv, prog="isaaclab-arena plan", use_underscores=True)
     baseline = _baseline(options)
     for name in ("power", "alpha"):

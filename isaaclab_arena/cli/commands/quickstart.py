@@ -38,12 +38,7 @@ class QuickstartOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the job files, run the first one, and return its exit code.
-
-    Raises:
-        ConfigError: If the directory is a file.
-        StorageError: If nothing can be written there.
-    """
+    """Write the job files, run the first one, and return its exit code; ConfigError or StorageError."""
     own = 1 if argv and (not argv[0].startswith("-") or argv[0] in {"-h", "--help"}) else 0
     options = tyro.cli(QuickstartOptions, args=list(argv[:own]), prog="isaaclab-arena quickstart")
     directory = options.directory
@@ -54,16 +49,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def write_starter(directory: Path, starter: Path) -> Iterator[str]:
-    """Write the job files whose models are here, as far as their policies can run here; yield what a person is told.
-
-    Args:
-        directory: Where they go. A file that is there already stays as it is.
-        starter: Directory of the job files, ``jobs``, and of the models that they name, ``models``.
-
-    Raises:
-        ConfigError: If ``directory`` is a file.
-        StorageError: If nothing can be written there.
-    """
+    """Write the job files that can run here; yield lines for the user. ConfigError or StorageError if it cannot."""
+    # An existing file stays. ``starter`` contains the job files in ``jobs``, and their models in ``models``.
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"'{directory}' is no directory; name another one: isaaclab-arena quickstart DIRECTORY")
     for path in sorted((starter / "jobs").glob("*.*")):
@@ -77,7 +64,7 @@ def write_starter(directory: Path, starter: Path) -> Iterator[str]:
 
 
 def with_paths_of(text: str, roots: Sequence[Path]) -> str:
-    """Return a job file in JSON whose relative paths are absolute where one of ``roots`` holds what they name."""
+    """Return a JSON job file with absolute paths for those that exist in one of ``roots``."""
 
     def located(match: re.Match[str]) -> str:
         found = next((root / match[1] for root in roots if (root / match[1]).exists()), None)
@@ -87,11 +74,7 @@ def with_paths_of(text: str, roots: Sequence[Path]) -> str:
 
 
 def leave_out_foreign_jobs(path: Path) -> list[str]:
-    """Take the jobs out of a job file that cannot run here; return a line for each that says why.
-
-    Args:
-        path: A job file in JSON. It stays as it is if all of its jobs can run.
-    """
+    """Remove the jobs of a JSON job file that cannot run here; return a line with the reason for each."""
     left_out = {job.name: reason for job in load_jobs_file(path, JobDefaults()).jobs if (reason := _why_not(job))}
     if left_out:
         document = json.loads(path.read_text(encoding="utf-8"))

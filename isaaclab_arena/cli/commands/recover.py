@@ -39,26 +39,14 @@ _PROGRAMS: Mapping[str, _AskedFor] = {
 
 
 def rebuild_with(*, may_import: bool) -> Callable[[Path], RunPlan]:
-    """Return what makes plans anew.
-
-    Args:
-        may_import: Whether jobs may name code that is not registered.
-    """
+    """Return a function that rebuilds plans; `may_import` allows jobs with code that is not registered."""
     return lambda output_directory: rebuilt_plan(output_directory, may_import=may_import)
 
 
 def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
-    """Return the plan of a run, if its recordings prove that what asked for it is still the same.
-
-    Args:
-        output_directory: Directory of the run.
-        may_import: Whether jobs may name code that is not registered.
-
-    Raises:
-        ConfigError: With what is missing for that: the first attempt, the job file, recordings, or that the jobs are
-            those that were recorded.
-        StorageError: If the first attempt is not there.
-    """
+    """Rebuild a run's plan if its recordings prove the same configuration; ConfigError or StorageError if not."""
+    # ConfigError names the missing part: the first attempt, the job file, recordings, or equal jobs. StorageError:
+    # there is no first attempt.
     attempt = read_attempt(output_directory, _FIRST)
     request = _asked_for(attempt, attempt_path(output_directory, _FIRST), may_import=may_import)
     _check_is_recorded(output_directory, request)
@@ -127,7 +115,7 @@ def _check_is_recorded(output_directory: Path, request: RunRequest) -> None:
         raise ConfigError(Problem(message, file=request.source_file or "command line"))
 
 
-# ``isaaclab-arena recover``: bring back the plan of a run, whose file was lost or damaged.
+# ``isaaclab-arena recover``: restore the plan of a run, whose file was lost or damaged.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +133,7 @@ class RecoverOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Recover the plan of one run, and say what can be done now.
-
-    Raises:
-        ConfigError: If nothing is lost, or it cannot be brought back.
-    """
+    """Recover the plan of one run, and show the possible next steps; ConfigError if it cannot be restored."""
     options = tyro.cli(RecoverOptions, args=list(argv), prog="isaaclab-arena recover")
     recovered = recover_plan(options.output_directory, rebuild_with(may_import=not options.no_import))
     plan = recovered.plan

@@ -48,11 +48,7 @@ class ReplayOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replay recordings, say of each episode whether it came out the same, and return the exit code.
-
-    Raises:
-        ConfigError: If there is no such recording or episode, or it does not say what its environment was.
-    """
+    """Replay recordings, show whether each episode is equal, and return the exit code; ConfigError."""
     options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
     refuse_wrong_numbers(options)
     device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
@@ -71,20 +67,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 class _Shown:
-    """Shows episodes in the order asked for, each as soon as all before it have ended.
-
-    Attributes:
-        replayed: Those that were shown.
-    """
+    """Shows episodes in the requested order, each as soon as all before it have ended."""
 
     def __init__(self, episodes: Iterable[int]) -> None:
-        self.replayed: list[ReplayedEpisode] = []
+        self.replayed: list[ReplayedEpisode] = []  # the episodes already shown
         self._order = list(episodes)
         self._waiting: dict[int, ReplayedEpisode] = {}
         self._said: set[str] = set()
 
     def add(self, episode: ReplayedEpisode) -> None:
-        """Show an episode that has ended, and those that waited for it; or have it wait."""
+        """Show an episode that has ended, and those that waited for it; or let it wait."""
         self._waiting[episode.episode_index] = episode
         while self._waiting and self._order[len(self.replayed)] in self._waiting:
             following = self._waiting.pop(self._order[len(self.replayed)])
@@ -101,7 +93,7 @@ class _Shown:
 
 
 def described(episode: ReplayedEpisode) -> str:
-    """Return in one line what came of an episode."""
+    """Return one line with the verdict on an episode."""
     if episode.is_damaged:
         verdict = "damaged: its arrays are not what was written, so it was not replayed"
     else:
@@ -110,7 +102,7 @@ def described(episode: ReplayedEpisode) -> str:
 
 
 def summary(replayed: Sequence[ReplayedEpisode]) -> str:
-    """Return in one paragraph what came of all."""
+    """Return one paragraph with the verdict on all episodes."""
     bitwise = [episode for episode in replayed if episode.is_bitwise]
     steps = sum(episode.num_steps for episode in bitwise)
     text = f"{len(bitwise)} of {len(replayed)} episodes bitwise ({steps} control steps)"
@@ -123,11 +115,7 @@ def summary(replayed: Sequence[ReplayedEpisode]) -> str:
 
 
 def chosen_episodes(text: str) -> list[int]:
-    """Return the episodes that ``0,5,7-9`` stands for, ascending.
-
-    Raises:
-        ConfigError: If it is no such list.
-    """
+    """Return the episodes of a list such as ``0,5,7-9``, ascending; ConfigError if it is malformed."""
     found: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part, re.ASCII)

@@ -61,12 +61,7 @@ class ReplayDecisionOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Take the decision again, write the files and show what came out.
-
-    Raises:
-        ConfigError: If what is asked for contradicts itself, or the run, the comparison or a job does not exist.
-        StorageError: If a file cannot be read or written.
-    """
+    """Replay the decision, write the files and show the result; ConfigError or StorageError if that fails."""
     options = tyro.cli(ReplayDecisionOptions, args=argv, prog="isaaclab-arena replay-decision", use_underscores=True)
     run = read_run(options.run, beyond_decisions=True)
     question, num_questions = _question(run, options)
@@ -91,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def document(replay: DecisionReplay) -> dict[str, Any]:
-    """Return everything that a replay says, as JSON holds it."""
+    """Return all results of a replay as JSON values."""
     return {
         "question": replay.question,
         "needed_log_e_value": replay.needed_log_e_value,
@@ -108,7 +103,7 @@ def document(replay: DecisionReplay) -> dict[str, Any]:
 
 
 def show(replay: DecisionReplay, console: Console) -> None:
-    """Print the decision, when other orders had decided, and what they had."""
+    """Print the decision, and the verdicts and numbers of episodes of the other orders."""
     for line in _lines(replay):
         console.print(Text(plain_text(line)))
 
@@ -136,7 +131,7 @@ def _percent(number: int, replay: DecisionReplay) -> str:
 
 
 def _question(run: ReadRun, options: ReplayDecisionOptions) -> tuple[Question, int]:
-    """Return what is asked, and how many questions share its level."""
+    """Return the question, and the number of questions that share its level."""
     if options.jobs is not None:
         if options.comparison is not None:
             raise ConfigError("give --comparison or --jobs, not both")
@@ -171,7 +166,7 @@ def _question_of_jobs(text: str, options: ReplayDecisionOptions) -> Question:
 
 
 def _reason_against(arms: Sequence[Arm]) -> str | None:
-    """Return why there is no decision to be taken, None if there is one."""
+    """Return the reason why no decision is possible, None if one is."""
     if differences := differences_of_tasks(arms[0], arms[-1]):
         return f"{arms[0].entry.name} and {arms[-1].entry.name} are not the same task: {', '.join(differences)}"
     for arm in arms:

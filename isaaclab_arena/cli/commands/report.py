@@ -31,12 +31,7 @@ class ReportOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the page and say where it is.
-
-    Raises:
-        ConfigError: If a directory is no output of a run, or the size is out of range.
-        StorageError: If the page cannot be written.
-    """
+    """Write the page and show its path; ConfigError, or StorageError if it cannot be written."""
     options = tyro.cli(ReportOptions, args=argv, prog="isaaclab-arena report", use_underscores=True)
     problems = list(wrong_numbers(options))
     if not options.runs:

@@ -39,11 +39,7 @@ class ResumeOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Go on with a run, and return the exit code of its command.
-
-    Raises:
-        ConfigError: If the directory holds no run, or it has to be gone on with from another directory.
-    """
+    """Resume a run, and return the exit code of its command; ConfigError if that is impossible from here."""
     options = tyro.cli(ResumeOptions, args=list(argv[:1]), prog="isaaclab-arena resume")
     more = list(argv[1:])
     directory = options.directory
@@ -66,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _go_on_with_training_of_others(directory: Path, more: Sequence[str]) -> int:
-    """Go on with a training that a command of another package began, such as `isaaclab-arena finetune`."""
+    """Resume a training of another package's command, such as `isaaclab-arena finetune`."""
     file = directory / _TRAINING_OF_OTHERS
     settings = read_document(file)
     program, *typed = settings.get("command_line") or ("",) if isinstance(settings, Mapping) else ("",)
@@ -86,26 +82,19 @@ def _go_on_with_training_of_others(directory: Path, more: Sequence[str]) -> int:
 
 
 def _refuse_elsewhere(typed_in: str | None, directory: Path) -> None:
-    """Refuse to go on where the paths of the command, and the classes that it names, would be others."""
+    """Refuse to resume from a directory in which the command's paths and classes would differ."""
     if typed_in is not None and Path(typed_in).is_dir() and Path(typed_in).resolve() != Path.cwd():
         message = f"was started in '{typed_in}', from where its paths count: change to that directory first"
         raise ConfigError(Problem(message, file=str(directory)))
 
 
 def _ranks(devices: Sequence[str], more: Sequence[str]) -> list[str]:
-    """Return the options that start as many ranks as there were, none where somebody has said or started them.
-
-    Args:
-        devices: Device of each rank of the run.
-        more: Options that were typed now.
-
-    Raises:
-        ConfigError: If the ranks were not those of one machine.
-    """
+    """Return the options for the run's number of ranks, none if the user or a launcher chose; ConfigError."""
     if len(devices) < 2 or is_a_rank() or without_launch_options(more) != list(more):
         return []
     if set(devices) == {"cpu"}:
         return ["--nproc_per_node", str(len(devices))]
+    # The run's ranks must be those of one machine, with one GPU each.
     indices = [match[1] for device in devices if (match := _CUDA_DEVICE.fullmatch(device))]
     if len(set(indices)) != len(devices):
         message = (

@@ -42,15 +42,9 @@ class RobustnessOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the jobs unless they have run, write the files and show the table.
-
-    Returns:
-        0, or what the run returned; 3 if the run has no arms to compare.
-
-    Raises:
-        ConfigError: If the job file is wrong, or there is no such run.
-        StorageError: If a file cannot be read or written.
-    """
+    """Run the jobs unless they have run, write the files and show the table; return 0, the run's code, or 3."""
+    # Exit code 3: the run has no arms to compare. ConfigError: the job file is wrong, or there is no such run.
+    # StorageError: a file cannot be read or written.
     options, rest = tyro.cli(RobustnessOptions, args=argv, prog=PROGRAM, use_underscores=True, return_unknown_args=True)
     refuse_wrong_numbers(options)
     if not options.jobs.is_dir():
@@ -67,12 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show(directory: Path) -> int:
-    """Write the files of a run, show its table, and return the exit code.
-
-    Raises:
-        ConfigError: If there is no run.
-        StorageError: If a file cannot be read or written.
-    """
+    """Write the files of a run, show its table, and return the exit code; ConfigError or StorageError."""
     found = drops(read_run(directory).arms().values())
     console = results_console()
     if not found:

@@ -22,18 +22,8 @@ _WIDTH = 110
 def environment_specs(
     name: str, builder: EnvironmentBuilder, tokens: list[str], described: Callable[[Environment], Described]
 ) -> Described:
-    """Return what a policy is given and gives in an environment; one env slot of it is built and closed.
-
-    Args:
-        name: The environment's name, for messages.
-        builder: Its builder.
-        tokens: Its options as typed on a command line, ``--embodiment so101``; defaults for what is not said.
-        described: What describes the environment: `described_specs`, `specs_as_data`.
-
-    Raises:
-        ConfigError: If an option is unknown, malformed or cannot work.
-        EnvironmentBuildError: If the environment cannot be built.
-    """
+    """Describe a policy's inputs and actions, by `described`, in one env slot; ConfigError, EnvironmentBuildError."""
+    # ``tokens`` are the environment's options as typed, ``--embodiment so101``; others have their defaults.
     positionals, options = parse_tokens(tokens)
     if positionals:
         raise ConfigError(Problem(f"unexpected argument '{positionals[0]}'; options of '{name}' begin with --"))
@@ -76,7 +66,7 @@ def described_specs(environment: Environment) -> str:
 
 
 def _one_env(builder: EnvironmentBuilder, config: Any) -> Environment:
-    # A sample is made without cameras, in milliseconds.
+    # A sample needs milliseconds, but has no cameras.
     if isinstance(builder, SampleBuilder) and not getattr(config, "enable_cameras", False):
         return builder.sample(config)
     return builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)

@@ -58,11 +58,7 @@ class ValidateOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check the files named in ``argv``.
-
-    Raises:
-        ConfigError: With every problem of every file.
-    """
+    """Check the files named in ``argv``; ConfigError lists every problem of every file."""
     options = tyro.cli(ValidateOptions, args=argv, prog="isaaclab-arena validate")
     defaults = JobDefaults(
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
@@ -134,7 +130,7 @@ def _facts(jobs_file: JobsFile, jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _told(jobs: Sequence[Job]) -> dict[str, list[str]]:
-    """Return what is to be known of jobs beside that they can run, one line each, with the jobs it holds for."""
+    """Return the facts about runnable jobs that the user should know, with the jobs of each."""
     told: dict[str, list[str]] = {}
     for job in jobs:
         lines = [str(job.connections)] if job.connections is not None else []

@@ -64,26 +64,16 @@ class VerifyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What a verification found.
+    """The findings of a verification."""
 
-    Attributes:
-        problems: What is wrong with the files of the run.
-        episodes: What came of the episodes that were run again.
-        is_sound: Whether the files are whole, and nothing differs in an episode of what was asked for.
-    """
-
-    problems: tuple[str, ...]
-    episodes: tuple[VerifiedEpisode, ...]
+    problems: tuple[str, ...]  # problems of the run's files
+    episodes: tuple[VerifiedEpisode, ...]  # the episodes that ran again
+    # True if the files are intact, and no episode differs from the recording.
     is_sound: bool
 
 
 def main(argv: Sequence[str]) -> int:
-    """Verify a run, say what was found, and return the exit code.
-
-    Raises:
-        ConfigError: If the directory is no output of a run, or an option is wrong.
-        ArenaError: If the sample could not be run.
-    """
+    """Verify a run, show the findings, and return the exit code; ConfigError, or ArenaError if the sample fails."""
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
     refuse_wrong_numbers(options)
     with stdout_for_json(wanted=options.json):
@@ -94,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify(options: VerifyOptions) -> Verification:
-    """Check the files, run a sample again, say what is found as it is found, and keep it beside the run."""
+    """Check the files, run a sample again, show each finding at once, and store them beside the run."""
     began_at, merged = now(), merge_results(options.output_dir)
     found = _looked_at(options, merged)
     kept = RunVerification(
@@ -131,7 +121,7 @@ def _looked_at(options: VerifyOptions, merged: MergedResults) -> Verification:
 
 
 def described(episode: VerifiedEpisode) -> str:
-    """Return in one line what came of an episode."""
+    """Return one line with the verdict on an episode."""
     return f"{episode.job} {demo_name(episode.episode_index)}: {episode.num_steps} steps, {_verdict(episode)}"
 
 
@@ -161,7 +151,7 @@ def _kept(episode: VerifiedEpisode) -> EpisodeVerification:
 
 
 def summary(verified: Sequence[VerifiedEpisode]) -> str:
-    """Return in one paragraph what came of all."""
+    """Return one paragraph with the verdict on all episodes."""
     same = [episode for episode in verified if episode.is_same]
     bitwise = [episode for episode in same if episode.compares_arrays]
     text = (
@@ -200,14 +190,14 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
 
 
 def _what_was_other(episode: VerifiedEpisode) -> Iterator[str]:
-    """Yield what differed around an episode, beside its arrays, in one line each."""
+    """Yield one line for each difference around an episode, besides its arrays."""
     yield from (f"job '{episode.job}' is not what was run: {each}" for each in episode.contents)
     yield from (f"when the run ran, {each}" for each in episode.other_provenance)
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let a request to end reach the ``with`` blocks, so that processes and files of this command go with it."""
+    """Turn termination signals into SystemExit, so that ``with`` blocks end this command's processes and files."""
     earlier = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -221,7 +211,7 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def _told(problems: Iterable[str], plan: RunPlan, num_episodes: int) -> list[str]:
-    """Say what is wrong with the files of the run, or that nothing is; return what is."""
+    """Show the problems of the run's files, or that there are none; return them."""
     found = []
     for problem in problems:
         found.append(problem)
@@ -239,7 +229,7 @@ def _another_number_of_ranks(plan: RunPlan) -> int:
     if plan.world_size > 1:
         return 1
     on_gpu = any(device != "cpu" for device in plan.devices)
-    # Two ranks want a GPU each.
+    # Two ranks need a GPU each.
     return 1 if on_gpu and visible_gpu_count() == 1 else 2
 
 

@@ -63,11 +63,7 @@ class ViewOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show an environment and return 0.
-
-    Raises:
-        ConfigError: If there is no such environment or policy, or an option is wrong.
-    """
+    """Show an environment and return 0; ConfigError if it, the policy or an option is wrong."""
     options, rest = tyro.cli(
         ViewOptions, args=list(argv), prog="isaaclab-arena view", return_unknown_args=True, use_underscores=True
     )
@@ -88,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(options: ViewOptions, rest: Sequence[str]) -> int:
-    """Draw the robot and its motions beside what was asked, and refuse it as a run would."""
+    """Draw the robot and its motions beside their targets, and refuse it like a run."""
     if len(rest) != 1 or rest[0].startswith("-"):
         raise ConfigError(Problem(f"name one robot and nothing else; got {' '.join(rest) or 'none'}", key="--check"))
     embodiment = known_embodiment(rest[0])
@@ -99,7 +95,7 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
     motions = measured_motions(embodiment)
     found = findings(embodiment, motions)
 
-    # Three pictures above, one chart per joint and one of the gripper below them.
+    # Three pictures at the top, below them one chart per joint and one of the gripper.
     backend = MujocoBackend(motions.model, num_envs=len(motions.shown))
     starts = [
         StartState(joint_positions={joint: positions[place] for joint, place in backend.names.joint_qpos.items()})
@@ -146,7 +142,7 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
 
 
 def _chart(title: str, asked: np.ndarray, moved: np.ndarray, found: Sequence[Finding]) -> np.ndarray:
-    """Return what was asked in the two phases and what came of it. Shapes: (2,), (t,) -> (height, width, 3), uint8."""
+    """Draw the targets of the two phases and the motion. Shapes: (2,), (t,) -> (height, width, 3), uint8."""
     colour = _FAILS if any(each.fails for each in found) else _DOUBTFUL if found else _SOUND
     moved = np.nan_to_num(moved)
     lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
@@ -194,7 +190,7 @@ def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewO
 
 
 def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> int:
-    """Write the start of the episode, or all of it."""
+    """Write the start of the episode as a picture, or the whole episode as a video."""
     episode = _episode(options, options.episode)
     if output.suffix == ".png":
         environment.reset(torch.tensor([0]), [environment.draw_conditions(episode.conditions_generator())])
@@ -215,7 +211,7 @@ def _episode(options: ViewOptions, index: int) -> Episode:
 
 
 class _Showing(Observer):
-    """Keeps a window up to date."""
+    """Updates a window after each step."""
 
     sees_pictures = False
 
@@ -238,7 +234,7 @@ class _Showing(Observer):
 
 
 class _Filming(Observer):
-    """Films the one episode, every control step of it, beside the loop."""
+    """Films each control step of the one episode, in threads beside the loop."""
 
     sees_pictures = False
 

@@ -69,11 +69,7 @@ class WatchOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Watch a training, and return the exit code.
-
-    Raises:
-        ConfigError: If an option is wrong, or there is no such training or job file.
-    """
+    """Watch a training, and return the exit code; ConfigError if an option, the training or the job file is wrong."""
     options, others = tyro.cli(
         WatchOptions, args=list(argv), prog="isaaclab-arena watch", return_unknown_args=True, use_underscores=True
     )
@@ -117,7 +113,7 @@ def _settings(options: WatchOptions, tracking: Sequence[str]) -> WatchSettings:
 
 
 def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Refuse what contradicts itself, and return the services that show the curve."""
+    """Refuse contradictory options, and return the services that show the curve."""
     problems = list(wrong_numbers(options))
     if not options.training.is_dir():
         problems.append(Problem(f"'{options.training}' is no directory", key="TRAINING"))

@@ -26,18 +26,10 @@ _MOST_SHOWN = 12
 
 
 def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[dict[str, Any], dict[str, int | None]]]:
-    """Yield one job per checkpoint, each with its step; the job itself, and nothing, where it asks for no such.
-
-    A checkpoint's job is called ``<name>-<step>``, and its option names that checkpoint instead of the directory.
-
-    Args:
-        job: The job, after defaults, sweep and interpolation.
-        room: How many jobs it may make.
-
-    Raises:
-        ConfigError: If the option does not name the directory of a training, or it has no such checkpoints or not
-            completely.
-    """
+    """Yield one job per checkpoint, with its step; the job itself without ``checkpoints``. ConfigError."""
+    # A checkpoint's job is named ``<name>-<step>``, and its option names the checkpoint instead of the directory.
+    # ``room`` limits the number of jobs.
+    # ConfigError: the option does not name a training's directory, or a checkpoint is missing or incomplete.
     plain = {key: value for key, value in job.items() if key != KEY}
     if job.get(KEY) is None:
         yield plain, {}

@@ -22,15 +22,10 @@ _Level = Annotated[int, Field(ge=1, le=MAX_LEVEL)]
 
 @dataclass(frozen=True, kw_only=True)
 class Robustness:
-    """What a job asks for.
+    """The robustness jobs that a job requests."""
 
-    Attributes:
-        axes: Names of axes, None for all that its environment has.
-        levels: Levels of each, ascending.
-    """
-
-    axes: tuple[str, ...] | None = None
-    levels: tuple[int, ...] = (1, 2, 3, 4, 5)
+    axes: tuple[str, ...] | None = None  # names of axes, None for all of the environment
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5)  # levels of each axis, ascending
 
 
 ArmsOf: TypeAlias = Callable[[JobConfig, Robustness], Sequence[JobConfig]]
@@ -45,21 +40,14 @@ class _Fields(BaseModel):
 
 
 def no_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
-    """Refuse: only some programs take jobs that ask for robustness."""
+    """Refuse a job with robustness: only some programs take those."""
     del job, asked
     message = "is for runs of a job file: isaaclab-arena run or isaaclab-arena robustness"
     raise ConfigError(Problem(message, key=KEY))
 
 
 def read_robustness(value: Any) -> Robustness:
-    """Return what ``robustness`` asks for.
-
-    Args:
-        value: What the job gives: ``{axes: all, levels: 5}``, or ``{axes: [light, delay], levels: [1, 3, 5]}``.
-
-    Raises:
-        ConfigError: With every problem.
-    """
+    """Read ``{axes: all, levels: 5}`` or ``{axes: [light], levels: [1, 3]}``; ConfigError lists every problem."""
     try:
         fields = _Fields.model_validate(value)
     except ValidationError as invalid:
@@ -74,12 +62,7 @@ def read_robustness(value: Any) -> Robustness:
 
 
 def written_robustness(axes: str, levels: int | None) -> Mapping[str, Any]:
-    """Return what a job would ask for, from the words of a command line.
-
-    Args:
-        axes: ``all``, or names with commas between.
-        levels: The highest level, None for the usual one.
-    """
+    """Return a job's ``robustness`` from the command line: axes ``all`` or a,b; `levels` None for the default."""
     names: Any = _ALL if axes == _ALL else [name.strip() for name in axes.split(",") if name.strip()]
     return {"axes": names} | ({} if levels is None else {"levels": levels})
 

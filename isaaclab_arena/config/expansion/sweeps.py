@@ -17,13 +17,7 @@ _UNSAFE = re.compile(r"[^\w.+-]+")
 
 
 def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: frozenset[str]) -> list[Problem]:
-    """Return what is wrong with a sweep.
-
-    Args:
-        job: The job, without its ``sweep``. Placeholders in its name must be swept keys.
-        sweep: Dotted keys of the job, each with its values.
-        job_keys: The keys that a job may have.
-    """
+    """Return the problems of a sweep (dotted keys with values) of a job without its ``sweep``."""
     problems = []
     name = job.get("name")
     sweepable = job_keys - {"name", "sweep"}
@@ -37,6 +31,7 @@ def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: f
         elif not _reachable(job, key.split(".")):
             message = f"cannot be swept: what the job gives for '{head}' is no mapping"
             problems.append(Problem(message, key=f"sweep.{key}"))
+    # Placeholders in the job's name must be swept keys.
     if sweep and isinstance(name, str):
         known = _placeholder_keys(sweep)
         problems.extend(
@@ -48,20 +43,14 @@ def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: f
 
 
 def num_combinations(sweep: Mapping[str, Sequence[Any]]) -> int:
-    """Return how many jobs a sweep makes."""
+    """Return the number of jobs that a sweep makes."""
     return math.prod(len(values) for values in sweep.values())
 
 
 def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one job per combination, the last key changing fastest.
-
-    Each name gets a suffix such as ``-seed0-cube``; where the name holds a key in braces, ``lift-{seed}``, its
-    value stands there instead.
-
-    Args:
-        job: The job, without its ``sweep``.
-        sweep: Dotted keys of the job, each with its values.
-    """
+    """Yield one job per combination, the last key changing fastest."""
+    # Each name gets a suffix such as ``-seed0-cube``. If the name has a key in braces, ``lift-{seed}``, the value
+    # replaces it.
     labels = {key: _labels(key, values) for key, values in sweep.items()}
     for choice in itertools.product(*(range(len(values)) for values in sweep.values())):
         expanded = deepcopy(dict(job))
@@ -83,7 +72,7 @@ def _name(template: str, labels: Mapping[str, str]) -> str:
 
 
 def _suffix(key: str, label: str) -> str:
-    # A number says nothing without its key; 'cube' does.
+    # A number means nothing without its key; 'cube' does.
     return label if label[:1].isalpha() and label not in {"true", "false", "none"} else _leaf(key) + label
 
 
@@ -109,7 +98,7 @@ def _label(key: str, value: Any) -> str:
         return ""
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    # Of a dotted class path, the class is what tells two policies apart.
+    # Of a dotted class path, the class distinguishes two policies.
     text = re.split(r"[.:]", str(value))[-1] if key == "policy_type" else str(value)
     return _UNSAFE.sub("_", text).strip("_.")
 

@@ -23,11 +23,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _die_with_parent() -> None:
-    """Leave when the program that started this one is gone, even out of an endless step; on Linux only."""
+    """Exit when the parent program is gone, even out of an endless step; on Linux only."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # It may have gone before that took effect; then nobody holds the other end of this one's input any more.
+    # The parent may have ended before the call took effect; then the other end of stdin is closed.
     requests = select.poll()
     requests.register(0, 0)
     if any(event & select.POLLHUP for _, event in requests.poll(0)):
@@ -35,8 +35,8 @@ def _die_with_parent() -> None:
 
 
 def _import_from(directory: str, *names: str) -> list[types.ModuleType]:
-    """Import modules beside this one or in a directory as those of `PACKAGE`, so that they shadow no other module."""
-    # Run as a directory, whose modules would lie at the front of the path.
+    """Import modules from a directory or beside this one as parts of `PACKAGE`, so that they shadow no other."""
+    # Python put this program's directory at the front of the path; remove it.
     sys.path.pop(0)
     beside = pathlib.Path(__file__).parent
     spec: typing.Any = importlib.util.spec_from_file_location(
@@ -47,16 +47,12 @@ def _import_from(directory: str, *names: str) -> list[types.ModuleType]:
 
 
 def main(memory: int, directory: str) -> None:
-    """Answer frames until the input ends.
-
-    Args:
-        memory: Descriptor of the file in which arrays may be shared with the program that started this one.
-        directory: Where the module ``answers`` is. Its ``Answers(memory, told)`` answers a message and arrays with a
-            message and arrays, in ``answer``; ``told`` turns an error into a message.
-    """
-    # Python looks for cycles once more as it ends, which takes most of a second where torch is.
+    """Answer frames until the input ends, with ``Answers(memory, told)`` of the directory's module ``answers``."""
+    # ``memory`` is the descriptor of the file for shared arrays. ``Answers.answer`` maps a message and arrays to the
+    # same; ``told`` turns an error into a message.
+    # Python searches cycles once more at its end, which takes most of a second with torch.
     atexit.register(gc.freeze)
-    # What the worker's packages print must not get between the frames.
+    # Output of the worker's packages must not get between the frames.
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -23,7 +23,7 @@ _KINDS = frozenset("biuf")
 
 
 class FrameError(Exception):
-    """What came is no frame."""
+    """The received bytes are not a frame."""
 
 
 def _prefix_of(header: bytes) -> bytes:
@@ -37,12 +37,7 @@ EMPTY = _prefix_of(_NOTHING) + _NOTHING
 
 
 def encode(message: typing.Mapping[str, typing.Any], arrays: typing.Mapping[str, np.ndarray]) -> bytes:
-    """Return a frame.
-
-    Args:
-        message: Plain JSON values.
-        arrays: Numbers of any shape.
-    """
+    """Return a frame with a message of plain JSON values and numeric arrays."""
     if not message and not arrays:
         return EMPTY
     layout, blobs = [], []
@@ -59,14 +54,7 @@ def encode(message: typing.Mapping[str, typing.Any], arrays: typing.Mapping[str,
 def decode(
     read_exactly: typing.Callable[[int], bytes | bytearray],
 ) -> tuple[dict[str, typing.Any], dict[str, np.ndarray]]:
-    """Return the message and the arrays of the next frame.
-
-    Args:
-        read_exactly: Gives the next that many bytes.
-
-    Raises:
-        FrameError: If it is no frame, or larger than is allowed.
-    """
+    """Read the next frame's message and arrays; FrameError if it is no frame or too large."""
     magic, size = _PREFIX.unpack(read_exactly(_PREFIX.size))
     if magic != MAGIC or size > MAX_HEADER_BYTES:
         raise FrameError(f"the pipe holds {magic!r} where a frame should begin")

@@ -15,24 +15,20 @@ MEMORY = "memory"
 
 
 class Answers:
-    """One policy, and what may be asked of it.
-
-    Args:
-        memory: Not used: what a policy is shown, and what it remembers, comes with each request.
-        told: Not used: whatever is raised is told by who calls.
-    """
+    """One policy, and the requests to it."""
 
     def __init__(self, memory: int, told: typing.Callable[[Exception], dict]) -> None:
+        # Neither is needed: observations and memory arrive with each request, and the caller reports errors.
         del memory, told
         self._network: typing.Any = None
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
-        """Return message and arrays of the answer to those of a request."""
+        """Return message and arrays of the answer to a request."""
         request = message["request"]
         if request == "versions":
             return {"versions": versions()}, {}
         if request == "load":
-            # What it imports takes seconds, and who asks for versions must not wait for it.
+            # The import takes seconds, and a request for versions must not wait for it.
             network = importlib.import_module(f"{__package__}.network")
             self._network = network.Network(message["directory"], message["device"], message["settings"])
             return {**self._network.description(), "versions": versions()}, {}
