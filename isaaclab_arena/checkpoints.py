@@ -159,6 +159,7 @@ def _lies(header: Mapping[str, Any], num_bytes: int) -> Iterator[str]:
         if bits is not None and prod(shape) * bits != 8 * (end - begin):
             yield f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
         ends.append((begin, end))
+    # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
     ends.sort()
     if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
         yield "is damaged: its weights overlap, or there are gaps between them"

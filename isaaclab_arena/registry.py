@@ -82,6 +82,7 @@ class Registry:
                 return imported(self._builtin[name])
             except Exception as error:  # such as MuJoCo's own, about a variable of the environment that it reads
                 raise ConfigError(f"{self.kind} '{name}' cannot be loaded: {type(error).__name__}: {error}") from error
+        # A package's own entry takes precedence over a scheme with the same prefix.
         plugins = self._plugins()
         scheme = self._scheme(name)
         if name not in plugins and scheme is not None:

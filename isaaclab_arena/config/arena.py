@@ -93,7 +93,7 @@ class _Moving:
         if outer:
             found = self.block.get(outer)
             if found is not None and not isinstance(found, dict):
-                return  # it is said that this is no mapping
+                return  # reported elsewhere as no mapping
             target = self.block[outer] = dict(found or {})
         if target.get(inner) is not None and target[inner] != value:
             self.problems.append(Problem(f"is also given as {path}; give one of them", key=key))
@@ -250,6 +250,7 @@ def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
         return {}, [Problem(f"{shown(runs)} is neither a list nor a mapping", key="runs")]
     named: dict[str, dict[str, Any]] = {}
     problems = [] if blocks else [Problem("names no run", key="runs")]
+    # Runs of a list have their name inside, runs of a mapping as their key; both must be unique texts.
     for position, (name, block) in enumerate(blocks):
         label = f"runs[{position}]" if isinstance(runs, list) else f"runs.{name}"
         if block is not None and not isinstance(block, dict):
@@ -277,6 +278,7 @@ def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any
     parts = inner.split(".")
     if not all(parts):
         return Problem("has an empty part", key=path)
+    # A run's name may contain dots, so the longest known name at the start of the path counts.
     if outer == "runs":
         name = _longest_key(runs, parts)
         if name is None:

@@ -53,10 +53,12 @@ class OmegaConfInterpolation:
 
     def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
         """Return the resolved tree and its problems; ConfigError, with ``key``, once the file's budget is spent."""
+        # Most trees have no interpolation, and need no copy.
         if next(_interpolated(tree), None) is None:
             return tree, []
         self._budget.allow(LOOK_UPS_PER_JOB)
         resolved, problems = self._well_formed(tree)
+        # References read the unresolved copy, so that the order of resolution does not matter.
         source = _copied(resolved)
         self._root["job"] = None
         with self._budget.counting():
@@ -205,7 +207,7 @@ def _is_well_formed(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    # OmegaConf's own conversion caches no look-up, and so multiplies look-ups without a trace.
+    # OmegaConf's own conversion looks a node up only once and then copies it, so copies would multiply uncounted.
     if isinstance(value, DictConfig):
         return {key: _plain(value[key]) for key in value}
     return [_plain(item) for item in value] if isinstance(value, ListConfig) else value

@@ -337,6 +337,7 @@ def _read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
         return 1, 0, 0, 1
     values = {name: parse_count(name, environ[name]) for name in _SHOWN[:4] if name in environ}
     world_size = values.get("WORLD_SIZE")
+    # A single process may set WORLD_SIZE alone.
     if world_size == 1:
         values = {"RANK": 0, "LOCAL_RANK": 0, **values}
     missing = [name for name in _REQUIRED if name not in values]

@@ -467,7 +467,7 @@ def _drop_group() -> None:
 
 
 def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> Store:
-    """Return the store through which ranks exchange messages, once it exists; DistributedError if it is not ours."""
+    """Return the store for messages between ranks, once it exists; DistributedError if an earlier run keeps it."""
     if context.launched_by_torchrun:
         return next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))[0]
     host, _, port = (context.master_address or "").rpartition(":")

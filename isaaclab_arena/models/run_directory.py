@@ -55,6 +55,7 @@ def _chosen(directory: Path, choice: int | str | None) -> Path:
             message = f"there is no {BEST_FILE} in '{directory}'; its checkpoints are {_in_words(numbered)}"
             raise ConfigError(Problem(message, key="checkpoint"))
         return best
+    # Without a best checkpoint, None means the latest.
     if choice in {None, LATEST}:
         if not numbered:
             raise ConfigError(Problem(f"'{directory}' {_without_checkpoints(directory)}", key="checkpoint_path"))

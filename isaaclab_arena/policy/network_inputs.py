@@ -67,6 +67,7 @@ class NetworkInputs:
             for group in self.groups
             for term in group.missing
         ]
+        # Sizes are comparable only if all groups and terms exist.
         if not problems and num_inputs not in {None, self.size}:
             message = f"the network takes {num_inputs} numbers, this environment would show it {self}"
             problems.append(Problem(message))

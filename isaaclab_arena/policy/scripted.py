@@ -289,6 +289,7 @@ def _pick_and_place(sizes: Sizes) -> Script:
 
 def _transfer(sizes: Sizes, role: str, place: str, *, first: int) -> tuple[Phase, ...]:
     """Return the phases that bring one object into one bin; ``first`` is their index in the script."""
+    # Heights are for the fingertips, which hold the object above its centre.
     held = sizes["object_half_height"] + _grasp_offset(sizes)
     in_bin, over_bin = sizes["bin_floor"] + held + 0.01, sizes["bin_rim"] + held + 0.05
     over, inside = (0.0, 0.0, over_bin), (0.0, 0.0, in_bin)
@@ -333,6 +334,7 @@ def _open_drawer(sizes: Sizes) -> Script:
 def _push_to_goal(sizes: Sizes) -> Script:
     low = (0.0, 0.0, sizes["push_height"] - sizes["object_half_height"])
     high = (0.0, 0.0, sizes["object_top"] + 0.06)
+    # The hand starts behind the object, seen from the goal; the last phases draw back and start again.
     behind = -sizes["object_radius"] - 0.04
     behind_object = partial(Phase, role="object", width_m=_FORK_M, toward="goal", along_m=behind)
     lift_hand = Phase(

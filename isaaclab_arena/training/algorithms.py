@@ -348,6 +348,7 @@ class GRPO:
         self.transition: Any = RolloutStorage.Transition()
         self._world_size = world_size
         self._exchange = GradientExchange(period=settings.grad_sync_period, bucket_mb=settings.grad_reduce_bucket_mb)
+        # Filled by `compute_returns` for the following update.
         self._counts = torch.zeros(storage.num_transitions_per_env, storage.num_envs, dtype=torch.bool, device=device)
         self._advantages = torch.zeros(storage.num_transitions_per_env, storage.num_envs, device=device)
 

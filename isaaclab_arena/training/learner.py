@@ -588,6 +588,7 @@ class Learner:
 
     def iterate(self) -> Iteration:
         """Collect samples on all ranks, learn, and return the results; DivergedError on NaN. Every rank calls it."""
+        # Only this trainer's own algorithms have a schedule per iteration.
         begin_iteration = getattr(self.algorithm, "begin_iteration", None)
         if begin_iteration is not None:
             begin_iteration(self.iterations)
@@ -598,6 +599,7 @@ class Learner:
             losses, episodes = self._over_ranks(self.algorithm.update())
         self.iterations += 1
         learned = time.perf_counter()
+        # Losses are means over all ranks, so all ranks stop at the same NaN.
         self._refuse_nan(losses)
         policy = self.algorithm.get_policy()
         std = policy.output_std.mean().item() if getattr(policy, "distribution", None) is not None else float("nan")

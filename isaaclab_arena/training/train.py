@@ -49,6 +49,7 @@ def main(
 def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
     options, task, words = read_train_options(arguments, program=typed_as)
     options.check()
+    # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
     options = with_chosen_checkpoint(options, task, words)
     if options.gpu_ids is not None or options.nproc_per_node is not None:
         options, launched = _launched(options, task, words, arguments, launch)

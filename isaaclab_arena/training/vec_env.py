@@ -200,7 +200,7 @@ class TrainingEnvironment(VecEnv):
         self.counter.add(step, over & ~self._began_late, cut | (over & self._began_late))
         self._began_late &= ~ended
         succeeded = torch.zeros_like(over) if step.success is None else step.success
-        # Without truncation by the environment: it may report a success and continue the episode.
+        # The mask `ended` is needed, because an environment may report success and continue the episode.
         time_outs = ended & (cut | step.truncated | succeeded) & ~step.diverged
         env_ids = ended.nonzero()[:, 0]
         observation = step.observation

@@ -66,6 +66,7 @@ def _completable(name: str, options: type) -> Completable:
             values[field.name] = tuple(_VALUES_OF_OPTIONS.get(field.name) or _choices(hint))
     things = _NAMED_THINGS.get(name)
     if things is ENVIRONMENTS:
+        # Options of environments are not fields of the command's options, but the command accepts them too.
         values.update((option, tuple(registry.names())) for option, registry in _OPTIONS_OF_ENVIRONMENTS.items())
     words += [] if things is None else things.names()
     return Completable(

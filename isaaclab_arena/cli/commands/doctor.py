@@ -145,6 +145,7 @@ def main(argv: Sequence[str]) -> int:
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+    # With several ranks requested, each rank runs this program again, and rank 0 shows all views.
     launched = launch_if_asked(options, module=MODULE, arguments=argv)
     if launched is not None:
         return launched

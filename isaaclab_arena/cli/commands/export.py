@@ -75,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(Problem("is for --robomimic and --rerun alone", key="--job"))
     run = options.output_directory
     output = options.output or run.with_name(f"{run.resolve().name}_{chosen[0]}")
+    # Refuse before the export, so that it never mixes with other files.
     refuse_unless_empty(output)
     more: dict[str, Any] = {"jobs": options.job} if chosen[0] in _OF_CHOSEN_JOBS else {}
     if options.robomimic:

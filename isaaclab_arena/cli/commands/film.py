@@ -93,6 +93,7 @@ def main(argv: Sequence[str]) -> int:
         filmed.append(episode)
         print(plain_text(described(episode)), flush=True)
 
+    # Lines for people must not get into the JSON on stdout.
     with stdout_for_json(wanted=options.json):
         film_episodes(options.run, episodes, video, settings, show, output_directory=options.output_dir)
         with_film = sum(episode.reason is None for episode in filmed)

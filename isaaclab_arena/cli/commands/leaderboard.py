@@ -81,6 +81,7 @@ def show(found: Leaderboard, console: Console, *, alpha: float) -> None:
 
 def leaderboard_table(found: Leaderboard) -> TextTable:
     """Return the lines as text."""
+    # Numbers stand for names in the last column, which would be too wide with names.
     numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
     rows = tuple(
         (

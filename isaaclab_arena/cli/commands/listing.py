@@ -153,6 +153,7 @@ def _details(entry: Any) -> list[str]:
     if isinstance(entry, type) or summarise is None:
         return options
     summary: EnvironmentSummary = summarise()
+    # Only an environment's builder has a summary; its options are one of its facts.
     facts = {
         "told": f'"{summary.instruction}"',
         "success": summary.success,

@@ -64,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
         message = f"from a rate of {baseline:g} it must lead to another one between 0 and 1, got {options.difference:g}"
         raise ConfigError(Problem(message, key="--difference"))
     planned = [_planned(candidate, baseline, agreement, options) for agreement in _AGREEMENTS]
+    # For comparison: the same difference without pairs usually needs more episodes.
     independent = least_number(
         lambda number: independent_power(number, candidate, baseline, alpha=options.alpha),
         power=options.power,

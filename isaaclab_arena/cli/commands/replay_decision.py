@@ -66,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
     run = read_run(options.run, beyond_decisions=True)
     question, num_questions = _question(run, options)
     arms = [named_arm(run.arms(), job, option="--jobs") for job in question.jobs]
+    # Without comparable jobs there is no decision to replay, which has its own exit code.
     if reason := _reason_against(arms):
         print(plain_text(reason), file=sys.stderr)
         return NOT_COMPARABLE

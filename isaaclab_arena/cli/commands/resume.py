@@ -56,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
         way_out = "which has to go on with it: evaluate(..., output_dir=..., resume=True) in Python"
         message = f"was started by {program or 'a program of its own'}, {way_out}"
         raise ConfigError(Problem(message, file=str(directory), key="command_line"))
+    # Relative paths of the command line count from the directory in which it was typed.
     _refuse_elsewhere(plan.working_directory, directory)
     command = resuming_command(without_options(typed, _NAMES_OF_DIRECTORY), str(directory.absolute()))
     return MAINS.get(_RUNNERS[program])([*_ranks(plan.devices, more), *command, *more])

@@ -64,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
     )
     refuse_wrong_numbers(options)
+    # Words for experiments, runs.NAME.num_rebuilds=2, share the positional argument with the files.
     overrides = [str(path) for path in options.files if is_override(str(path))]
     files = [path for path in options.files if not is_override(str(path))]
     if not files:
@@ -98,6 +99,7 @@ def _checked(
                 arms=partial(robustness_arms, may_import=not options.no_import),
                 partly=True,
             )
+            # A file with problems continues here, so that the readable part of its jobs is checked too.
             jobs_file = limited(read, options.limit)
             try:
                 check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)

@@ -160,6 +160,7 @@ def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment,
             "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
         )
         raise ConfigError(Problem(message, key="ENVIRONMENT"))
+    # A job of one episode, so that options get the same checks as in a job file.
     block = {
         "name": "view",
         "arena_env_args": {**_SIZE, **given, "environment": positionals[0], "num_envs": 1},

@@ -76,6 +76,7 @@ def main(argv: Sequence[str]) -> int:
     document = read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
         raise ConfigError(Problem("holds no jobs", file=str(options.eval_jobs_config)))
+    # Check everything before the first wait: a mistake must not appear hours later.
     tracking = _checked(options, others, document)
     set_up_console_logging(0)
     evaluator = Evaluator(
@@ -118,6 +119,7 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     if not options.training.is_dir():
         problems.append(Problem(f"'{options.training}' is no directory", key="TRAINING"))
     problems += [Problem("is the watch's own", key=name) for name in _OWN if name in others]
+    # A nice value only reaches child processes of the watch, and Ray's ranks are none.
     if options.nice and "--cluster" in others and _value(others, "--ray_address") != "local":
         wrong = "does not reach the ranks, which are processes of Ray; start Ray itself by: nice -n 10 ray start"
         problems.append(Problem(wrong, key="--nice"))

@@ -91,6 +91,7 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     except ConfigError as error:
         problems = [Problem(each.message, key=_key_of_job(each.key)) for each in error.problems]
         raise ConfigError(problems) from error
+    # Labels become parts of job names, so they must be unique.
     labels = [task.label for task in tasks]
     if not tasks or len(set(labels)) < len(labels):
         raise ConfigError(Problem(f"'{name}' lists {'a task twice' if tasks else 'no task'}", key="suite"))

@@ -86,6 +86,7 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
     """Match a policy's inputs with an environment's observations (specs only); ConfigError lists every misfit."""
     spec: Any = env.observation_spec
     pictures, states = _Pictures(spec.get(CAMERAS, {}), options.images), _States(spec.get(_STATES, {}), options, data)
+    # Collect the misfits of all inputs, so that the user can correct them at once.
     problems = [
         *_unknown("images", options.images, features.pictures),
         *_unknown("states", options.states, features.states),
@@ -302,7 +303,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._memories: dict[int, np.ndarray] = {}
         self._inputs: tuple[Environment, Inputs] | None = None
         said = self._network.description
-        # Without a fixed size of calls, results depend on the number of env slots in a call, so no plan is possible.
+        # Without a fixed size of calls, the last digits depend on the other env slots of a call. So only the plan of
+        # the episodes is reproducible, not their bits.
         if said.device_type != "cpu" and config.slots_per_call is None and said.max_batch is None:
             because = (
                 "a call has as many env slots as need a chunk, which other episodes decide; slots_per_call fixes that"

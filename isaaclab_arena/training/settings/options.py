@@ -120,6 +120,7 @@ class TrainOptions(LaunchOptions):
         if self.stop_file is not None and self.stop_file.exists():
             message = f"'{self.stop_file}' is there already and would end the training at once; remove it"
             problems.append(Problem(message, key="--stop_file"))
+        # --load_run selects a run by name, so it needs --resume without a directory.
         if self.load_run is not None and self.resume is None:
             problems.append(Problem("says which run to go on with; add --resume", key="--load_run"))
         elif self.load_run is not None and self.resume:

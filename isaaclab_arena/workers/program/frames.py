@@ -59,12 +59,14 @@ def decode(
     if magic != MAGIC or size > MAX_HEADER_BYTES:
         raise FrameError(f"the pipe holds {magic!r} where a frame should begin")
     written = read_exactly(size)
+    # An empty frame is recognised by its bytes, without the JSON parser.
     if written == _NOTHING:
         return {}, {}
     try:
         header = json.loads(written)
     except RecursionError as error:
         raise FrameError("the header of a frame is nested too deeply") from error
+    # Check every size before the read: a damaged header must not reserve memory.
     arrays, total = {}, 0
     for name, dtype_name, shape in header["arrays"]:
         dtype = np.dtype(dtype_name)
