@@ -34,4 +34,4 @@ class Counting(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.array([self.count, self.goal], np.float32)
 
 
-gymnasium.register("Recorded/Counting-v0", entry_point=Counting, max_episode_steps=10)
+gymnasium.register("Recorded/Counting-v0", entry_point=f"{__name__}:Counting", max_episode_steps=10)
