@@ -138,7 +138,7 @@ class JobKeywords(RunKeywords, total=False):
 _Options = TypeVar("_Options", bound=RunOptions)
 
 _WITHOUT_WATCHDOG: Mapping[str, Any] = {"step_timeout_s": 0.0, "build_timeout_s": 0.0}
-"""The watchdog ends the whole process, which is somebody else's program here."""
+"""The watchdog ends the whole process: here, the caller's program."""
 
 OPTION_NAMES = frozenset(field.name for field in fields(RunOptions))
 

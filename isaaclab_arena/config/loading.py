@@ -550,7 +550,7 @@ def _taken(name: str, earlier: str) -> str:
         return "is taken by an earlier job"
     if folded(name) == folded(earlier):
         return f"is taken by '{earlier}' where file systems ignore case"
-    return f"looks like '{earlier}', but is {name!a}; give it a name that nobody takes for that one"
+    return f"looks like '{earlier}', but is {name!a}; give it a name that cannot be mistaken for it"
 
 
 def _label(name: object, otherwise: str) -> str:

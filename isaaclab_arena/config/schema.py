@@ -53,7 +53,7 @@ def name_problem(name: str) -> str | None:
         (any(unicodedata.category(character) == "Cc" for character in name), f"{shown} holds a control character"),
         (any(unicodedata.category(character) in {"Zl", "Zp"} for character in name), f"{shown} holds a line break"),
         (any(character in _BIDIRECTIONAL for character in name), f"{shown} holds a character that turns text around"),
-        (any(map(_is_invisible, name)), f"{shown} holds a character that nobody sees"),
+        (any(map(_is_invisible, name)), f"{shown} holds an invisible character"),
         (any("\ud800" <= character <= "\udfff" for character in name), f"{shown} holds half a character (a surrogate)"),
         (name[:1] in {"-", "."}, f"{shown} begins with '{name[:1]}'"),
         (name != name.strip(), f"{shown} begins or ends with a space"),

@@ -690,7 +690,7 @@ def _because_of_policies(policies: Sequence[PolicyBase]) -> str | None:
 
 def _cannot_be_asked(error: str) -> str:
     return (
-        "the policy cannot be asked about made-up observations, so nobody knows whether its rows influence each other "
+        "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each other "
         f"({error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in its class"
     )
 

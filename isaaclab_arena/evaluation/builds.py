@@ -172,7 +172,7 @@ _DOING = {
     StartUpPart.FIRST_RESET: "starting its first episodes",
     StartUpPart.FIRST_STEP: "making its first step",
 }
-"""What a person is told while a part is under way."""
+"""Message to the user while a part is under way."""
 
 
 class StartUpClock(Observer):
@@ -285,22 +285,22 @@ class RankSettings:
         recording: What is recorded.
         video: What is filmed.
         num_groups: Groups that a job's env slots are divided into; while one is simulated the policy acts for another.
-        eager_pictures: Whether every picture is drawn, whether or not anybody looks at it.
+        eager_pictures: Draw every picture, also those that no reader asks for.
         policy_batch: Env slots that policies are always asked for together, None for as many as a job has.
         step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
             however long.
-        import_s: What this process took from its start to that of the program [s]; None if nobody knows.
+        import_s: Time from the start of this process to that of the program [s], None if unknown.
         build_timeout_s: How long the building of a job's environment and policy may take before the process is ended
             [s]; 0 for however long.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
-        contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
+        contents: Contents of each job's evaluation, by job name. A job without an entry has unknown contents.
         planned_batches: Env slots that the policy of each job is asked for together, by the job's name, where an
             earlier start of the program settled that.
         played_with: With how many env slots the finished episodes of each job were played, by the job's name, where it
             has another number now.
         policy_servers: Where the policy servers listen that jobs share.
         turns: The names of the jobs with which each compared job takes turns, its own included, by its name.
-        consolidates: Whether this rank puts recorded episodes into datasets, and does not leave that to somebody else.
+        consolidates: Put recorded episodes into datasets on this rank. False leaves that to another process.
     """
 
     rank: int

@@ -20,7 +20,7 @@ from isaaclab_arena.logs import open_missing_streams, plain_text, set_up_console
 
 _LOG = logging.getLogger(__name__)
 _FILE_COLUMNS = 10_000
-"""In a file no row is folded and no column left out: whoever reads it can scroll."""
+"""Width of a table in a file: no row is folded and no column left out, because the reader can scroll."""
 
 _LEAST_COLUMNS = 20
 

@@ -266,7 +266,7 @@ class UntilOver:
 
 
 EVERYTHING = FixedShare()
-"""All episodes of a job that nobody has begun."""
+"""All episodes of a job that no rank has begun."""
 
 
 # Plan a job's episodes and their length, from the job or else from its policy.

@@ -82,7 +82,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     enable_cameras: bool = False
     """Show policies what the cameras see, in every job that does not say."""
     eager_pictures: bool = False
-    """Draw every picture in every step, also those that nobody looks at: the same results, slower."""
+    """Draw every picture in every step, also those that no reader asks for: the same results, slower."""
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
     record_viewport_video: bool = False

@@ -103,8 +103,7 @@ class RunRequest:
         command_line: What was typed, one token each.
         options: The shared options.
         questions: What is asked of the jobs, which stop as soon as it is answered.
-        import_s: What this process took from its start to that of the program [s], its own on every rank; None if
-            nobody knows.
+        import_s: Time from this process's start to the program's [s], own on each rank; None if unknown.
     """
 
     jobs: tuple[Job, ...]

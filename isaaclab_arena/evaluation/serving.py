@@ -233,7 +233,7 @@ def _said(built: BuiltTogether, size: int, result: ProbeResult) -> BuiltTogether
             size,
         )
     elif others_matter is None:
-        _LOG.info("nobody knows whether clients influence each other's last digits: %s", result.error)
+        _LOG.info("it is unknown if clients influence each other's last digits: %s", result.error)
     else:
         _LOG.info("each call of %s has %d env slots, whose answers do not depend on each other", name, size)
     return BuiltTogether(

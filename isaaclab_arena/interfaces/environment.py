@@ -18,7 +18,7 @@ Observation: TypeAlias = dict[str, Any]
 
 
 class SideBySide(dict[str, torch.Tensor]):
-    """Terms of an observation that lie side by side in memory, so that whoever keeps all of them copies once.
+    """Terms of an observation that lie side by side in memory, so that one copy keeps all of them.
 
     Args:
         together: All terms. Shape: (num_envs, width).
@@ -272,7 +272,7 @@ class EnvironmentWrapper(Environment):
 
 @runtime_checkable
 class TriesSteps(Protocol):
-    """An environment on a GPU that can begin a step before anybody knows whether there is room for its contacts.
+    """An environment on a GPU that can begin a step before it is known if its contacts have room.
 
     Whoever calls `try_step` has to read ``Step.made``, and can read it together with what else the step gave. To wait
     for the GPU twice would take longer.
@@ -393,7 +393,7 @@ class TellsBadStarts(Protocol):
 class TellsEvents(Protocol):
     """An environment that tells what happened in its episodes; others leave that part of the results empty.
 
-    It keeps what it needs for that from `begin_events` on, so whoever does not ask pays nothing.
+    It keeps what it needs for that from `begin_events` on, so a caller that does not ask pays nothing.
     """
 
     def begin_events(self, env_ids: Sequence[int]) -> None:

@@ -168,7 +168,7 @@ class FilmableLater(Filmable, Protocol):
 
 @runtime_checkable
 class PicturesOnDemand(Protocol):
-    """An environment that leaves out the pictures of ``camera_obs`` that nobody looks at."""
+    """An environment that leaves out the pictures of ``camera_obs`` that no reader asks for."""
 
     @property
     def pictures_drawn(self) -> int:
@@ -201,7 +201,7 @@ class LoadsRenderer(Protocol):
 class SomePictures:
     """The pictures of some env slots, which are read as those of all are: ``pictures[env_ids]``.
 
-    It holds no picture of any other env slot, so nobody can be shown one that is out of date.
+    It holds no picture of any other env slot, so no reader can see one that is out of date.
 
     Args:
         name: Term of ``camera_obs``.

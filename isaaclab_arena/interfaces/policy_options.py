@@ -29,7 +29,7 @@ class DeclaredOptions:
         read: Takes plain values by name and, as ``owner``, whose options they are, for messages; returns what the class
             is built from. It raises `ConfigError` with every problem, whose ``key`` names the option.
         build: Takes what ``read`` has returned, and returns the policy.
-        defaults: What options are that nobody gives, as far as that is known.
+        defaults: Values of options that are not given, as far as they are known.
         taken_from: Takes the words of a command line; returns the options among them that only the class can read, and
             the other words.
     """
@@ -289,7 +289,7 @@ def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOpti
             raise ConfigError(unknown)
         if any(name not in own_names and name != "num_envs" for name in options):
             return parser.read(options, owner=owner)
-        # Env slots are told to whoever asks for them, and a config class need not.
+        # A config class gets the number of env slots only if it has a field for it.
         return typed.read({name: value for name, value in options.items() if name in own_names}, owner=owner)
 
     return dataclasses.replace(

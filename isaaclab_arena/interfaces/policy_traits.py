@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTraits:
-    """What the author of a policy says about it; nobody can find it out by looking.
+    """Statements of a policy's author that cannot be measured.
 
     Attributes:
         reproducible: Whether an episode's actions follow from its observations and its own random stream alone, so
@@ -30,7 +30,7 @@ class PolicyTraits:
             which is then checked before anything runs. A policy that asks a server may take them and ignore them.
         sees_pictures: Whether it ever looks at the group ``camera_obs``. For a policy that never does nothing is drawn.
             One that looks now and then is `AnnouncesPictures`.
-        is_lent: Whether the class stands for one object of somebody else's, who goes on with it and closes it.
+        is_lent: Whether the class stands for one object of the caller, who goes on with it and closes it.
     """
 
     reproducible: bool = False
@@ -115,7 +115,7 @@ class Continuation:
 
 @runtime_checkable
 class AnswersChunks(Protocol):
-    """A policy that can be asked for chunks of actions by somebody else, who then plays them.
+    """A policy whose chunks of actions can be played by its caller.
 
     `PolicyBase.start_episodes` is called as ever, and `look` once per control step.
     """
@@ -124,7 +124,7 @@ class AnswersChunks(Protocol):
         """Return what its chunks are like.
 
         Raises:
-            ConfigError: If the options combine chunks in a way that nobody else can.
+            ConfigError: If the options combine chunks in a way that its caller cannot.
         """
         ...
 
@@ -164,7 +164,7 @@ class StatesChunks(Protocol):
             config: Options of the job.
 
         Raises:
-            ConfigError: If the options combine chunks in a way that nobody else can.
+            ConfigError: If the options combine chunks in a way that its caller cannot.
         """
         ...
 

@@ -194,8 +194,8 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
     if settings is None:
         refuse_other_trainers(read_checkpoint(path), path)
         message = (
-            f"has no {AGENT_FILE} beside it or one directory above, and without its training's configuration nobody "
-            "knows its activation; name the file as agent_cfg_path"
+            f"has no {AGENT_FILE} beside it or one directory above, and without its training's configuration its "
+            "activation is unknown; name the file as agent_cfg_path"
         )
         raise ConfigError(Problem(message, file=str(path)))
     return load_actor(path, settings, device)

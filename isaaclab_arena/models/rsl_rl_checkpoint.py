@@ -46,9 +46,9 @@ class NetworkSettings:
     """What is known of a network beside its tensors.
 
     Attributes:
-        class_name: Its class in rsl_rl, without module; empty where nobody says.
+        class_name: Its class in rsl_rl, without module; empty if unknown.
         activation: One of rsl_rl's names.
-        distribution: ``class_name`` and options of its distribution; empty where nobody says.
+        distribution: ``class_name`` and options of its distribution; empty if unknown.
         module: The module of the class where one is named.
     """
 

@@ -278,7 +278,7 @@ def even_sized(frame: np.ndarray) -> np.ndarray:
 # Draw the contact sheet of a job: a strip per episode with its first, middle and last frame and its outcome.
 
 MAX_EPISODES = 200
-"""Episodes on a sheet; with more, nobody would look."""
+"""Maximum number of episodes on a sheet; more would be too small to see."""
 
 _STRIP_HEIGHT = 96
 _TEXT_WIDTH = 150

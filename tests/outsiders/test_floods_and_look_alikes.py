@@ -81,7 +81,7 @@ def test_a_message_says_how_long_what_it_cut_is():
 def test_a_name_with_what_nobody_sees_is_refused(name):
     (problem,) = refusal(mistaken(name=name)).problems
     assert problem.key == "name"
-    assert "nobody sees" in problem.message or "space" in problem.message
+    assert "invisible" in problem.message or "space" in problem.message
     assert problem.message.isascii()
 
 

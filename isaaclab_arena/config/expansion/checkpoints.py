@@ -82,7 +82,7 @@ def _best(directory: Path) -> tuple[Path, int | None]:
         message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
         raise ConfigError(Problem(message, key=KEY))
     if best[1] is None:
-        _LOG.warning("nobody says of which step '%s' is, so that its column is empty", best[0])
+        _LOG.warning("the step of '%s' is unknown, so its column is empty", best[0])
     return best
 
 

@@ -108,7 +108,7 @@ class FilmStudio:
 
 ROBOT_PREFIX = "robot/"
 _FILMED_AT_ONCE = 16
-"""Worlds of a `WarpBackend` that are rendered at once where nobody but a film wants to see them."""
+"""Worlds of a `WarpBackend` that are rendered at once if only films need their pictures."""
 _FEWEST_AT_ONCE = 8
 """Worlds of a `WarpBackend` that are rendered at once, at least, where policies want to see a part of them."""
 

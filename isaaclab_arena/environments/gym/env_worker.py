@@ -19,7 +19,14 @@ from isaaclab_arena.environments.gym.env_slots import (
     SlotWords,
     reset_request,
 )
-from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, NOBODY, REST, SharedArrays, StepsAhead, num_bytes
+from isaaclab_arena.environments.gym.worker.shared_arrays import (
+    MOVE,
+    NO_SLOT,
+    REST,
+    SharedArrays,
+    StepsAhead,
+    num_bytes,
+)
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
 from isaaclab_arena.workers.program import frames
 from isaaclab_arena.workers.worker_process import (
@@ -306,7 +313,7 @@ class EnvWorker:
 
     def _moving(self, indices: Collection[int]) -> int:
         """Return the env slot of ``indices`` that moved last, the first if none did."""
-        moving = NOBODY if self._shared is None else self.indices[0] + int(self._shared.moving[0])
+        moving = NO_SLOT if self._shared is None else self.indices[0] + int(self._shared.moving[0])
         return moving if moving in indices else next(iter(indices))
 
     def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:

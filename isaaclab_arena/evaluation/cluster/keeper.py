@@ -346,7 +346,7 @@ def report_of_failure(job: Job, failed: FailedJob, attempt: Attempt) -> JobRepor
 
 _LOG = logging.getLogger(__name__)
 _BLIND_AFTER_S = 5.0
-"""How long nobody may ask how the run stands before that means that this process could not go on [s]."""
+"""Time between two looks after which this process counts as suspended in between [s]."""
 
 
 class ClaimKeeper:

@@ -49,7 +49,7 @@ ERRORS: Mapping[str, type[ArenaError]] = {"config": ConfigError, "lost": PolicyL
 """What an asker raises of an error, by what the server calls its kind."""
 
 MAX_FIRST_BYTES = 1 << 16
-"""The largest first message of an asker, who may be anybody."""
+"""Size limit of the first message [bytes]; its sender is not authenticated yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

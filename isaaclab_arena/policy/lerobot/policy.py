@@ -351,7 +351,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._inputs_of(env)
         if self._options.fps is None and self._data.fps is None:
             _LOG.warning(
-                "%s: nobody says for how many control steps per second it was made, and the environment makes %g; fps "
+                "%s: its number of control steps per second is unknown, and the environment makes %g; fps "
                 "says that this is right, dataset where it stands",
                 self._options.pretrained,
                 1 / env.control_dt,

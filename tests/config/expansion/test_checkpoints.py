@@ -57,7 +57,7 @@ def test_one_job_becomes_one_per_checkpoint_with_its_step_beside_it(trained, ask
 
 def test_the_best_has_the_step_that_its_training_says(trained, tmp_path, caplog):
     read(trained, "best")
-    assert f"nobody says of which step '{trained / 'model_best.pt'}' is" in caplog.text
+    assert f"the step of '{trained / 'model_best.pt'}' is unknown" in caplog.text
     (trained / "model_best.json").write_text('{"iterations": 50}')
     (job,) = read(trained, "best")
     assert (job.name, job.swept["checkpoint_step"]) == ("go1-best", 50)

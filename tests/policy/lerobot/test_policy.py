@@ -231,7 +231,7 @@ def test_a_misfit_is_refused_without_starting_the_policy(tmp_path):
 def test_it_is_said_if_nobody_knows_for_which_rate_a_policy_was_made(tmp_path, caplog):
     with made(saved(tmp_path)) as policy:
         policy.check_environment(LimbEnvironment(1))
-    assert "nobody says for how many control steps per second it was made" in caplog.text
+    assert "its number of control steps per second is unknown" in caplog.text
     caplog.clear()
     rate = round(1 / LimbEnvironment(1).control_dt)
     with made(tmp_path, fps=rate) as policy:

@@ -8,9 +8,6 @@ import time
 import typing
 
 from . import env_slot, render_contexts, shared_arrays, sources, versions  # noqa: TID252  beside this file, whatever imports it
-from . import env_slot as drawing  # noqa: TID252  beside this file, whatever imports it
-from . import env_slot as own_generators  # noqa: TID252  beside this file, whatever imports it
-from . import shared_arrays as steps_ahead  # noqa: TID252  beside this file, whatever imports it
 
 _SLOW_RESET_S = 0.05
 """Resets that take longer make a scene anew [s]; beside them it takes little to look for what they left."""
@@ -36,7 +33,7 @@ class Answers:
             return self._answer(message, arrays)
         finally:
             if self._shared is not None:
-                self._shared.moving[0] = shared_arrays.NOBODY
+                self._shared.moving[0] = shared_arrays.NO_SLOT
 
     def _answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         if not message:
@@ -89,11 +86,11 @@ class Answers:
         return {}
 
     def _made(self, message: dict) -> typing.Any:
-        make, generators = sources.source_of(message["source"]).make, own_generators.OwnGenerators()
+        make, generators = sources.source_of(message["source"]).make, env_slot.OwnGenerators()
         with generators:
             environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
         render_contexts.keep_robosuite_apart()
-        told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
+        told = message["info_keys"], env_slot.drawing_of(environment), message["instruction_key"]
         return env_slot.EnvSlot(environment, *told, generators, checks_ranges=message["checks_ranges"])
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> tuple:
@@ -129,7 +126,7 @@ class Answers:
         """Make the steps that follow one; return the names in ``info`` by the number of the step."""
         make, names = functools.partial(self._slots[slot].step, pictures=False), {}
         try:
-            steps_ahead.make_ahead(self._shared, slot, step, make, names)
+            shared_arrays.make_ahead(self._shared, slot, step, make, names)
         except Exception as error:  # noqa: BLE001  reported with the answer to that step
             self._raised[slot] = self._told(error)
         return names

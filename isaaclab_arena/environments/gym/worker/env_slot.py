@@ -530,7 +530,7 @@ def _is_rate(value: typing.Any) -> bool:
 # Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
 
 HOOK = "draw_pictures"
-"""The method, of an environment or a wrapper, that is told whether the pictures of what comes next are wanted."""
+"""Method of an environment or a wrapper. Its argument is true if the pictures of the next reset or step are wanted."""
 
 ROBOSUITE_HOOK = "robosuite_cameras"
 """The method of an environment around one of robosuite that returns it, and which observables it shows as pictures.

@@ -14,7 +14,7 @@ if typing.TYPE_CHECKING:
 
 # Share the steps of a worker's environments with the program that started it, in memory.
 
-NOBODY = -1
+NO_SLOT = -1
 """Stands for no env slot."""
 
 REST, MOVE, MOVE_AND_LOOK = range(3)
@@ -43,7 +43,7 @@ class SharedArrays:
         }
         [self._first_result] = (offset for name, *_, offset, _ in places if name == _RESULTS)
         self._result = struct.Struct(f"={num_results(description)}d")
-        # Env slot that is being reset or stepped, else `NOBODY`: the culprit if the worker dies. (1,), int32.
+        # Env slot that is being reset or stepped, else `NO_SLOT`: the culprit if the worker dies. (1,), int32.
         self.moving: np.ndarray = self.arrays.pop(_MOVING)
         self.asked: np.ndarray = self.arrays.pop(_ASKED)  # (num_slots,), uint8
         self.actions: np.ndarray = self.arrays.pop(_ACTIONS)  # (num_slots, action_dim), float32

@@ -5,7 +5,7 @@ import pytest
 
 from isaaclab_arena.environments.gym.env_slots import SlotSource
 from isaaclab_arena.environments.gym.worker.answers import Answers
-from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, MOVE_AND_LOOK, NOBODY, SharedArrays, num_bytes
+from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, MOVE_AND_LOOK, NO_SLOT, SharedArrays, num_bytes
 from tests.environments.gym.gym_fakes import ID
 
 
@@ -39,7 +39,7 @@ def memory() -> Iterator[int]:
 def test_what_an_environment_raises_is_told_and_the_others_go_on(memory):
     asked = Asked(memory, misbehaviour="raise", at_step=1)
     assert asked.step() == {"error": "the floor gave way"}
-    assert asked.shared.moving[0] == NOBODY
+    assert asked.shared.moving[0] == NO_SLOT
 
 
 def test_pictures_that_nobody_wants_do_not_travel(memory):
