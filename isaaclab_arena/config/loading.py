@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from isaaclab_arena.config.arena import ExperimentAsJobs, as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.expansion.checkpoints import expand_checkpoints
-from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
-from isaaclab_arena.config.expansion.robustness import ArmsOf, no_arms, read_robustness
+from isaaclab_arena.config.expansion.robustness import ROBUSTNESS_KEY, ArmsOf, no_arms, read_robustness
 from isaaclab_arena.config.expansion.suites import expand_suite
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
@@ -414,7 +413,7 @@ class Reading:
             # arms.
             for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
                 for of_task, member in self._of_suite(entry, label, room=MAX_JOBS - len(names)):
-                    asked = of_task.pop(ROBUSTNESS, None)
+                    asked = of_task.pop(ROBUSTNESS_KEY, None)
                     # A problem that all jobs of a suite share is reported once, with the label of the entry.
                     own_label = _label(entry.get("name"), label)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL, Robustness
+from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
 from isaaclab_arena.config.schema import JobConfig, name_problem
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -21,8 +21,8 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
     # name), `axis` and `level`. `ConfigError` if an axis or a level is not possible in this job.
     if job.conditions is not None:
         message = "changes the episodes, and 'conditions' says what they start from; leave out one of them"
-        raise ConfigError(Problem(message, key=KEY))
-    taken = [name for name in (KEY, AXIS_LABEL, LEVEL_LABEL) if name in job.labels]
+        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+    taken = [name for name in (ROBUSTNESS_KEY, AXIS_LABEL, LEVEL_LABEL) if name in job.labels]
     if taken:
         raise ConfigError(Problem("is what robustness labels its own jobs with", key=f"labels.{taken[0]}"))
     catalogue, varied = _catalogue(job, may_import=may_import)
@@ -49,7 +49,7 @@ def _catalogue(job: JobConfig, *, may_import: bool) -> tuple[tuple[Variation, ..
     [resolved] = resolve_jobs([job], may_import=may_import)
     if not isinstance(resolved.builder, VariableEnvironmentBuilder):
         message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
     found = resolved.builder.variations(resolved.environment_config)
     return found, frozenset(variation.key for variation in resolved.variations)
 
@@ -68,7 +68,7 @@ def _axes(job: JobConfig, asked: Robustness, catalogue: Sequence[Variation], var
         reason = reasons[name] if name in AXES else f"there is no such axis{did_you_mean(name, AXES)}"
         if reason is not None:
             message = f"'{name}': {reason}; this job has {', '.join(available)}"
-            problems.append(Problem(message, key=f"{KEY}.axes"))
+            problems.append(Problem(message, key=f"{ROBUSTNESS_KEY}.axes"))
     if problems:
         raise ConfigError(problems)
     return tuple(name for name in available if name in asked.axes)
@@ -96,10 +96,10 @@ def _settings(axis: Axis, catalogue: Sequence[Variation], levels: Sequence[int])
             enabled_variations(catalogue, own)
         except ConfigError as error:
             message = f"{axis.name} has no level {level}: {error.problems[0].key} {error.problems[0].message}"
-            raise ConfigError(Problem(message, key=f"{KEY}.levels")) from error
+            raise ConfigError(Problem(message, key=f"{ROBUSTNESS_KEY}.levels")) from error
     return settings
 
 
 def _arm(job: JobConfig, name: str, axis: str, level: int, settings: Mapping[str, Any]) -> JobConfig:
-    labels = {**job.labels, KEY: job.name, AXIS_LABEL: axis, LEVEL_LABEL: str(level)}
+    labels = {**job.labels, ROBUSTNESS_KEY: job.name, AXIS_LABEL: axis, LEVEL_LABEL: str(level)}
     return replace(job, name=name, labels=labels, variations={**job.variations, **settings})

@@ -16,7 +16,7 @@ import pandas as pd
 
 from isaaclab_arena.analysis.arms import ReadRun, read_run
 from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
-from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
+from isaaclab_arena.config.expansion.robustness import ROBUSTNESS_KEY
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
@@ -348,7 +348,7 @@ def _most_values(num_episodes: int, runs: Sequence[ReportedRun]) -> int:
 
 
 def _robustness(read: Sequence[ReadRun]) -> "tuple[ShownRobustness, ...]":
-    asked = [run for run in read if any(ROBUSTNESS in job.config.labels for job in run.plan.jobs)]
+    asked = [run for run in read if any(ROBUSTNESS_KEY in job.config.labels for job in run.plan.jobs)]
     if not asked:
         return ()
     shown_robustness = imported(_SHOWN_ROBUSTNESS)

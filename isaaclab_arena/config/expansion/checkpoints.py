@@ -13,14 +13,14 @@ from isaaclab_arena.errors import ConfigError, Problem
 
 _LOG = logging.getLogger(__name__)
 
-KEY = "checkpoints"
+CHECKPOINTS_KEY = "checkpoints"
 STEP = "checkpoint_step"
 """The name under which a job's step is swept, and so that of its column."""
 
 OPTIONS = ("checkpoint_path", "model_path", "pretrained")
 """The options in which policies take a checkpoint: the first that a job gives names the training's directory."""
 
-_ALL, _LAST, _BEST = "all", "last", "best"
+_ALL_STEPS, _LAST, _BEST = "all", "last", "best"
 _WILDCARDS = "*?["
 _MOST_SHOWN = 12
 
@@ -30,20 +30,20 @@ def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[d
     # A checkpoint's job is named ``<name>-<step>``, and its option names the checkpoint instead of the directory.
     # ``room`` limits the number of jobs.
     # ConfigError: the option does not name a training's directory, or a checkpoint is missing or incomplete.
-    plain = {key: value for key, value in job.items() if key != KEY}
-    if job.get(KEY) is None:
+    plain = {key: value for key, value in job.items() if key != CHECKPOINTS_KEY}
+    if job.get(CHECKPOINTS_KEY) is None:
         yield plain, {}
         return
     option, directory = _directory(plain)
-    chosen = _chosen(job[KEY], directory, option)
+    chosen = _chosen(job[CHECKPOINTS_KEY], directory, option)
     if len(chosen) > room:
         message = f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
     for path, step in chosen:
         own = deepcopy(plain)
         own["policy_config_dict"][option] = str(path)
         if isinstance(own.get("name"), str):
-            own["name"] += f"-{_BEST if job[KEY] == _BEST else step}"
+            own["name"] += f"-{_BEST if job[CHECKPOINTS_KEY] == _BEST else step}"
         yield own, {STEP: step}
 
 
@@ -52,10 +52,10 @@ def _directory(job: Mapping[str, Any]) -> tuple[str, Path]:
     option = next((name for name in OPTIONS if isinstance(options, dict) and options.get(name) is not None), None)
     if option is None:
         message = f"needs the directory of the training as an option of the policy: {', '.join(OPTIONS)}"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
     directory = Path(str(options[option]))
     if not directory.is_dir():
-        message = f"'{directory}' is no directory, and '{KEY}' takes the checkpoints of one"
+        message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
         raise ConfigError(Problem(message, key=f"policy_config_dict.{option}"))
     return option, directory
 
@@ -66,12 +66,14 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
     if not chosen:
         steps = _in_words(find_checkpoints(directory))
         message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
     for path, _ in chosen:
         missing = look_at(path).missing
         if missing is not None:
             message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
-            raise ConfigError(Problem(message, key=f"policy_config_dict.{option}" if asked == _BEST else KEY))
+            raise ConfigError(
+                Problem(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
+            )
     return chosen
 
 
@@ -80,7 +82,7 @@ def _best(directory: Path) -> tuple[Path, int | None]:
     if best is None:
         message = f"the training in '{directory}' names no best checkpoint: there is no model_best.pt, and no "
         message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
     if best[1] is None:
         _LOG.warning("the step of '%s' is unknown, so its column is empty", best[0])
     return best
@@ -89,11 +91,11 @@ def _best(directory: Path) -> tuple[Path, int | None]:
 def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
     wanted, pattern = asked, None
     if isinstance(asked, str) and any(sign in asked for sign in _WILDCARDS):
-        wanted, pattern = _ALL, asked
+        wanted, pattern = _ALL_STEPS, asked
     elif isinstance(asked, dict):
-        wanted, pattern = asked.get("steps", _ALL), asked.get("pattern")
+        wanted, pattern = asked.get("steps", _ALL_STEPS), asked.get("pattern")
     found = find_checkpoints(directory, pattern)
-    if wanted == _ALL:
+    if wanted == _ALL_STEPS:
         return found
     if wanted == _LAST:
         return found[-1:]
@@ -103,15 +105,14 @@ def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
 def _of_steps(wanted: Any, found: Sequence[Checkpoint], directory: Path) -> Sequence[Checkpoint]:
     steps: list[Any] = wanted if isinstance(wanted, list) else [wanted]
     if not all(type(step) is int for step in steps) or not steps:
-        message = (
-            f"must be {_ALL}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt, got {shown(wanted)}"
-        )
-        raise ConfigError(Problem(message, key=KEY))
+        kinds = f"{_ALL_STEPS}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt"
+        message = f"must be {kinds}, got {shown(wanted)}"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
     by_step = {checkpoint.step: checkpoint for checkpoint in found}
     absent = [step for step in steps if step not in by_step]
     if absent:
         message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_in_words(found)}"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
     return [by_step[step] for step in dict.fromkeys(steps)]
 
 

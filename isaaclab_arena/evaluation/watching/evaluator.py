@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.config.expansion.checkpoints import KEY, OPTIONS, STEP
-from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
+from isaaclab_arena.config.expansion.checkpoints import CHECKPOINTS_KEY, OPTIONS, STEP
+from isaaclab_arena.config.expansion.robustness import ROBUSTNESS_KEY
 from isaaclab_arena.config.loading import job_over_defaults, modernised
 from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem
@@ -127,10 +127,10 @@ def robustness_problems(document: Mapping[str, Any]) -> list[Problem]:
         Problem(
             "would let changed episodes choose the best checkpoint, and curves be of arms; "
             "watch without it, then run isaaclab-arena robustness with the best",
-            key=f"{where}.{ROBUSTNESS}",
+            key=f"{where}.{ROBUSTNESS_KEY}",
         )
         for where, block in blocks.items()
-        if isinstance(block, dict) and block.get(ROBUSTNESS) is not None
+        if isinstance(block, dict) and block.get(ROBUSTNESS_KEY) is not None
     ]
 
 
@@ -152,12 +152,12 @@ def jobs_of_checkpoint(
     defaults = _modern(document.get("defaults") or {})
     jobs = [_modern(job) for job in listed]
     for job in jobs:
-        if KEY in job and job[KEY] is None:
+        if CHECKPOINTS_KEY in job and job[CHECKPOINTS_KEY] is None:
             continue
         options = job.setdefault("policy_config_dict", {})
         known = [name for name in OPTIONS if name in options or name in (defaults.get("policy_config_dict") or {})]
         options[known[0] if known else option_of(checkpoint)] = str(training)
-        job[KEY] = {"steps": [checkpoint.step], "pattern": pattern}
+        job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": pattern}
     made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
     for block in (made, defaults, *jobs):
         change(block, CONDITIONS, lambda reference: _rooted(reference, directory))
