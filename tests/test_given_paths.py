@@ -14,7 +14,7 @@ import tyro
 import isaaclab_arena as arena
 from isaaclab_arena.api.evaluating import JobFileKeywords, JobKeywords
 from isaaclab_arena.cli import main as cli
-from isaaclab_arena.cli.command_table import COMMANDS, commands_of_others
+from isaaclab_arena.cli.main import COMMANDS, commands_of_others
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import option_types, read_options
 from isaaclab_arena.environments.catalog import ENVIRONMENTS

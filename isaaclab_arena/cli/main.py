@@ -1,20 +1,125 @@
-"""``isaaclab-arena``: finds the command that was typed and hands it the rest of the line."""
+"""``isaaclab-arena``: its commands by group; it finds the one that was typed and hands it the rest of the line."""
 
+import ast
+import importlib.util
 import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
-from isaaclab_arena.cli.command_table import COMMANDS, MAINS, Command, commands_of_others
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import open_missing_streams, plain_text
 from isaaclab_arena.paths import typed_words
+from isaaclab_arena.registry import Registry
+
+# The commands of isaaclab-arena by group: the module of each, its options, and what it does.
+
+_HERE = "isaaclab_arena.cli.commands"
+_OF_OTHERS = "of other packages"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """The facts of a command that are known before its module is imported."""
+
+    group: str  # heading under which the help shows it
+    module: str  # the module with its `main(arguments)`
+    # The dataclass of its options in that module, None for a command of another package.
+    options: str | None
+    summary: str  # its action in a few words
+
+
+# Modules are named as text, so that a command imports only its own: `list` must not wait for MuJoCo and pandas.
+_GROUPS = {
+    "start": {
+        "quickstart": (f"{_HERE}.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
+        "new": (f"{_HERE}.new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
+    },
+    "evaluate": {
+        "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),
+        "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
+        "resume": (f"{_HERE}.resume:ResumeOptions", "go on with the run in a directory"),
+        "watch": (f"{_HERE}.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
+        "validate": (f"{_HERE}.validate:ValidateOptions", "check job files without running anything"),
+    },
+    "compare": {
+        "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
+        "robustness": (f"{_HERE}.robustness:RobustnessOptions", "say what is left when episodes are changed"),
+        "leaderboard": (f"{_HERE}.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
+        "replay-decision": (
+            f"{_HERE}.replay_decision:ReplayDecisionOptions",
+            "show the evidence by episode, and when other orders of the episodes had decided",
+        ),
+        "plan": (f"{_HERE}.plan:PlanOptions", "say how many episodes tell two policies apart"),
+    },
+    "look": {
+        "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
+        "report": (f"{_HERE}.report:ReportOptions", "write the page of runs, report.html: figures and films"),
+        "view": (f"{_HERE}.view:ViewOptions", "watch a policy in a window, or write a video of it"),
+    },
+    "files of a run": {
+        "merge": (f"{_HERE}.merge:MergeOptions", "build the tables again from the files of the ranks"),
+        "verify": (f"{_HERE}.verify:VerifyOptions", "check the files, run a sample again, and compare"),
+        "replay": (f"{_HERE}.replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
+        "film": (f"{_HERE}.film:FilmOptions", "film episodes of a run that is over, from their recordings"),
+        "export": (f"{_HERE}.export:ExportOptions", "write a run in the format of another system"),
+        "recover": (f"{_HERE}.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
+    },
+    "train": {
+        "train": ("isaaclab_arena.training.train:TrainOptions", "train a policy, and evaluate it while it learns"),
+        "collect": (f"{_HERE}.collect:CollectOptions", "record demonstrations of an expert"),
+    },
+    "machine": {
+        "doctor": (f"{_HERE}.doctor:DoctorOptions", "show what this machine has to offer"),
+        "completion": (f"{_HERE}.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
+    },
+}
+"""By heading and name, the module and the options of a command, and what it does."""
+
+COMMANDS = {
+    name: Command(group=group, module=target.partition(":")[0], options=target.partition(":")[2], summary=summary)
+    for group, commands in _GROUPS.items()
+    for name, (target, summary) in commands.items()
+}
+"""The commands of this package by name, in the order of the help."""
+
+MAINS = Registry(
+    "command",
+    {name: f"{command.module}:main" for name, command in COMMANDS.items()},
+    entry_point_group="isaaclab_arena.commands",
+)
+"""Every command's ``main(arguments) -> int`` by name; one that has the keyword ``typed_as`` is told what its help shall
+call it. Other packages add theirs as ``module:main``."""
+
+
+def commands_of_others() -> Iterator[tuple[str, Command]]:
+    """Yield the commands that other packages declare; none of their modules is imported."""
+    for point in sorted(metadata.entry_points(group=MAINS.entry_point_group), key=lambda each: each.name):
+        if point.name not in COMMANDS:
+            summary = _first_sentence(point.module) or point.value
+            yield point.name, Command(group=_OF_OTHERS, module=point.module, options=None, summary=summary)
+
+
+def _first_sentence(module: str) -> str | None:
+    """Return the first line of a module's docstring, as a summary; None if it cannot be read."""
+    try:
+        spec = importlib.util.find_spec(module)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
+        line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return None
+    return line.removesuffix(".")[:1].lower() + line.removesuffix(".")[1:] or None
+
+
+# ``isaaclab-arena``: finds the command that was typed and hands it the rest of the line.
 
 _DESCRIPTION = "Evaluate robot policies from one job file, on one process or on many ranks."
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.cli.command_table import COMMANDS, commands_of_others
+from isaaclab_arena.cli.main import COMMANDS, commands_of_others
 from tests.end_to_end.launching import ROOT, write_jobs
 
 PROGRAM = [sys.executable, "-m", "isaaclab_arena.cli"]

@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from isaaclab_arena.cli.command_table import COMMANDS
-from isaaclab_arena.cli.main import main
+from isaaclab_arena.cli.main import COMMANDS, main
 from tests.end_to_end.launching import ROOT, run
 
 JOB = {"name": "lift", "policy_type": "scripted", "arena_env_args": {"environment": "lift_object"}}

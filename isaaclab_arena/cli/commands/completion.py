@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
-from isaaclab_arena.cli.command_table import COMMANDS, commands_of_others
+from isaaclab_arena.cli.main import COMMANDS, commands_of_others
 from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.evaluation.options import Assignment

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tyro
 
-from isaaclab_arena.cli.command_table import MAINS
+from isaaclab_arena.cli.main import MAINS
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from isaaclab_arena.cli.command_table import COMMANDS, MAINS, commands_of_others
+from isaaclab_arena.cli.main import COMMANDS, MAINS, commands_of_others
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launch_options import without_launch_options, without_options

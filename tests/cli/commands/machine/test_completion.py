@@ -5,9 +5,8 @@ import subprocess
 
 import pytest
 
-from isaaclab_arena.cli.command_table import COMMANDS
 from isaaclab_arena.cli.commands.completion import completable_commands, script_for
-from isaaclab_arena.cli.main import main
+from isaaclab_arena.cli.main import COMMANDS, main
 
 
 @pytest.fixture(scope="module")
