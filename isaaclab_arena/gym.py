@@ -1,9 +1,8 @@
 """Importing this puts every environment into Gymnasium's registry, under ids such as ``arena/LiftObject-v0``."""
 
-
 import gymnasium
-from isaaclab_arena.evaluation.gym_ids.names import ids_of_environments
 
+from isaaclab_arena.evaluation.gym_ids.names import ids_of_environments
 
 # gymnasium.make("isaaclab_arena.gym:arena/LiftObject-v0", object="can") imports it first.
 

@@ -1,4 +1,4 @@
-# ruff: noqa: C901, D101, D102, D103, E501, INP001, S603, S607, SIM108, T201
+# ruff: noqa: ARG002, C901, D101, D102, D103, INP001, S603, S607, SIM108, T201
 """Join modules along the table in tools/joined_modules.md: every body stands as it was.
 
 python tools/merge_modules.py check            names that collide, circles and sizes, without writing

@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
-from isaaclab_arena.analysis.planning import pair_chances
-from isaaclab_arena.analysis.rates import holm, mcnemar_exact_p, mcnemar_mid_p
+from isaaclab_arena.analysis.rates import holm, mcnemar_exact_p, mcnemar_mid_p, pair_chances
 from isaaclab_arena.results.statistics import (
     Interval,
     difference_interval,

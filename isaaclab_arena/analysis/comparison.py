@@ -22,12 +22,15 @@ from isaaclab_arena.analysis.arms import (
     same_tasks,
     with_tasks,
 )
-from isaaclab_arena.analysis.planning import PairChances, least_number, pair_chances, paired_power
 from isaaclab_arena.analysis.rates import (
+    PairChances,
     holm,
+    least_number,
     mean_interval,
     mean_of_tasks_interval,
+    pair_chances,
     paired_difference_interval,
+    paired_power,
     sign_flip_p,
     signed_rank_p,
 )

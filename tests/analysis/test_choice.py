@@ -10,8 +10,7 @@ from isaaclab_arena.analysis.comparison import (
     compare_with_job,
     not_chosen_by,
 )
-from isaaclab_arena.analysis.comparison_files import sentences
-from isaaclab_arena.analysis.leaderboard import leaderboard
+from isaaclab_arena.analysis.comparison_files import leaderboard, sentences
 from isaaclab_arena.errors import ConfigError
 from tests.analysis.recorded_runs import arm_of, run_of
 

@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.analysis.comparison import NotComparableError, Question
-from isaaclab_arena.analysis.leaderboard import leaderboard
+from isaaclab_arena.analysis.comparison_files import leaderboard
 from isaaclab_arena.results.statistics import mean_rate_interval
 from tests.analysis.recorded_runs import run_of
 

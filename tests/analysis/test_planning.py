@@ -2,18 +2,19 @@ import numpy as np
 import pytest
 from scipy.stats import fisher_exact
 
-from isaaclab_arena.analysis.planning import (
+from isaaclab_arena.analysis.rates import (
     PairChances,
+    boschloo_p,
     boschloo_region,
     fisher_p_values,
     fisher_power,
     independent_power,
     least_number,
+    mcnemar_mid_p,
     pair_chances,
     paired_power,
     simulated_stop,
 )
-from isaaclab_arena.analysis.rates import boschloo_p, mcnemar_mid_p
 
 
 @pytest.mark.parametrize(

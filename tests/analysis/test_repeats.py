@@ -13,9 +13,8 @@ from isaaclab_arena.analysis.comparison import (
     compare_with_job,
     not_chosen_by,
 )
-from isaaclab_arena.analysis.comparison_files import document, sentences, write_comparison
+from isaaclab_arena.analysis.comparison_files import document, leaderboard, sentences, write_comparison
 from isaaclab_arena.analysis.decision_replay import replay_decision
-from isaaclab_arena.analysis.leaderboard import leaderboard
 from isaaclab_arena.config.schema import Question as RunQuestion
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.json_values import json_text

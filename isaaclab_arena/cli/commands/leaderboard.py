@@ -12,8 +12,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import NotComparableError
-from isaaclab_arena.analysis.comparison_files import TextTable
-from isaaclab_arena.analysis.leaderboard import Leaderboard, Place, leaderboard
+from isaaclab_arena.analysis.comparison_files import Leaderboard, Place, TextTable, leaderboard
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.evaluation.console import results_console

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.analysis.comparison_files import TextTable
-from isaaclab_arena.analysis.planning import independent_power, least_number, pair_chances, paired_power, simulated_stop
+from isaaclab_arena.analysis.rates import independent_power, least_number, pair_chances, paired_power, simulated_stop
 from isaaclab_arena.cli.commands.asking import check_share, drawn
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError, Problem
