@@ -12,10 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.arena import ExperimentAsJobs, as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.expansion.checkpoints import expand_checkpoints
-from isaaclab_arena.config.expansion.robustness import ROBUSTNESS_KEY, ArmsOf, no_arms, read_robustness
 from isaaclab_arena.config.expansion.suites import expand_suite
-from isaaclab_arena.config.expansion.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
+from isaaclab_arena.config.expansion.sweeps import (
+    MAX_JOBS,
+    ROBUSTNESS_KEY,
+    ArmsOf,
+    expand,
+    expand_checkpoints,
+    no_arms,
+    num_combinations,
+    read_robustness,
+    sweep_problems,
+)
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults, parse_tokens, read_job
 from isaaclab_arena.config.options import error_message, key_path, shown

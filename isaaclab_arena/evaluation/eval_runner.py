@@ -17,7 +17,7 @@ if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
     collect_later()
 
-from isaaclab_arena.config.expansion.robustness import written_robustness
+from isaaclab_arena.config.expansion.sweeps import written_robustness
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults, JobsFile

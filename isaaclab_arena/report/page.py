@@ -16,7 +16,7 @@ import pandas as pd
 
 from isaaclab_arena.analysis.arms import ReadRun, read_run
 from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
-from isaaclab_arena.config.expansion.robustness import ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.sweeps import ROBUSTNESS_KEY
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported

@@ -1,14 +1,24 @@
-"""One job with a ``sweep`` becomes one job per combination of the swept values."""
+"""One job as many: one per swept value, per checkpoint of a training, or per level of a robustness run."""
 
 import itertools
+import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
-from isaaclab_arena.errors import Problem, did_you_mean
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkpoints, look_at
+from isaaclab_arena.config.options import error_message, key_path, shown
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import set_at
+
+# One job with a ``sweep`` becomes one job per combination of the swept values.
 
 MAX_JOBS = 100_000
 
@@ -112,3 +122,188 @@ def _reachable(job: Mapping[str, Any], path: Sequence[str]) -> bool:
         if not isinstance(inner, dict):
             return False
     return True
+
+
+# One job with ``checkpoints`` becomes one job per checkpoint of a training's directory.
+
+_LOG = logging.getLogger(__name__)
+
+CHECKPOINTS_KEY = "checkpoints"
+STEP = "checkpoint_step"
+"""The name under which a job's step is swept, and so that of its column."""
+
+OPTIONS = ("checkpoint_path", "model_path", "pretrained")
+"""The options in which policies take a checkpoint: the first that a job gives names the training's directory."""
+
+_ALL_STEPS, _LAST, _BEST = "all", "last", "best"
+_WILDCARDS = "*?["
+_MOST_SHOWN = 12
+
+
+def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[dict[str, Any], dict[str, int | None]]]:
+    """Yield one job per checkpoint, with its step; the job itself without ``checkpoints``. ConfigError."""
+    # A checkpoint's job is named ``<name>-<step>``, and its option names the checkpoint instead of the directory.
+    # ``room`` limits the number of jobs.
+    # ConfigError: the option does not name a training's directory, or a checkpoint is missing or incomplete.
+    plain = {key: value for key, value in job.items() if key != CHECKPOINTS_KEY}
+    if job.get(CHECKPOINTS_KEY) is None:
+        yield plain, {}
+        return
+    option, directory = _directory(plain)
+    chosen = _chosen(job[CHECKPOINTS_KEY], directory, option)
+    if len(chosen) > room:
+        message = f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+    for path, step in chosen:
+        own = deepcopy(plain)
+        own["policy_config_dict"][option] = str(path)
+        if isinstance(own.get("name"), str):
+            own["name"] += f"-{_BEST if job[CHECKPOINTS_KEY] == _BEST else step}"
+        yield own, {STEP: step}
+
+
+def _directory(job: Mapping[str, Any]) -> tuple[str, Path]:
+    options = job.get("policy_config_dict") or {}
+    option = next((name for name in OPTIONS if isinstance(options, dict) and options.get(name) is not None), None)
+    if option is None:
+        message = f"needs the directory of the training as an option of the policy: {', '.join(OPTIONS)}"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+    directory = Path(str(options[option]))
+    if not directory.is_dir():
+        message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
+        raise ConfigError(Problem(message, key=f"policy_config_dict.{option}"))
+    return option, directory
+
+
+def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, int | None]]:
+    chosen: list[tuple[Path, int | None]]
+    chosen = [_best(directory)] if asked == _BEST else [(each.path, each.step) for each in _found(asked, directory)]
+    if not chosen:
+        steps = _in_words(find_checkpoints(directory))
+        message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+    for path, _ in chosen:
+        missing = look_at(path).missing
+        if missing is not None:
+            message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
+            raise ConfigError(
+                Problem(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
+            )
+    return chosen
+
+
+def _best(directory: Path) -> tuple[Path, int | None]:
+    best = best_of_training(directory)
+    if best is None:
+        message = f"the training in '{directory}' names no best checkpoint: there is no model_best.pt, and no "
+        message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+    if best[1] is None:
+        _LOG.warning("the step of '%s' is unknown, so its column is empty", best[0])
+    return best
+
+
+def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
+    wanted, pattern = asked, None
+    if isinstance(asked, str) and any(sign in asked for sign in _WILDCARDS):
+        wanted, pattern = _ALL_STEPS, asked
+    elif isinstance(asked, dict):
+        wanted, pattern = asked.get("steps", _ALL_STEPS), asked.get("pattern")
+    found = find_checkpoints(directory, pattern)
+    if wanted == _ALL_STEPS:
+        return found
+    if wanted == _LAST:
+        return found[-1:]
+    return _of_steps(wanted, found, directory)
+
+
+def _of_steps(wanted: Any, found: Sequence[Checkpoint], directory: Path) -> Sequence[Checkpoint]:
+    steps: list[Any] = wanted if isinstance(wanted, list) else [wanted]
+    if not all(type(step) is int for step in steps) or not steps:
+        kinds = f"{_ALL_STEPS}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt"
+        message = f"must be {kinds}, got {shown(wanted)}"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+    by_step = {checkpoint.step: checkpoint for checkpoint in found}
+    absent = [step for step in steps if step not in by_step]
+    if absent:
+        message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_in_words(found)}"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+    return [by_step[step] for step in dict.fromkeys(steps)]
+
+
+def _in_words(found: Sequence[Checkpoint]) -> str:
+    steps = [str(checkpoint.step) for checkpoint in found]
+    more = f" and {len(steps) - _MOST_SHOWN} more" if len(steps) > _MOST_SHOWN else ""
+    return f"{', '.join(steps[:_MOST_SHOWN])}{more}" if steps else "none"
+
+
+# One job with ``robustness`` becomes a benign job, and one per level of each way in which its episodes are changed.
+
+ROBUSTNESS_KEY = "robustness"
+AXIS_LABEL, LEVEL_LABEL = "axis", "level"
+"""Labels of the jobs that it makes, beside ``robustness``, the name of the job that they come from."""
+
+MAX_LEVEL = 20
+_ALL_AXES = "all"
+
+_Level = Annotated[int, Field(ge=1, le=MAX_LEVEL)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robustness:
+    """The robustness jobs that a job requests."""
+
+    axes: tuple[str, ...] | None = None  # names of axes, None for all of the environment
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5)  # levels of each axis, ascending
+
+
+ArmsOf: TypeAlias = Callable[[JobConfig, Robustness], Sequence[JobConfig]]
+"""Makes the jobs of a job that asks for them; raises `ConfigError` with the key within the job."""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    axes: str | list[str] = _ALL_AXES
+    levels: _Level | Annotated[list[_Level], Field(min_length=1)] = 5
+
+
+def no_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
+    """Refuse a job with robustness: only some programs take those."""
+    del job, asked
+    message = "is for runs of a job file: isaaclab-arena run or isaaclab-arena robustness"
+    raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+
+
+def read_robustness(value: Any) -> Robustness:
+    """Read ``{axes: all, levels: 5}`` or ``{axes: [light], levels: [1, 3]}``; ConfigError lists every problem."""
+    try:
+        fields = _Fields.model_validate(value)
+    except ValidationError as invalid:
+        raise ConfigError([_problem(value, error) for error in invalid.errors(include_url=False)]) from invalid
+    levels = range(1, fields.levels + 1) if isinstance(fields.levels, int) else sorted(set(fields.levels))
+    if fields.axes == _ALL_AXES:
+        return Robustness(levels=tuple(levels))
+    axes = [fields.axes] if isinstance(fields.axes, str) else fields.axes
+    if not axes:
+        raise ConfigError(Problem("lists no axis", key=f"{ROBUSTNESS_KEY}.axes"))
+    return Robustness(axes=tuple(dict.fromkeys(axes)), levels=tuple(levels))
+
+
+def written_robustness(axes: str, levels: int | None) -> Mapping[str, Any]:
+    """Return a job's ``robustness`` from the command line: axes ``all`` or a,b; `levels` None for the default."""
+    names: Any = _ALL_AXES if axes == _ALL_AXES else [name.strip() for name in axes.split(",") if name.strip()]
+    return {"axes": names} | ({} if levels is None else {"levels": levels})
+
+
+def _problem(value: Any, error: Any) -> Problem:
+    path = key_path(error).partition(".")[0]
+    if path == "levels":
+        given = value["levels"]
+        return Problem(
+            f"must be 1 to {MAX_LEVEL}, or a list of such levels, got {given!r}", key=f"{ROBUSTNESS_KEY}.levels"
+        )
+    if path == "axes":
+        return Problem(f"must be all or a list of axes, got {value['axes']!r}", key=f"{ROBUSTNESS_KEY}.axes")
+    message = error_message(error, _Fields.model_fields)
+    return Problem(message, key=f"{ROBUSTNESS_KEY}.{path}" if path else ROBUSTNESS_KEY)

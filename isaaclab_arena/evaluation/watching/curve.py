@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
-from isaaclab_arena.config.expansion.checkpoints import STEP
+from isaaclab_arena.config.expansion.sweeps import STEP
 from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
 from isaaclab_arena.results.rows import of_conditions, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together

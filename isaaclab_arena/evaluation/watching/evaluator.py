@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.config.expansion.checkpoints import CHECKPOINTS_KEY, OPTIONS, STEP
-from isaaclab_arena.config.expansion.robustness import ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.sweeps import CHECKPOINTS_KEY, OPTIONS, ROBUSTNESS_KEY, STEP
 from isaaclab_arena.config.loading import job_over_defaults, modernised
 from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem
