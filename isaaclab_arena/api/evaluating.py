@@ -18,9 +18,14 @@ import torch.distributed as dist
 
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.context import DistributedContext, is_a_rank, variables_of_child, variables_of_group
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    is_a_rank,
+    limit_threads,
+    variables_of_child,
+    variables_of_group,
+)
 from isaaclab_arena.distributed.devices import calculate_deterministically, selectable_gpu_count
-from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.distributed.ranks import Ranks, initialise, ranks_of_one
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.distributed.process import machine_identity
+from isaaclab_arena.distributed.context import machine_identity
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.errors import first_line
 

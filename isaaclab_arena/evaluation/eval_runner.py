@@ -21,9 +21,8 @@ from isaaclab_arena.config.expansion.sweeps import written_robustness
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, process_age_s
 from isaaclab_arena.distributed.launch import launch_if_asked
-from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, check_cluster
 from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from isaaclab_arena import paths as clock
-from isaaclab_arena.distributed.process import machine_identity, process_is_running, process_start_ticks
+from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import LongWork
 from isaaclab_arena.storage.atomic import read_whole

@@ -27,9 +27,8 @@ from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import limited, read_jobs
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, process_age_s
 from isaaclab_arena.distributed.launch import launch_if_asked
-from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash

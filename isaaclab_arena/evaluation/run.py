@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from isaaclab_arena.config.schema import PolicyServerConfig
-from isaaclab_arena.distributed.context import DistributedContext, is_a_rank
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    command_of_parent,
+    die_with_parent,
+    is_a_rank,
+    limit_threads,
+)
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.launch_options import leave_last_words, without_launch_options
-from isaaclab_arena.distributed.process import command_of_parent, die_with_parent, limit_threads
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation.builds import rank_settings

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.config.schema import JobConfig, JobStatus
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, limit_threads
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem

@@ -16,9 +16,14 @@ if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; searching garbage among them takes a sixth of the time.
     collect_later()
 
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    die_with_parent,
+    leave_process,
+    leave_process_on_error,
+    limit_threads,
+)
 from isaaclab_arena.distributed.launch import launch_if_asked
-from isaaclab_arena.distributed.process import die_with_parent, leave_process, leave_process_on_error, limit_threads
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of

@@ -16,7 +16,7 @@ from pydantic import Field
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.process import limit_threads
+from isaaclab_arena.distributed.context import limit_threads
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.console import exit_code_of

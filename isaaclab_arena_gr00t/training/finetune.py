@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import tyro
 
-from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process import (
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
     die_with_parent,
     leave_process,
     leave_process_on_error,

@@ -16,11 +16,10 @@ import torch
 import torch.distributed as dist
 import tyro
 
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, die_with_parent
 from isaaclab_arena.distributed.devices import joined_gpu_ids
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.launch_options import LaunchOptions, announce_run_directory
-from isaaclab_arena.distributed.process import die_with_parent
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.distributed.process import limit_threads, process_is_running, process_start_ticks
+from isaaclab_arena.distributed.context import limit_threads, process_is_running, process_start_ticks
 from tests.end_to_end.launching import ROOT, environment
 
 CHILD_THAT_OBEYS = """
 import time
-from isaaclab_arena.distributed.process import die_with_parent
+from isaaclab_arena.distributed.context import die_with_parent
 print(die_with_parent(), flush=True)
 time.sleep(600)
 """
 CHILD_THAT_IS_BUSY = """
 import signal, time
-from isaaclab_arena.distributed.process import die_with_parent
+from isaaclab_arena.distributed.context import die_with_parent
 signal.signal(signal.SIGTERM, lambda number, frame: None)
 print(die_with_parent(grace_s=1.0), flush=True)
 while True:
@@ -26,7 +26,7 @@ while True:
 """
 CHILD_THAT_ASKS_LATE = """
 import os, time
-from isaaclab_arena.distributed.process import die_with_parent
+from isaaclab_arena.distributed.context import die_with_parent
 parent = os.getppid()
 print(True, flush=True)
 while os.getppid() == parent:
@@ -98,7 +98,7 @@ def test_a_process_is_known_by_its_number_and_its_start():
 
 @on_linux
 def test_a_process_knows_how_old_it_is():
-    program = "from isaaclab_arena.distributed.process import process_age_s; print(process_age_s())"
+    program = "from isaaclab_arena.distributed.context import process_age_s; print(process_age_s())"
     began = time.perf_counter()
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     taken_s = time.perf_counter() - began
@@ -125,7 +125,7 @@ def test_one_thread_unless_told_otherwise():
 def left_with_a_busy_thread(last_words: str) -> subprocess.CompletedProcess[str]:
     program = (
         "import sys, threading, time\n"
-        "from isaaclab_arena.distributed.process import leave_process, leave_process_on_error\n"
+        "from isaaclab_arena.distributed.context import leave_process, leave_process_on_error\n"
         "threading.Thread(target=time.sleep, args=(600,)).start()\n"
         f"{last_words}\n"
     )
@@ -146,7 +146,7 @@ def test_a_process_that_leaves_on_an_error_shows_where_it_was_and_waits_for_nobo
 
 def test_threads_that_nobody_limits_are_limited_here():
     script = (
-        "from isaaclab_arena.distributed.process import limit_threads\nlimit_threads(1)\n"
+        "from isaaclab_arena.distributed.context import limit_threads\nlimit_threads(1)\n"
         "import torch\nprint(torch.get_num_threads())"
     )
     plain = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}

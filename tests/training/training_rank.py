@@ -17,8 +17,7 @@ from isaaclab_arena.distributed.collectives import (
     highest_of_ranks,
     sum_over_ranks,
 )
-from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process import leave_process
+from isaaclab_arena.distributed.context import DistributedContext, leave_process
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.models.run_directory import numbered_checkpoints

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isaaclab_arena.distributed.context import variables_of_child
-from isaaclab_arena.distributed.process import process_is_running, process_start_ticks
+from isaaclab_arena.distributed.context import process_is_running, process_start_ticks, variables_of_child
 from isaaclab_arena.workers.program import frames
 from isaaclab_arena.workers.worker_process import PROGRAM_DIRECTORY, RequestError, WorkerError, WorkerProcess
 

@@ -18,9 +18,14 @@ from typing import Protocol, Self
 
 import torch
 
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    limit_threads,
+    machine_identity,
+    process_is_running,
+    process_start_ticks,
+)
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.process import limit_threads, machine_identity, process_is_running, process_start_ticks
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.builds import RankSettings, rank_settings

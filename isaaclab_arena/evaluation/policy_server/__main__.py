@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import torch
 
+from isaaclab_arena.distributed.context import limit_threads
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
 from isaaclab_arena.evaluation.policy_server.wire import NetworkOrder, ServerOrders

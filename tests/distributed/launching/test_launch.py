@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from isaaclab_arena.distributed.context import process_start_ticks
 from isaaclab_arena.distributed.launch import launch_if_asked, most_processes
 from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions
-from isaaclab_arena.distributed.process import process_start_ticks
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s
 from tests.machine import show_gpus

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.process import process_is_running
+from isaaclab_arena.distributed.context import process_is_running
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.env_worker import WorkerSlots

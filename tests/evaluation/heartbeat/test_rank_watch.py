@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from isaaclab_arena.distributed.process import machine_identity, process_start_ticks
+from isaaclab_arena.distributed.context import machine_identity, process_start_ticks
 from isaaclab_arena.evaluation.heartbeat import (
     RankFate,
     RankState,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from isaaclab_arena.distributed.process import process_start_ticks
+from isaaclab_arena.distributed.context import process_start_ticks
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Claim, ClaimTable, DividedJob, Measured
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status

@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process import leave_process
+from isaaclab_arena.distributed.context import DistributedContext, leave_process
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena.training.learner import OutOfSyncError, check_synchrony
