@@ -2,7 +2,7 @@
 
 from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder, ObjectOptions, TableOptions, TableTask
 from isaaclab_arena.environments.mdp import locomotion_terms, terms
-from isaaclab_arena.environments.mdp.observations import (
+from isaaclab_arena.environments.mdp.spaces import (
     ObservationTerm,
     number_term,
     offset_term,

@@ -12,7 +12,7 @@ from gr00t.model.building import build_small_model
 from gr00t.model.checkpoint import save_checkpoint
 
 from benchmarks import ROOT
-from isaaclab_arena.environments.robots.arms import PANDA
+from isaaclab_arena.environments.robots.embodiment import PANDA
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
 from isaaclab_arena_gr00t.joints import Dimensions, read_joint_files
 from isaaclab_arena_gr00t.training.training_run import interface_of

@@ -26,7 +26,7 @@ ENVIRONMENTS = Registry(
     schemes={
         "gym": "isaaclab_arena.environments.gym.builder:gymnasium_environment",
         "metaworld": "isaaclab_arena.environments.gym.builder:meta_world_environment",
-        "libero": "isaaclab_arena.environments.libero.builder:libero_environment",
+        "libero": "isaaclab_arena.environments.libero:libero_environment",
         "robosuite": "isaaclab_arena.environments.gym.robosuite:robosuite_environment",
         "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_environment",
     },
@@ -37,7 +37,7 @@ SUITES = Registry(
     "suite",
     {
         **{
-            name: f"isaaclab_arena.environments.libero.checkout:{name.upper()}"
+            name: f"isaaclab_arena.environments.libero:{name.upper()}"
             for name in ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
         },
         "metaworld_mt10": "isaaclab_arena.environments.suites:METAWORLD_MT10",
@@ -45,7 +45,7 @@ SUITES = Registry(
     },
     entry_point_group="isaaclab_arena.suites",
     schemes={
-        "libero": "isaaclab_arena.environments.libero.checkout:libero_suite",
+        "libero": "isaaclab_arena.environments.libero:libero_suite",
         "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_suite",
     },
 )
@@ -53,8 +53,8 @@ SUITES = Registry(
 EMBODIMENTS = Registry(
     "embodiment",
     {
-        "panda": "isaaclab_arena.environments.robots.arms:PANDA",
-        "so101": "isaaclab_arena.environments.robots.arms:SO101",
+        "panda": "isaaclab_arena.environments.robots.embodiment:PANDA",
+        "so101": "isaaclab_arena.environments.robots.embodiment:SO101",
     },
     entry_point_group="isaaclab_arena.embodiments",
     schemes={"menagerie": "isaaclab_arena.environments.robots.menagerie:menagerie_embodiment"},

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.environments.robots.arms import PANDA
+from isaaclab_arena.environments.robots.embodiment import PANDA
 from tests.gr00t.fakes import write_yaml
 
 CONFIGS = Path(__file__).parents[2] / "isaaclab_arena_gr00t" / "policy" / "config"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gr00t.data.types import ModalityConfig
 
-from isaaclab_arena.environments.robots.arms import PANDA
+from isaaclab_arena.environments.robots.embodiment import PANDA
 from isaaclab_arena.evaluation import eval_runner
 from tests.end_to_end.launching import command, episodes_table, jobs_table, run, write_jobs
 from tests.gr00t.fakes import write_yaml

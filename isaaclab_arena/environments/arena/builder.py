@@ -22,7 +22,7 @@ from isaaclab_arena.environments.arena.environment import (
     TableEnvironment,
 )
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
-from isaaclab_arena.environments.mdp.actions import ACTION_MODES, ActionModeName, make_action_mode
+from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName, make_action_mode
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
 from isaaclab_arena.environments.robots.lookup import (

@@ -10,9 +10,8 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
 from isaaclab_arena.environments.events import MomentRing, Moments
-from isaaclab_arena.environments.mdp.actions import ActionMode, FloorActions
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
-from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms, robot_terms
+from isaaclab_arena.environments.mdp.spaces import ActionMode, FloorActions, ObservationTerm, read_terms, robot_terms
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, Verdict
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld

@@ -10,8 +10,7 @@ import torch
 
 from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts, events_of, floor_events_of
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.actions import FloorActions
-from isaaclab_arena.environments.mdp.observations import FloorSenses, ObservationTerm
+from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
-from isaaclab_arena.environments.mdp.observations import ObservationTerm, sense_terms, vector_term
+from isaaclab_arena.environments.mdp.spaces import ObservationTerm, sense_terms, vector_term
 from isaaclab_arena.environments.mdp.task import FloorTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import not_a_plain_file

@@ -9,10 +9,9 @@ import torch
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events import Facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.actions import ActionModeName
 from isaaclab_arena.environments.mdp.conditions import draw_uniform
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
-from isaaclab_arena.environments.mdp.observations import ObservationTerm, offset_term
+from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment

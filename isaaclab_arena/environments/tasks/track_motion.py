@@ -14,7 +14,7 @@ from isaaclab_arena.environments.events import FloorFacts, ever
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
-from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term, vector_term
+from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks.humanoid import (
     HUMANOID,

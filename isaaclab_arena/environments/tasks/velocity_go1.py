@@ -14,7 +14,7 @@ from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_star
 from isaaclab_arena.environments.mdp import locomotion_terms as terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
-from isaaclab_arena.environments.mdp.observations import (
+from isaaclab_arena.environments.mdp.spaces import (
     FloorSenses,
     ObservationTerm,
     last_action_term,

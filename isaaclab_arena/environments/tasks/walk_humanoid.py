@@ -13,7 +13,7 @@ from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_star
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
-from isaaclab_arena.environments.mdp.observations import FloorSenses, ObservationTerm, number_term, vector_term
+from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm, number_term, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks.humanoid import (
     FEET,

@@ -12,7 +12,7 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.mdp.actions import ACTION_MODES
+from isaaclab_arena.environments.mdp.spaces import ACTION_MODES
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Step

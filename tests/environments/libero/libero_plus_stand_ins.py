@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from isaaclab_arena.environments.libero.checkout import LiberoCheckout, missing_assets
+from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
 from tests.outsiders.libero_stand_ins import png
 
 SCENES = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.environments.libero.checkout import missing_assets
+from isaaclab_arena.environments.libero import missing_assets
 
 DESCRIPTION = """(define (problem LIBERO_Tabletop) (:fixtures main_table - table cabinet_1 - cabinet)
   (:objects bowl_1 bowl_2 - bowl))"""

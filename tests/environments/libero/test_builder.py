@@ -6,8 +6,7 @@ import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_worker import WorkerSlots
-from isaaclab_arena.environments.libero.builder import LiberoConfig
-from isaaclab_arena.environments.libero.checkout import LiberoCheckout
+from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 from tests.environments.gym.gym_running import build
 from tests.environments.gym.test_builder import problems

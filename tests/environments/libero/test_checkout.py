@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isaaclab_arena.environments.libero.checkout import LiberoCheckout
+from isaaclab_arena.environments.libero import LiberoCheckout
 from isaaclab_arena.errors import ConfigError
 from tests.environments.libero.checkouts import SUITES
 

@@ -3,7 +3,7 @@
 import re
 
 from isaaclab_arena.environments.gym.worker.sources.libero_tasks import HOLD
-from isaaclab_arena.environments.libero.builder import PROTOCOLS, Gripper, Protocol, Seeding
+from isaaclab_arena.environments.libero import PROTOCOLS, Gripper, Protocol, Seeding
 from tests.end_to_end.launching import ROOT
 
 TEXT = (ROOT / "docs" / "how_to" / "libero.md").read_text()

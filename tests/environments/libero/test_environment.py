@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.gym.environment import GymTraits, SuccessRule
-from isaaclab_arena.environments.libero.builder import PROTOCOLS, LiberoEnvironment
+from isaaclab_arena.environments.libero import PROTOCOLS, LiberoEnvironment
 from isaaclab_arena.interfaces.episode import Episode
 
 TRAITS = GymTraits(

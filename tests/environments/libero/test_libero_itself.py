@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.libero.checkout import LiberoCheckout
+from isaaclab_arena.environments.libero import LiberoCheckout
 from tests.outsiders import test_libero
 from tests.outsiders.test_libero import CAMERAS, CHECKOUT, NUM_STEPS, in_its_interpreter
 

@@ -1,6 +1,6 @@
 """The environment may name a checkout of LIBERO."""
 
-from isaaclab_arena.environments.libero.checkout import libero_root
+from isaaclab_arena.environments.libero import libero_root
 
 
 def test_the_environment_may_name_the_checkout():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.environments.libero.builder import PROTOCOLS
+from isaaclab_arena.environments.libero import PROTOCOLS
 
 
 @pytest.mark.parametrize(("suite", "steps"), [("libero_goal_task", 300), ("libero_10_temp", 520), ("libero_100", 520)])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.actions import MAX_TRANSLATION_M
+from isaaclab_arena.environments.mdp.spaces import MAX_TRANSLATION_M
 from isaaclab_arena.sim.math import rotation_error
 from tests.environments.building import build, episode, hold_still, start, steps_of
 

@@ -2,13 +2,7 @@ from typing import Any, cast
 
 import torch
 
-from isaaclab_arena.environments.mdp.observations import (
-    number_term,
-    offset_term,
-    orientation_term,
-    position_term,
-    read_terms,
-)
+from isaaclab_arena.environments.mdp.spaces import number_term, offset_term, orientation_term, position_term, read_terms
 
 POINT = torch.tensor([[0.5, 0.1, 0.2], [0.6, 0.0, 0.3]], dtype=torch.float64)
 NOWHERE = cast("Any", None)

@@ -9,9 +9,8 @@ import yaml
 from PIL import Image
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.environments.robots.arms import PANDA, SO101
 from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.robots.embodiment import PANDA, SO101, Embodiment
 from isaaclab_arena.environments.robots.lookup import find_embodiment
 from isaaclab_arena.environments.robots.motions import findings, measured_motions
 

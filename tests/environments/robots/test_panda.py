@@ -2,7 +2,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.robots.arms import PANDA
+from isaaclab_arena.environments.robots.embodiment import PANDA
 from isaaclab_arena.sim.scene.scene import ASSETS
 
 # Franka's published Denavit-Hartenberg parameters (Craig's convention): a [m], d [m], alpha [rad] of each joint.

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.objects import CUBE
-from isaaclab_arena.environments.robots.arms import PANDA
+from isaaclab_arena.environments.robots.embodiment import PANDA
 from isaaclab_arena.environments.tasks.close_drawer import CloseDrawer
 from isaaclab_arena.environments.tasks.lift_object import LiftObject
 from isaaclab_arena.environments.tasks.open_drawer import OpenDrawer

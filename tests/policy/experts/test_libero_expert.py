@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from isaaclab_arena.environments.libero.checkout import libero_root
+from isaaclab_arena.environments.libero import libero_root
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.policy.experts import PLANS, LiberoExpertPolicy
 from tests.environments.gym.gym_running import run

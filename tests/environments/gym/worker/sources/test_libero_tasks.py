@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.environments.gym.worker.sources.libero_tasks import GRIPPERS, LiberoTask, axis_angle
-from isaaclab_arena.environments.libero.builder import Gripper
+from isaaclab_arena.environments.libero import Gripper
 from tests.environments.libero.fake_env_wrapper import GOAL_M, ControlEnv
 
 SETTINGS = {"cameras": [], "camera_size": 6, "picture_size": None, "gripper": "sign", "seeds_every_reset": False}

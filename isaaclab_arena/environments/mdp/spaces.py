@@ -1,0 +1,323 @@
+"""Actions and observations: their names and shapes, and how they are applied to and read from the simulation."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias, get_args
+
+import torch
+
+from isaaclab_arena.interfaces.environment import HOLDS_LAST, HoldAction, SideBySide
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.backend import Backend, NamedState, side_by_side
+from isaaclab_arena.sim.math import damped_least_squares, rotate_inverse, step_within_limits
+from isaaclab_arena.sim.scene.scene import FloorRobot, Robot
+
+# Actions: what their numbers mean, and the actuator targets that follow, for arms and for robots on a floor.
+
+# Define action modes: the meaning of an action's numbers, and the actuator targets that follow.
+
+ActionModeName: TypeAlias = Literal["joint_position", "ee_delta"]
+ACTION_MODES: tuple[str, ...] = get_args(ActionModeName)
+
+MAX_TRANSLATION_M = 0.04
+MAX_ROTATION_RAD = 0.2
+
+_MAX_LEAD_RAD = 0.2
+
+
+class ActionMode(ABC):
+    """Maps actions to targets of the arm's actuators and the gripper's."""
+
+    name: ClassVar[str]
+    spec: ArraySpec
+    hold_action: HoldAction = HOLDS_LAST
+
+    def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+        # Targets stay within the joint limits, and move no faster than the joints can.
+        self.robot = robot
+        positions, self.dofs = backend.joint_indices(robot.arm_joints)
+        self.positions = side_by_side(positions)
+        self.arm_controls = side_by_side(backend.actuator_indices(robot.arm_actuators))
+        self.gripper_control = backend.names.actuators[robot.gripper_actuator] if robot.gripper_actuator else None
+        dtype = backend.qpos.dtype
+        self.low = torch.tensor(robot.joint_low, dtype=dtype, device=backend.device)
+        self.high = torch.tensor(robot.joint_high, dtype=dtype, device=backend.device)
+        limit = torch.tensor(robot.joint_velocity_limit, dtype=dtype, device=backend.device)
+        self.max_step = limit * control_dt
+
+    def controls(self, backend: Backend, action: torch.Tensor) -> torch.Tensor:
+        """Return the actuator targets (num_envs, nu) for actions (num_envs, action_dim)."""
+        action = action.to(backend.ctrl.dtype)
+        held = backend.ctrl[:, self.arm_controls]
+        wanted = self.joint_targets(backend, action, held)
+        controls = backend.ctrl.clone()
+        moved = held + torch.minimum(torch.maximum(wanted - held, -self.max_step), self.max_step)
+        controls[:, self.arm_controls] = torch.minimum(torch.maximum(moved, self.low), self.high)
+        if self.gripper_control is not None:
+            width = action[:, -1].clamp(0, self.robot.gripper_width)
+            controls[:, self.gripper_control] = self.robot.gripper_closed + width * self.robot.control_per_metre
+        return controls
+
+    @abstractmethod
+    def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the joint targets [rad] of actions; ``held`` (num_envs, num_joints) are the targets so far."""
+
+
+class JointPosition(ActionMode):
+    """One target per arm joint [rad], then, for a robot with a gripper, the distance between the fingers [m]."""
+
+    name = "joint_position"
+
+    def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+        super().__init__(robot, backend, control_dt)
+        names = tuple(joint.rpartition("/")[2] for joint in robot.arm_joints)
+        self.spec = _with_gripper(robot, robot.joint_low, robot.joint_high, names, "rad")
+
+    def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the action's own joint targets. Shape: (num_envs, num_joints)."""
+        del backend, held
+        return action[:, : len(self.robot.arm_joints)]
+
+
+class EndEffectorDelta(ActionMode):
+    """A step of the tool centre point in the world frame [m, rad], then the distance between the fingers [m]."""
+
+    name = "ee_delta"
+
+    def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+        super().__init__(robot, backend, control_dt)
+        # Without a gripper, the action has no width.
+        high = (MAX_TRANSLATION_M,) * 3 + (MAX_ROTATION_RAD,) * 3
+        self.bound = torch.tensor(high, dtype=backend.qpos.dtype, device=backend.device)
+        names = ("dx", "dy", "dz", "drx", "dry", "drz")
+        self.spec = _with_gripper(robot, tuple(-value for value in high), high, names, "m, rotation rad")
+        self.hold_action = (*(0.0 for _ in high), *(() if robot.gripper_actuator is None else (None,)))
+
+    def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the targets so far plus a damped-least-squares step. Shape: (num_envs, num_joints)."""
+        jacobian = backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
+        twist = torch.minimum(torch.maximum(action[:, :6], -self.bound), self.bound)
+        # The step adds to the targets, not to the positions, so a zero action holds the arm under any load. Targets
+        # lead the joints by at most `_MAX_LEAD_RAD`.
+        wanted = held + self._step(jacobian, twist, held)
+        position = backend.qpos[:, self.positions]
+        return torch.minimum(torch.maximum(wanted, position - _MAX_LEAD_RAD), position + _MAX_LEAD_RAD)
+
+    def _step(self, jacobian: torch.Tensor, twist: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        robot = self.robot
+        # An arm with fewer than six joints makes the translation, and as much of the rotation as goes with it.
+        if robot.rotation_weight == 1.0:
+            return damped_least_squares(jacobian, twist, robot.ik_damping)
+        return step_within_limits(
+            jacobian,
+            twist,
+            robot.ik_damping,
+            rotation_weight=robot.rotation_weight,
+            low=(self.low - held).clamp(max=0.0),
+            high=(self.high - held).clamp(min=0.0),
+        )
+
+
+def _with_gripper(
+    robot: Robot, low: Sequence[float], high: Sequence[float], names: Sequence[str], unit: str
+) -> ArraySpec:
+    if robot.gripper_actuator is None:
+        return ArraySpec(shape=(len(names),), low=tuple(low), high=tuple(high), names=tuple(names), unit=unit)
+    return ArraySpec(
+        shape=(len(names) + 1,),
+        low=(*low, 0.0),
+        high=(*high, robot.gripper_width),
+        names=(*names, "gripper_width"),
+        unit=f"{unit}, gripper m",
+    )
+
+
+def make_action_mode(name: str, robot: Robot, backend: Backend, control_dt: float) -> ActionMode:
+    """Return the action mode of a name in `ACTION_MODES`."""
+    modes: dict[str, type[ActionMode]] = {mode.name: mode for mode in (JointPosition, EndEffectorDelta)}
+    return modes[name](robot, backend, control_dt)
+
+
+# Turn the actions of a robot on a floor into controls of its actuators.
+
+
+class FloorActions:
+    """Maps actions of a floor robot to controls and back."""
+
+    def __init__(self, robot: FloorRobot, backend: Backend) -> None:
+        names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
+        bound = (robot.action_bound,) * len(names)
+        low = tuple(-value for value in bound)
+        self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
+        self._bound = robot.action_bound
+        self._indices = side_by_side(backend.actuator_indices(robot.actuators))
+        dtype = backend.ctrl.dtype
+        self._default = torch.tensor(robot.default_control, dtype=dtype, device=backend.device)
+        self._scale = torch.tensor(robot.action_scale, dtype=dtype, device=backend.device)
+
+    def controls(self, backend: Backend, action: torch.Tensor, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return controls (num_envs, nu) for actions (num_envs, action_dim); ``centre`` is that of a zero action."""
+        controls = backend.ctrl.clone()
+        bounded = action.to(controls.dtype).clamp(-self._bound, self._bound)
+        controls[:, self._indices] = (self._default if centre is None else centre) + self._scale * bounded
+        return controls
+
+    def last(self, backend: Backend, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the actions that gave the current controls, 0 after a reset. Shapes: as `controls`."""
+        return (backend.ctrl[:, self._indices] - (self._default if centre is None else centre)) / self._scale
+
+
+# Observation terms: their names and shapes, and how they are read from the simulation.
+
+# Define observation terms: their names, their specifications, and their readers.
+
+_XYZ = ("x", "y", "z")
+_WXYZ = ("w", "x", "y", "z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservationTerm:
+    """One entry of an observation group.
+
+    Attributes:
+        spec: Its specification.
+        read: Returns it for every env slot. Shape: (num_envs, *spec.shape).
+        is_point: Whether it is a point in the world, which policies see relative to the robot's base.
+    """
+
+    spec: ArraySpec
+    read: Callable[[Backend], torch.Tensor]
+    is_point: bool = False
+
+
+def position_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term that is a point in the world [m]; the robot's base is its origin."""
+    return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read, is_point=True)
+
+
+def offset_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term that is the offset from one point to another [m], independent of the robot's base."""
+    return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read)
+
+
+def orientation_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term that is a unit quaternion, w x y z."""
+    return ObservationTerm(spec=ArraySpec(shape=(4,), names=_WXYZ), read=read)
+
+
+def number_term(name: str, unit: str, read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term that is a single number. ``read`` returns shape (num_envs, 1)."""
+    return ObservationTerm(spec=ArraySpec(shape=(1,), names=(name,), unit=unit), read=read)
+
+
+def body_pose_terms(name: str, body: str) -> dict[str, ObservationTerm]:
+    """Return the terms ``<name>_pos`` and ``<name>_quat`` of a body."""
+    return {
+        f"{name}_pos": position_term(lambda backend: backend.body_position(body)),
+        f"{name}_quat": orientation_term(lambda backend: backend.body_orientation(body)),
+    }
+
+
+def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
+    """Return the terms of the robot in every task: joints, gripper and end effector."""
+    joints = tuple(name.rpartition("/")[2] for name in robot.arm_joints)
+    fingers = tuple(name.rpartition("/")[2] for name in robot.finger_joints)
+    positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
+    terms = {
+        "robot_joint_pos": ObservationTerm(
+            spec=ArraySpec(shape=(len(joints),), names=joints, unit="rad"),
+            read=lambda backend: backend.qpos[:, positions],
+        ),
+        "robot_joint_vel": ObservationTerm(
+            spec=ArraySpec(shape=(len(joints),), names=joints, unit="rad/s"),
+            read=lambda backend: backend.qvel[:, dofs],
+        ),
+    }
+    if fingers:
+        finger_positions = side_by_side(backend.joint_indices(robot.finger_joints)[0])
+        terms["gripper_pos"] = ObservationTerm(
+            spec=ArraySpec(shape=(len(fingers),), names=fingers, unit=robot.finger_unit),
+            read=lambda backend: backend.qpos[:, finger_positions],
+        )
+    terms["eef_pos"] = position_term(lambda backend: backend.site_position(robot.tcp_site))
+    terms["eef_quat"] = orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
+    return terms
+
+
+def read_terms(
+    terms: Mapping[str, ObservationTerm], backend: Backend, device: torch.device, origin: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
+    """Return all terms as float32 on a device, each (num_envs, *spec.shape); they share no memory with others."""
+    values = {name: term.read(backend) for name, term in terms.items()}
+    # ``origin`` is the place of the robot's base [m], (num_envs, 3), None for the world's origin.
+    if origin is not None:
+        values |= {name: values[name] - origin for name, term in terms.items() if term.is_point}
+    if any(value.ndim != 2 for value in values.values()):
+        return {name: value.to(device, torch.float32, copy=True) for name, value in values.items()}
+    # One contiguous block: one copy of all takes the time of two single terms.
+    together = torch.cat(tuple(values.values()), dim=1).to(device, torch.float32)
+    return SideBySide(together, {name: value.shape[1] for name, value in values.items()})
+
+
+# Compute a robot's proprioception, in its own frame, as in Isaac Lab and mjlab.
+
+
+class FloorSenses:
+    """Reads the motion of a floor robot, from its simulation or from other states of its model."""
+
+    def __init__(self, robot: FloorRobot, backend: NamedState) -> None:
+        self._backend = backend
+        self._robot = robot
+        self._root = robot.free_joint or robot.root_body
+        positions, self._dofs = backend.joint_indices(robot.joints)
+        self._positions = side_by_side(positions)
+        like = {"dtype": backend.qpos.dtype, "device": backend.device}
+        self._default = torch.tensor(robot.default_joint_position, **like)
+        self._down = torch.tensor([[0.0, 0.0, -1.0]], **like).expand(len(backend.qpos), 3)
+
+    def linear_velocity(self) -> torch.Tensor:
+        """Return the root's velocity in its own frame [m/s]. Shape: (num_envs, 3)."""
+        return rotate_inverse(self._orientation(), self._backend.joint_velocity(self._root)[:, :3])
+
+    def angular_velocity(self) -> torch.Tensor:
+        """Return the root's angular velocity in its own frame [rad/s]. Shape: (num_envs, 3)."""
+        return self._backend.joint_velocity(self._root)[:, 3:]
+
+    def gravity(self) -> torch.Tensor:
+        """Return the unit vector of gravity in the root's frame. Shape: (num_envs, 3)."""
+        return rotate_inverse(self._orientation(), self._down)
+
+    def joint_position(self) -> torch.Tensor:
+        """Return the joints' offsets from the default posture [rad]. Shape: (num_envs, num_joints)."""
+        return self._backend.qpos[:, self._positions] - self._default
+
+    def joint_velocity(self) -> torch.Tensor:
+        """Return the joints' velocities [rad/s]. Shape: (num_envs, num_joints)."""
+        return self._backend.qvel[:, self._dofs]
+
+    def _orientation(self) -> torch.Tensor:
+        return self._backend.body_orientation(self._robot.root_body)
+
+
+def sense_terms(robot: FloorRobot, senses: Callable[[], FloorSenses]) -> dict[str, ObservationTerm]:
+    """Return a robot's proprioceptive terms; ``senses`` is called once there is a simulation."""
+    joints = tuple(joint.rpartition("/")[2] for joint in robot.joints)
+    return {
+        "base_lin_vel": vector_term(_XYZ, "m/s", lambda _: senses().linear_velocity()),
+        "base_ang_vel": vector_term(_XYZ, "rad/s", lambda _: senses().angular_velocity()),
+        "projected_gravity": vector_term(_XYZ, "", lambda _: senses().gravity()),
+        "joint_pos": vector_term(joints, "rad", lambda _: senses().joint_position()),
+        "joint_vel": vector_term(joints, "rad/s", lambda _: senses().joint_velocity()),
+    }
+
+
+def last_action_term(robot: FloorRobot, actions: Callable[[], FloorActions]) -> ObservationTerm:
+    """Return the term of the action that gave the current controls, 0 before the first."""
+    names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
+    return vector_term(names, "", lambda backend: actions().last(backend))
+
+
+def vector_term(names: tuple[str, ...], unit: str, read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term of named numbers. ``read`` returns shape (num_envs, len(names))."""
+    return ObservationTerm(spec=ArraySpec(shape=(len(names),), names=names, unit=unit), read=read)
