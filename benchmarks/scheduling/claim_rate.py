@@ -23,18 +23,18 @@ from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured, divided_jobs
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
-from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.keeper import pace_of, rest_of
-from isaaclab_arena.evaluation.cluster.messages import (
+from isaaclab_arena.evaluation.cluster.crew import (
     ClaimAnswer,
     ClaimQuestion,
+    ClusterOptions,
     Delivery,
     DeliveryAnswer,
     KeeperState,
     Life,
     RunOrders,
 )
+from isaaclab_arena.evaluation.cluster.driver import needs_of
+from isaaclab_arena.evaluation.cluster.keeper import pace_of, rest_of
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender, request_of
 from isaaclab_arena.evaluation.cluster.ray_engine import KEEPER_OPTIONS, KeeperActor, RemoteKeeper
 from isaaclab_arena.evaluation.eval_runner import asked_for

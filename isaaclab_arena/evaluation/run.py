@@ -44,14 +44,13 @@ from isaaclab_arena.evaluation.options import is_run
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.progress import ProgressDisplay
+from isaaclab_arena.evaluation.progress import LiveReport, ProgressDisplay
 from isaaclab_arena.evaluation.queues import work_of_rank
 from isaaclab_arena.evaluation.settled import running_policy_servers, with_settled_backends, with_settled_latencies
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
-from isaaclab_arena.report.live import LiveReport
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.commits import ReportedStatus, failed_report, read_job_reports, write_job_report
 from isaaclab_arena.storage.layout import job_directory

@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.report.live import LiveReport
+from isaaclab_arena.evaluation.progress import LiveReport
 
 
 class FakeTime:

@@ -11,7 +11,7 @@ from pydantic import Field
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.watching.page import is_watch, points_of_watch, write_watch_page
+from isaaclab_arena.evaluation.watching.watch import is_watch, points_of_watch, write_watch_page
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.writing import EMBEDDED_MB, write_report
 

@@ -8,8 +8,7 @@ from typing import Protocol
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, DiskUnusableError, Problem
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, Crew, Engine
-from isaaclab_arena.evaluation.cluster.messages import NodeNeeds, RunOrders
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, Crew, Engine, NodeNeeds, RunOrders
 from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.planning import RunRequest

@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.claims import (
     Suspects,
     divided_jobs,
 )
-from isaaclab_arena.evaluation.cluster.messages import (
+from isaaclab_arena.evaluation.cluster.crew import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,

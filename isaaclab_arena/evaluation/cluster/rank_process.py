@@ -30,7 +30,7 @@ from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.builds import RankSettings, rank_settings
 from isaaclab_arena.evaluation.claims import Claim, DividedJob, Measured, divided_jobs, is_taken_over
-from isaaclab_arena.evaluation.cluster.messages import (
+from isaaclab_arena.evaluation.cluster.crew import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,

@@ -29,14 +29,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, EndedRank
-from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
-from isaaclab_arena.evaluation.cluster.messages import (
+from isaaclab_arena.evaluation.cluster.crew import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
+    ClusterOptions,
     Delivery,
     DeliveryAnswer,
+    EndedRank,
     KeeperState,
     Life,
     LifeEnd,
@@ -44,6 +44,7 @@ from isaaclab_arena.evaluation.cluster.messages import (
     RankEnd,
     RunOrders,
 )
+from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.rank_process import WAY_OUT, problem_of_node, request_of, run_rank
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.run_plan import RunLock

@@ -7,8 +7,16 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.evaluation.cluster.crew import Crew, EndedRank
-from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, LifeEnd, NodeNeeds, RankEnd, RunOrders
+from isaaclab_arena.evaluation.cluster.crew import (
+    Crew,
+    EndedRank,
+    KeeperState,
+    Life,
+    LifeEnd,
+    NodeNeeds,
+    RankEnd,
+    RunOrders,
+)
 from isaaclab_arena.evaluation.process import Interruption
 from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
 

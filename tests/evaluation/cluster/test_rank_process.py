@@ -12,19 +12,19 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
-from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
-from isaaclab_arena.evaluation.cluster.messages import (
+from isaaclab_arena.evaluation.cluster.crew import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
+    ClusterOptions,
     Delivery,
     DeliveryAnswer,
     Life,
     RankEnd,
     RunOrders,
 )
+from isaaclab_arena.evaluation.cluster.driver import needs_of
+from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.rank_process import (
     make_own_directory,
     remove_directories_of_the_dead,

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
-from isaaclab_arena.evaluation.cluster.messages import Life
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, Life
 from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
 from tests.evaluation.cluster.test_crew import ORDERS

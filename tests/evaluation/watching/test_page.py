@@ -8,7 +8,7 @@ from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.watching.curve import scores_of
 from isaaclab_arena.evaluation.watching.evaluator import score_again
-from isaaclab_arena.evaluation.watching.page import points_of_watch
+from isaaclab_arena.evaluation.watching.watch import points_of_watch
 from isaaclab_arena.evaluation.watching.watcher import Evaluated, Ledger
 from tests.evaluation.watching.points import write_run_of_checkpoint
 from tests.evaluation.watching.trainings import Evaluations

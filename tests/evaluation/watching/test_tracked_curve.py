@@ -3,7 +3,7 @@ from pathlib import Path
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.curve import scores_of
 from isaaclab_arena.evaluation.watching.evaluator import score_again
-from isaaclab_arena.evaluation.watching.page import TrackedCurve
+from isaaclab_arena.evaluation.watching.watch import TrackedCurve
 from isaaclab_arena.evaluation.watching.watcher import Ledger
 from isaaclab_arena.tracking.trackers import TrackedRun
 from tests.evaluation.watching.points import point, write_run_of_checkpoint

@@ -1,6 +1,6 @@
 from isaaclab_arena.evaluation.claims import Condemned, Death, divided_jobs
+from isaaclab_arena.evaluation.cluster.crew import BegunEpisodes, Life
 from isaaclab_arena.evaluation.cluster.keeper import Casualties, FailedJob, error_line, report_of_failure
-from isaaclab_arena.evaluation.cluster.messages import BegunEpisodes, Life
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.commits import ReportedStatus
 from isaaclab_arena.storage.run_plan import AttemptEntry

@@ -12,8 +12,8 @@ import pytest
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Measured, divided_jobs
+from isaaclab_arena.evaluation.cluster.crew import ClaimAnswer, ClaimQuestion, Delivery, Life, SentEpisode, SentFile
 from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
-from isaaclab_arena.evaluation.cluster.messages import ClaimAnswer, ClaimQuestion, Delivery, Life, SentEpisode, SentFile
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest

@@ -1,14 +1,17 @@
-"""The recordings of jobs as files that robomimic learns from, and can build the environments of."""
+"""Robomimic's side: environments as its ``EnvGym``, and recordings as files that it learns from."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.gym.vector_env import SingleEnv
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.evaluation.gym_ids.making import make_single_env
 from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
@@ -18,8 +21,68 @@ from isaaclab_arena.storage.hdf5.episodes import read_all_attributes, read_env_a
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes, locate_episodes
-from isaaclab_arena.storage.robomimic_file import write_robomimic_file
+from isaaclab_arena.storage.robomimic_file import flat_array, write_robomimic_file
 from isaaclab_arena.storage.run_plan import read_run_plan
+
+# Adapt environments to robomimic's ``EnvGym``: Gym before 2022, flat observations, actions from -1 to 1.
+
+
+class RobomimicEnv:
+    """Adapts an environment with one env slot to ``EnvGym``. It closes that environment."""
+
+    # `reset` returns an observation only, `step` four values, and `render` takes the mode. An observation equals
+    # ``obs/flat`` of an exported file, and actions have the scale of its ``actions``.
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, env: SingleEnv) -> None:
+        self.env = env
+        self.spec: Any = None  # Gym's registry leaves it here.
+        arena = env.environment
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, arena.action_spec.shape, np.float32)
+        self._scaler = ActionScaler(arena.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
+        self._solved = False
+
+    @property
+    def unwrapped(self) -> "RobomimicEnv":
+        """The environment itself."""
+        return self
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """Start an episode; see `SingleEnv.reset`. Return the observation (num_numbers,), float32."""
+        self._solved = False
+        observation, _ = self.env.reset(seed=seed)
+        return flat_array(observation["policy"])
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, dict[str, Any]]:
+        """Make one control step with an action (action_dim,). Return observation, reward, end, and info."""
+        # Bounded entries are scaled from -1..1 to their bounds.
+        wanted = self._scaler(torch.as_tensor(np.asarray(action, np.float32))).numpy()
+        observation, reward, terminated, truncated, info = self.env.step(wanted)
+        self._solved = bool(info.get("success", False))
+        return flat_array(observation["policy"]), reward, terminated or truncated, info
+
+    def render(self, mode: str = "rgb_array", height: int | None = None, width: int | None = None) -> np.ndarray:
+        """Return the viewport in its own size. Shape: (height, width, 3), uint8."""
+        del mode, height, width
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _check_success(self) -> dict[str, bool]:
+        # EnvGym calls this name.
+        return {"task": self._solved}
+
+
+def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: Any) -> RobomimicEnv:
+    """Build an environment with one env slot for robomimic; `kwargs` as for `make_single_env`."""
+    # Robomimic 0.5 passes `lang` to every environment; this one has its own instruction.
+    del lang
+    return RobomimicEnv(make_single_env(environment, observations="nested", **kwargs))
+
+
+# The recordings of jobs as files that robomimic learns from, and can build the environments of.
 
 _RUN, _JOB = "RUN", "--job"
 _GYM_TYPE = 2
