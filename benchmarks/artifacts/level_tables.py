@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from isaaclab_arena.environments.variations.catalogue import word_distance
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
-from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.interfaces.environment_builder import Variation
 
 LEVELS = range(1, EDGE_LEVEL + 1)
 

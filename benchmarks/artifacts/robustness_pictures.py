@@ -21,8 +21,8 @@ from benchmarks.harness.pages import run
 from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, LANGUAGE, Axis, enabled_variations
+from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.variation import Variation
 
 CAMERA = "robot_head_cam"
 UNSEEN = ("object_mass", "object_friction", "action_noise", "sensor_noise", "delay", LANGUAGE)

@@ -15,8 +15,8 @@ from benchmarks.harness.tables import Table
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.sim.threads import default_num_threads
 
 TASKS: tuple[tuple[str, Mapping[str, Any]], ...] = (

@@ -15,15 +15,22 @@ if TYPE_CHECKING:
         Environment,
         EnvironmentWrapper,
         Observation,
+        PartwiseRecordable,
+        Recordable,
+        Restorable,
+        Snapshottable,
         Step,
         TriesSteps,
     )
-    from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
+    from isaaclab_arena.interfaces.environment_builder import (
+        EnvironmentBuilder,
+        Sampler,
+        VariableEnvironmentBuilder,
+        Variation,
+    )
     from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents
     from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater, PicturesOnDemand
-    from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable, Snapshottable
     from isaaclab_arena.interfaces.specs import ArraySpec
-    from isaaclab_arena.interfaces.variation import Sampler, VariableEnvironmentBuilder, Variation
 
 __all__ = [
     "EMBODIMENTS",
@@ -76,19 +83,19 @@ _HOMES = {
     "FilmableLater": "isaaclab_arena.interfaces.pictures",
     "OBJECTS": "isaaclab_arena.environments.catalog",
     "Observation": "isaaclab_arena.interfaces.environment",
-    "PartwiseRecordable": "isaaclab_arena.interfaces.recordable",
+    "PartwiseRecordable": "isaaclab_arena.interfaces.environment",
     "PicturesOnDemand": "isaaclab_arena.interfaces.pictures",
-    "Recordable": "isaaclab_arena.interfaces.recordable",
-    "Restorable": "isaaclab_arena.interfaces.recordable",
+    "Recordable": "isaaclab_arena.interfaces.environment",
+    "Restorable": "isaaclab_arena.interfaces.environment",
     "SUITES": "isaaclab_arena.environments.catalog",
-    "Sampler": "isaaclab_arena.interfaces.variation",
-    "Snapshottable": "isaaclab_arena.interfaces.recordable",
+    "Sampler": "isaaclab_arena.interfaces.environment_builder",
+    "Snapshottable": "isaaclab_arena.interfaces.environment",
     "Step": "isaaclab_arena.interfaces.environment",
     "Suite": "isaaclab_arena.config.expansion.suites",
     "SuiteTask": "isaaclab_arena.config.expansion.suites",
     "TriesSteps": "isaaclab_arena.interfaces.environment",
-    "VariableEnvironmentBuilder": "isaaclab_arena.interfaces.variation",
-    "Variation": "isaaclab_arena.interfaces.variation",
+    "VariableEnvironmentBuilder": "isaaclab_arena.interfaces.environment_builder",
+    "Variation": "isaaclab_arena.interfaces.environment_builder",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""
 

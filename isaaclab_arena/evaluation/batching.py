@@ -13,13 +13,19 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action, checked_finished
-from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, StateTree, Step
+from isaaclab_arena.interfaces.environment import (
+    Environment,
+    EnvironmentWrapper,
+    Observation,
+    Recordable,
+    StateTree,
+    Step,
+)
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePictures
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, chunks_of, stated_model
 from isaaclab_arena.interfaces.policy_traits import AnswersChunks, Continuation, DividesCalls, SharesNetwork
-from isaaclab_arena.interfaces.recordable import Recordable
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE

@@ -21,11 +21,13 @@ from isaaclab_arena.interfaces.environment_builder import (
     RobotBuilder,
     SimulatedBuilder,
     TaskBuilder,
+    VariableEnvironmentBuilder,
+    Variation,
+    spelled,
 )
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase, connections_of
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
-from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 
 # A validated job: its configuration, and the classes that implement it.
 

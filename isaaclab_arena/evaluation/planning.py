@@ -21,8 +21,14 @@ from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
+from isaaclab_arena.interfaces.environment_builder import (
+    Sampler,
+    SamplerType,
+    VariableEnvironmentBuilder,
+    Variation,
+    spelled,
+)
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.variation import Sampler, SamplerType, VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.commits import CommitLine

@@ -21,12 +21,11 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF, POLICY_FINISHED
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation, episode_states_of
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions_from_json
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.interfaces.recordable import episode_states_of
 from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes

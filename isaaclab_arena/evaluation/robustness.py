@@ -10,7 +10,7 @@ from isaaclab_arena.config.schema import JobConfig, name_problem
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
+from isaaclab_arena.interfaces.environment_builder import VariableEnvironmentBuilder, Variation
 
 _LOG = logging.getLogger(__name__)
 

@@ -38,6 +38,7 @@ from isaaclab_arena.interfaces.environment import (
     BeginsSteps,
     Environment,
     Observation,
+    Restorable,
     Step,
     StepsAhead,
     TriesSteps,
@@ -46,7 +47,6 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePictures, some_pictures
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
-from isaaclab_arena.interfaces.recordable import Restorable
 
 # Make steps and resets of an environment as early as it allows, and tell it the steps that follow.
 

@@ -24,11 +24,17 @@ from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, refuse
 from isaaclab_arena.evaluation.process import Imports
 from isaaclab_arena.interfaces.connections import Connections, DescribesFiles, Description
 from isaaclab_arena.interfaces.content import LoadsCode
-from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.environment_builder import (
+    CountedBuilder,
+    EnvironmentBuilder,
+    SampleBuilder,
+    VariableEnvironmentBuilder,
+    Variation,
+    spelled,
+)
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions
-from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.registry import Registry
 

@@ -11,9 +11,16 @@ import numpy as np
 import torch
 
 from isaaclab_arena.device_reads import on_cpu
-from isaaclab_arena.interfaces.environment import Environment, Observation, SideBySide, StateTree
+from isaaclab_arena.interfaces.environment import (
+    Environment,
+    Observation,
+    PartwiseRecordable,
+    Recordable,
+    SideBySide,
+    StateTree,
+    episode_states_of,
+)
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, episode_states_of
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.storage import layout
 

@@ -12,10 +12,16 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import (
+    Environment,
+    Observation,
+    PartwiseRecordable,
+    Recordable,
+    Restorable,
+    Snapshottable,
+)
 from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.interfaces.pictures import CAMERAS, Filmable, FilmableLater, PicturesOnDemand
-from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable, Snapshottable
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.playing import (
     action_of,

@@ -9,10 +9,9 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Snapshottable, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand
-from isaaclab_arena.interfaces.recordable import Snapshottable
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.policy.network_inputs import flattened
 

@@ -10,11 +10,10 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment, Floo
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step, episode_states_of
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.recordable import episode_states_of
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 ALL_ENVIRONMENTS = (

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
 
 
 def stream(index: int, name: str = "cube.mass", seed: int = 0) -> np.random.Generator:

@@ -44,9 +44,8 @@ from isaaclab_arena.environments.variations.catalogue import (
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary, described_success
+from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary, Variation, described_success
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend

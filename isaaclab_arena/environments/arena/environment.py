@@ -10,13 +10,12 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
 from isaaclab_arena.environments.events import MomentRing, Moments
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
 from isaaclab_arena.environments.mdp.spaces import ActionMode, FloorActions, ObservationTerm, read_terms, robot_terms
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, Verdict
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import HOLDS_LAST, Environment, Observation, SideBySide, StateTree, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import with_leaves

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, point, upright_pose
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, body_pose_terms, position_term
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, point, upright_pose
 from isaaclab_arena.sim.scene.scene import ASSETS, ScenePart, part_names
 
 

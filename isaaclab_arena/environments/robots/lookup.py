@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS
-from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.described import described_embodiment
@@ -16,6 +15,7 @@ from isaaclab_arena.environments.robots.description import read_description
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.sim.scene.scene import ASSETS, ContentKey, content_key, files_of, stamps
 
 # Find the robot of an ``embodiment`` option; refuse one that moves unlike its description or cannot reach the task.

@@ -7,11 +7,10 @@ import torch
 
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, number
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, position_term
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm
 from isaaclab_arena.sim.scene.scene import ContactSensor, Robot

@@ -12,11 +12,10 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import BRIEF_S, FloorFacts, ever, streak
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, number
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene.scene import CameraPose, FloorRobot

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.conditions import draw_uniform
 from isaaclab_arena.environments.mdp.task import Task, TaskSpec
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import BLUE_CUBE, CUBE, ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Area, Embodiment
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.episode import ConditionValue
+from isaaclab_arena.interfaces.episode import ConditionValue, draw_uniform
 from isaaclab_arena.sim.backend import NamedState
 from isaaclab_arena.sim.math import norm, rotate_inverse
 from isaaclab_arena.sim.scene.scene import ContactSensor, Robot

@@ -9,7 +9,6 @@ import torch
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events import Facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.conditions import draw_uniform
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
 from isaaclab_arena.environments.mdp.task import Verdict
@@ -17,6 +16,7 @@ from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT
 from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY, PushToGoal
+from isaaclab_arena.interfaces.episode import draw_uniform
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import norm
 

@@ -12,7 +12,6 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
@@ -27,7 +26,7 @@ from isaaclab_arena.environments.tasks.humanoid import (
     read_motion,
 )
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm, rotate_inverse, rotation_error
 from isaaclab_arena.sim.scene.scene import ASSETS

@@ -12,7 +12,6 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import locomotion_terms as terms
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
 from isaaclab_arena.environments.mdp.spaces import (
     FloorSenses,
@@ -22,7 +21,7 @@ from isaaclab_arena.environments.mdp.spaces import (
     vector_term,
 )
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene.scene import CameraPose, ContactSensor, FloorRobot
 

@@ -11,7 +11,6 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm, number_term, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
@@ -24,7 +23,7 @@ from isaaclab_arena.environments.tasks.humanoid import (
     HumanoidTask,
     heading,
 )
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 

@@ -10,14 +10,21 @@ import mujoco
 import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.variations.disturbances import NO_COMPRESSION
 from isaaclab_arena.environments.variations.overrides import SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
-from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
+from isaaclab_arena.interfaces.episode import (
+    Conditions,
+    ConditionValue,
+    Episode,
+    draw_uniform,
+    number,
+    point,
+    upright_pose,
+)
 from isaaclab_arena.sim.backend import (
     ModelChange,
     body_geoms,

@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from isaaclab_arena.environments.mdp.conditions import number, point
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import ConditionValue
-from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
+from isaaclab_arena.interfaces.episode import ConditionValue, number, point
 from isaaclab_arena.nested import leaves
 
 # Apply variations to the starts that a task draws, and compare two episodes apart from them.

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import mujoco
 import torch
 
-from isaaclab_arena.environments.mdp.conditions import number, point
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations.catalogue import (
     ACTION_NOISE,
@@ -39,9 +38,9 @@ from isaaclab_arena.environments.variations.disturbances import (
 )
 from isaaclab_arena.environments.variations.overrides import with_moved_starts
 from isaaclab_arena.interfaces.environment import Observation
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
+from isaaclab_arena.interfaces.environment_builder import Variation
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
 
 _NO_TURN = (0.0, 0.0, 0.0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy

@@ -1,6 +1,6 @@
 import numpy as np
 
-from isaaclab_arena.environments.mdp.conditions import draw_uniform
+from isaaclab_arena.interfaces.episode import draw_uniform
 
 
 def test_a_point_of_a_box_is_what_numpy_draws_to_the_last_bit():

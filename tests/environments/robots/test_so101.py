@@ -3,9 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.robots.embodiment import SO101
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Outcome, point
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.math import rotation_error
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend

@@ -2,7 +2,7 @@ import pytest
 
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation, spelled
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation, spelled
 from tests.environments.variations.varying import catalogue_of
 
 MASS = Variation(

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from benchmarks.simulation.varied_steps import operations
-from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.variations.catalogue import footprints
+from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, episode, hold_still, play, steps_of

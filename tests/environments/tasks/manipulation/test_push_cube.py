@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.tasks.push_cube import FARTHEST_GOAL_M, NEAREST_GOAL_M, TOLERANCE_M
 from isaaclab_arena.environments.tasks.push_to_goal import HOLD_STEPS
+from isaaclab_arena.interfaces.episode import point
 from tests.environments.building import build, episode, start
 from tests.environments.moving import put, solve
 
