@@ -22,16 +22,15 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
-from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.models.exported import is_torchscript, load_network
-from isaaclab_arena.models.network import Memory, PolicyNetwork, forgotten, remembered
+from isaaclab_arena.models.network import ActionScaler, ActionScaling, Memory, PolicyNetwork, forgotten, remembered
 from isaaclab_arena.models.rsl_rl_checkpoint import (
     AgentSettings,
+    checkpoint_file,
     find_agent_file,
     read_agent_settings,
     trained_environment,
 )
-from isaaclab_arena.models.run_directory import checkpoint_file
 from isaaclab_arena.models.shared_network import NetworkOnServer, SharedNetwork
 from isaaclab_arena.policy.network_inputs import DEFAULT_GROUP, NetworkInputs, network_inputs
 

@@ -15,8 +15,7 @@ import torch
 
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
-from isaaclab_arena.models.run_directory import BEST_FILE, model_path, numbered_checkpoints
+from isaaclab_arena.models.rsl_rl_checkpoint import BEST_FILE, model_path, numbered_checkpoints, read_checkpoint
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_text, written_in_place
 from isaaclab_arena.storage.contents import content_hash

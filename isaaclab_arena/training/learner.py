@@ -23,7 +23,7 @@ from torch import nn
 from isaaclab_arena.distributed.collectives import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line
-from isaaclab_arena.models.action_scaling import ActionScaler
+from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, moments_by_name, read_checkpoint
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.training.algorithms import GRPO, PPO

@@ -20,7 +20,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.models.run_directory import model_path
+from isaaclab_arena.models.rsl_rl_checkpoint import model_path
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.run_plan import RunLock

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from isaaclab_arena.interfaces.environment import Environment, Observation, Snapshottable, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand
-from isaaclab_arena.models.action_scaling import ActionScaler
+from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.policy.network_inputs import flattened
 
 # Draw the conditions that training episodes start from, in random streams that belong to the rank.

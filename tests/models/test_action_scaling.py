@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
+from isaaclab_arena.models.network import ActionScaler, ActionScaling
 
 CPU = torch.device("cpu")
 SPEC = ArraySpec(shape=(3,), low=(-2.0, 0.0, -torch.inf), high=(2.0, 1.0, torch.inf))

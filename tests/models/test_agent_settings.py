@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.models.action_scaling import ActionScaling
+from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import find_agent_file, read_agent_settings
 
 # What mjlab 1.6 writes: yaml.dump of its dataclasses, whose tuples keep a tag of Python's own.

@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.models.run_directory import checkpoint_file
+from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from isaaclab_arena.models.run_directory import numbered_checkpoints
+from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.training.checkpoints import read_learned
 from isaaclab_arena.training.learner import named_digests

@@ -20,7 +20,7 @@ from isaaclab_arena.distributed.collectives import (
 from isaaclab_arena.distributed.context import DistributedContext, leave_process
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.models.run_directory import numbered_checkpoints
+from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.training.checkpoints import packed, unpacked
 from isaaclab_arena.training.learner import Learner, OutOfSyncError, check_synchrony, learned_state, named_digests
 from isaaclab_arena.training.training_run import TrainingRun

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.gym_ids.making import make_single_env
 from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
+from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage.hdf5.episodes import read_all_attributes, read_env_args, read_episode
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset

@@ -12,7 +12,7 @@ from typing import Any
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.models.action_scaling import ActionScaling
+from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.nested import overlaid
 from isaaclab_arena.training.settings.tasks import TASKS
 

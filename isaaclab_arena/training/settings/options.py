@@ -19,7 +19,7 @@ from isaaclab_arena.distributed.devices import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option
-from isaaclab_arena.models.run_directory import checkpoint_file, numbered_checkpoints
+from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.layout import LOCK_FILE

@@ -10,7 +10,7 @@ import yaml
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.provenance import versions
-from isaaclab_arena.models.run_directory import numbered_checkpoints
+from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage.atomic import storage_errors, write_text

@@ -8,8 +8,7 @@ import pytest
 from isaaclab_arena.checkpoints import look_at
 from isaaclab_arena.evaluation.watching.curve import scores_of
 from isaaclab_arena.evaluation.watching.watcher import Evaluated, Ledger, content_of, promote
-from isaaclab_arena.models.rsl_rl_checkpoint import find_agent_file
-from isaaclab_arena.models.run_directory import checkpoint_file
+from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, find_agent_file
 from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.points import point
 from tests.evaluation.watching.trainings import ARCHIVE, save

@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.distributed.ranks import PeerStoppedError, Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, StorageError
-from isaaclab_arena.models.run_directory import model_path, numbered_checkpoints
+from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.training.checkpoints import (
     TakenUp,
     newest_readable,

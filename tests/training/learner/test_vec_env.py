@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
+from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
 from tests.environments.building import build
 from tests.fakes_environment import ScriptedEnvironment

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.models.action_scaling import ActionScaling
+from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.training.settings.config import (
     default_document,
     document_of,
