@@ -17,7 +17,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, overrides
-from isaaclab_arena.policy.function_policy import FunctionPolicy
+from isaaclab_arena.policy.catalog import FunctionPolicy
 
 # Compute the identity of a policy object or function: a hash of its parameters and its state.
 

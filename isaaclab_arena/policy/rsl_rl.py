@@ -1,10 +1,11 @@
-"""The policy that acts as an rsl_rl checkpoint does, or as a network that was exported from one."""
+"""The policy that acts as an rsl_rl checkpoint or an exported network does, here or in the run's policy server."""
 
 import dataclasses
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -21,9 +22,18 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena.models.exported import is_torchscript, load_network
-from isaaclab_arena.models.network import ActionScaler, ActionScaling, Memory, PolicyNetwork, forgotten, remembered
+from isaaclab_arena.models.network import (
+    ActionScaler,
+    ActionScaling,
+    Answer,
+    Memory,
+    PolicyNetwork,
+    forgotten,
+    remembered,
+)
 from isaaclab_arena.models.rsl_rl_checkpoint import (
     AgentSettings,
     checkpoint_file,
@@ -31,8 +41,176 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     read_agent_settings,
     trained_environment,
 )
-from isaaclab_arena.models.shared_network import NetworkOnServer, SharedNetwork
-from isaaclab_arena.policy.network_inputs import DEFAULT_GROUP, NetworkInputs, network_inputs
+
+# Choose a network's observations and their order.
+
+DEFAULT_GROUP = "policy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputGroup:
+    """A group of the environment's observations, restricted to the network's terms."""
+
+    name: str
+    terms: Mapping[str, ArraySpec]  # the terms of the network's input, in order
+    missing: tuple[str, ...] = ()  # terms of its training that the group lacks
+    available: tuple[str, ...] = ()  # all terms of the group
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} {prod(spec.shape)}" for name, spec in self.terms.items())
+        return f"group '{self.name}' with {flat_size(self.terms)} numbers ({sizes})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkInputs:
+    """The observations that a network sees of an environment."""
+
+    groups: tuple[InputGroup, ...]  # concatenated in this order
+    missing_groups: tuple[str, ...] = ()  # groups of its training that the environment lacks
+    available_groups: tuple[str, ...] = ()  # all groups of the environment
+
+    @property
+    def size(self) -> int:
+        """Numbers per env slot."""
+        return sum(flat_size(group.terms) for group in self.groups)
+
+    def flat(self, observation: Observation, num_envs: int, device: torch.device) -> torch.Tensor:
+        """Return the network's input. Shape: (num_envs, size), float32."""
+        parts = [
+            flattened(observation[group.name], tuple(group.terms), num_envs=num_envs, device=device)
+            for group in self.groups
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def problems(self, num_inputs: int | None) -> list[Problem]:
+        """Return the reasons why a network cannot take this input; `num_inputs` is None if it is unknown."""
+        problems = [
+            Problem(
+                f"the network was trained on the observation group '{name}', this environment has "
+                f"{', '.join(self.available_groups)}; say with observation_groups which to show it"
+                + ("; enable_cameras: true in arena_env_args adds the pictures" if name == CAMERAS else "")
+            )
+            for name in self.missing_groups
+        ]
+        problems += [
+            Problem(
+                f"the network was trained on '{term}', which group '{group.name}' of this environment lacks; it has "
+                f"{', '.join(group.available)}; say with observation_terms which to show it"
+            )
+            for group in self.groups
+            for term in group.missing
+        ]
+        # Sizes are comparable only if all groups and terms exist.
+        if not problems and num_inputs not in {None, self.size}:
+            message = f"the network takes {num_inputs} numbers, this environment would show it {self}"
+            problems.append(Problem(message))
+        return problems
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.groups))
+
+
+def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[str, Sequence[str]]) -> NetworkInputs:
+    """Return the observations of an environment that a network sees, by the groups and terms of its training."""
+    # Groups without a list in ``terms`` show all their terms in the environment's order.
+    # A single group that the environment lacks stands for the group ``policy``: mjlab calls it ``actor``.
+    here = {name: group for name, group in spec.items() if not isinstance(group, ArraySpec)}
+    if len(groups) == 1 and groups[0] not in here and DEFAULT_GROUP in here:
+        order = terms.get(DEFAULT_GROUP, terms.get(groups[0]))
+        groups, terms = (DEFAULT_GROUP,), {} if order is None else {DEFAULT_GROUP: order}
+    found = [_input_group(name, here[name], terms.get(name)) for name in groups if name in here]
+    missing = tuple(name for name in groups if name not in here)
+    return NetworkInputs(groups=tuple(found), missing_groups=missing, available_groups=tuple(here))
+
+
+def flat_size(terms: Mapping[str, ArraySpec]) -> int:
+    """Return the number of values in a group of observation terms, which may be 0."""
+    return sum(prod(spec.shape) for spec in terms.values())
+
+
+def flattened(
+    group: Mapping[str, torch.Tensor], terms: Sequence[str], *, num_envs: int, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Concatenate terms (num_envs, ...) of a group to (num_envs, sum of sizes), float32; KeyError if one is missing."""
+    parts = [group[name].reshape(num_envs, -1).to(torch.float32) for name in terms]
+    # Without terms the vector has no numbers, and ``device`` decides its place.
+    return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0, device=device)
+
+
+def _input_group(name: str, group: ObservationSpec, wanted: Sequence[str] | None) -> InputGroup:
+    available = {term: spec for term, spec in group.items() if isinstance(spec, ArraySpec)}
+    shown = tuple(available) if wanted is None else wanted
+    return InputGroup(
+        name=name,
+        terms={term: available[term] for term in shown if term in available},
+        missing=tuple(term for term in shown if term not in available),
+        available=tuple(available),
+    )
+
+
+# Ask a policy's network in the run's policy server: the network that is there, and what stands for it on a rank.
+
+_OBSERVATION, _MEAN, _STD = "observation", "mean", "std"
+
+
+class SharedNetwork:
+    """A policy's network as a `Network`: its memory of an episode is part of the entry and of the answer."""
+
+    def __init__(self, network: PolicyNetwork, device: torch.device) -> None:
+        self._network, self._device = network, device
+        self.about: Mapping[str, Any] = {
+            "slots_per_call": None,
+            "num_inputs": network.num_inputs,
+            "num_outputs": network.num_outputs,
+            "knows_std": network.knows_std,
+            "memory": [[part.shape[0], part.shape[2]] for part in network.new_memory(1)],
+        }
+
+    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
+        """Return the outputs and the new memory; see `Network.answer`."""
+        tensors = {name: torch.from_numpy(np.asarray(values)).to(self._device) for name, values in entries.items()}
+        answer = self._network.answer(tensors[_OBSERVATION], _memory_in(tensors, len(self.about["memory"])))
+        outputs = {_MEAN: answer.mean} | ({} if answer.std is None else {_STD: answer.std})
+        return {name: tensor.cpu().numpy() for name, tensor in {**outputs, **_by_entry(answer.memory)}.items()}
+
+
+class NetworkOnServer(PolicyNetwork):
+    """The stand-in for a network in a policy server. Its memory stays on the rank."""
+
+    def __init__(self, network: NetworkElsewhere) -> None:
+        # One call covers all entries of a batch, so an answer has the same bits as without a server.
+        self._network = network
+        self.num_inputs, self.num_outputs = network.about["num_inputs"], network.about["num_outputs"]
+        self.knows_std = network.about["knows_std"]
+
+    def new_memory(self, batch_size: int) -> Memory:
+        """Return zeros for each part of the network's memory."""
+        sizes = self._network.about["memory"]
+        return tuple(torch.zeros(num_layers, batch_size, hidden_size) for num_layers, hidden_size in sizes)
+
+    def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
+        """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for the errors."""
+        asked = {_OBSERVATION: observation, **_by_entry(memory)}
+        entries = {name: tensor.contiguous().numpy() for name, tensor in asked.items()}
+        said = self._network.ask(entries, slots_per_call=len(observation))
+        tensors = {name: torch.from_numpy(values) for name, values in said.items()}
+        return Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
+
+    def close(self) -> None:
+        """Announce that no request will follow now."""
+        self._network.close()
+
+
+def _by_entry(memory: Memory) -> dict[str, torch.Tensor]:
+    """Return the parts of a memory by name, entries first. Shape of each: (batch, num_layers, hidden_size)."""
+    return {f"memory.{index}": part.transpose(0, 1) for index, part in enumerate(memory)}
+
+
+def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> Memory:
+    return tuple(tensors[f"memory.{index}"].transpose(0, 1).contiguous() for index in range(num_parts))
+
+
+# The policy that acts as an rsl_rl checkpoint does, or as a network that was exported from one.
 
 # Read a job's options for a trained policy, and load the network from its files.
 

@@ -13,7 +13,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Snap
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand
 from isaaclab_arena.models.network import ActionScaler
-from isaaclab_arena.policy.network_inputs import flattened
+from isaaclab_arena.policy.rsl_rl import flattened
 
 # Draw the conditions that training episodes start from, in random streams that belong to the rank.
 

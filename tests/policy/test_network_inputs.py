@@ -1,7 +1,7 @@
 import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.network_inputs import network_inputs
+from isaaclab_arena.policy.rsl_rl import network_inputs
 from tests.pretend_gpu import GPU
 
 

@@ -23,16 +23,13 @@ from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, N
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
 from isaaclab_arena.policy.lerobot.network import (
+    KEY,
     NOTHING,
+    Features,
     LeRobotNetwork,
     LeRobotPolicyCfg,
     NetworkOnServer,
     SharedNetwork,
-    versions_there,
-)
-from isaaclab_arena.policy.lerobot.pretrained import (
-    KEY,
-    Features,
     TrainingData,
     check_statistics,
     policy_directory,
@@ -40,6 +37,7 @@ from isaaclab_arena.policy.lerobot.pretrained import (
     read_num_actions,
     read_training_data,
     remembers,
+    versions_there,
 )
 
 # Find the environment's observations for a LeRobot policy's inputs, and the misfits.
