@@ -14,8 +14,7 @@ import warp
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.sim.backend import Backend, ModelChange, StartState
-from isaaclab_arena.sim.backends import make_backend
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import MujocoBackend, make_backend
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS
 from tests.pretend_gpu import GPU, GpuTensor
 

@@ -23,7 +23,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.paths import expanded, given_path, typed_words
 from isaaclab_arena.policy.catalog import POLICIES
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.training import train
 from isaaclab_arena_gr00t import convert
 from isaaclab_arena_gr00t.serving import serve

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.harness.pages import run
 from isaaclab_arena.environments.tasks.humanoid import COLUMNS_OF_THE_ROOT, FEET, HUMANOID, PELVIS
-from isaaclab_arena.sim.scene.scene import ASSETS, ScenePart, compose_scene
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, compose_scene
 
 MOTION = ASSETS / "motions" / "squat_and_wave.csv"
 FRAME_S = 0.02

@@ -22,7 +22,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import MujocoBackend
 
 DOCS = ROOT / "docs"
 LIST = DOCS / "reference" / "task_catalog.md"

@@ -38,7 +38,7 @@ from benchmarks.gpu.worlds import (
 from benchmarks.harness.environments import CPU
 from benchmarks.harness.pages import run
 from benchmarks.harness.workers import module
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp.backend import WarpBackend, make_data
 from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time

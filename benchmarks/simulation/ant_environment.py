@@ -22,7 +22,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Stat
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import MujocoBackend
 
 ANT_XML = Path(gymnasium_mujoco.__file__).parent / "assets" / "ant.xml"
 POSITION_CONDITION = "ant.qpos_noise"

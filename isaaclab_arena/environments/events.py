@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, EpisodeEvents
 from isaaclab_arena.sim.backend import ModelNames, NamedState
-from isaaclab_arena.sim.scene.scene import Robot
+from isaaclab_arena.sim.scene import Robot
 
 # Find the spans of moments in which a condition holds.
 

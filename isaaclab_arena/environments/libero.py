@@ -26,7 +26,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.sim.scene.scene import ContentKey, stamps
+from isaaclab_arena.sim.scene import ContentKey, stamps
 from isaaclab_arena.workers.worker_process import REMEMBERED
 
 # A checkout of LIBERO: its suites, their tasks, and the files of each.

@@ -26,7 +26,7 @@ from isaaclab_arena.sim.math import (
     rotation_error,
     step_within_limits,
 )
-from isaaclab_arena.sim.scene.scene import Robot
+from isaaclab_arena.sim.scene import Robot
 
 # Turn a goal pose into an action by one damped-least-squares step, in either action mode.
 #

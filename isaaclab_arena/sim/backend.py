@@ -15,7 +15,7 @@ import torch
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.math import multiply_numbers, rotate
 from isaaclab_arena.sim.replayed import Capture
-from isaaclab_arena.sim.scene.scene import Robot
+from isaaclab_arena.sim.scene import Robot
 
 # Find the named parts of a compiled model, and compute its hash.
 

@@ -1,16 +1,244 @@
-"""Choose the physics backend of a batch of worlds: MuJoCo on CPU threads, or MuJoCo-Warp on the device."""
+"""CPU physics with MuJoCo and its window, and the choice between it and MuJoCo-Warp for a batch of worlds."""
 
 import logging
+import math
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Literal, TypeAlias
 
+import glfw
 import mujoco
+import numpy as np
 import torch
+from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backend import (
+    Backend,
+    ModelChange,
+    StartState,
+    changed_entries,
+    model_names,
+    model_sha256,
+    write_starts,
+)
+
+# CPU physics: MuJoCo's own batch of simulations, and a window that shows one of them.
+
+# Simulate on the CPU: MuJoCo's own batch, stepped on a thread pool.
+
+# MuJoCo numbers the warnings of bad positions, velocities, accelerations and controls in this order.
+_BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
+_NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
+_VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
+
+
+class MujocoBackend(Backend):
+    """Worlds of a model on CPU threads, bit-equal to a loop over `mujoco.MjData`."""
+
+    reproducible = True
+
+    def __init__(self, model: mujoco.MjModel, *, num_envs: int, num_threads: int = 1) -> None:
+        _stop_mujoco_writing_logs()
+        self.model = model
+        self.batch = mujoco_batch.Batch(model, num_envs, num_threads)
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self.physics_dt = float(model.opt.timestep)
+        self.names = model_names(model)
+        self.qpos, self.qvel, self.ctrl = self.live_field("qpos"), self.live_field("qvel"), self.live_field("ctrl")
+        self.xpos, self.xquat = self.live_field("xpos"), self.live_field("xquat")
+        self.site_xpos, self.sensordata = self.live_field("site_xpos"), self.live_field("sensordata")
+        self._shown: mujoco.MjData | None = None
+        self._shown_model: mujoco.MjModel | None = None
+        self._varied: dict[str, np.ndarray] = {}
+        self._diverged = np.zeros(num_envs, bool)
+        self.diverged = torch.from_numpy(self._diverged)
+        self._warm_start = self.batch.bind("qacc_warmstart")
+        self._start_fields = {name: self.batch.bind(name) for name in ("qpos", "qvel", "ctrl", "mocap_pos")}
+        self._qpos, self._qvel = self._start_fields["qpos"], self._start_fields["qvel"]
+        self._num_warnings = self.batch.warning[:, _BAD_STATE_WARNINGS, 1]
+        self._warnings_at_reset = self._num_warnings.copy()
+        self._bytes_at_reset = self._warnings_at_reset.tobytes()
+
+    def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
+        """Reset the given worlds to their start states; see `Backend.reset`."""
+        ids = env_ids.numpy()
+        self.batch.reset(ids, stage=_NO_STAGE)
+        write_starts(starts, self.names, self._start_fields, ids)
+        self._diverged[ids] = False
+        self._warnings_at_reset[ids] = self._num_warnings[ids]
+        self._bytes_at_reset = self._warnings_at_reset.tobytes()
+        self._forward(ids)
+
+    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+        """Advance worlds; one that MuJoCo gives up on is marked in ``diverged``; see `Backend.step`."""
+        ids = np.flatnonzero(moved.numpy())
+        if ids.size == 0:
+            return
+        try:
+            self.batch.step(None if ids.size == self.num_envs else ids, num_substeps, _VELOCITY_STAGE)
+        except mujoco_batch.SimulationError as error:
+            self._diverged[error.ids] = True
+        self._mark_diverged()
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Set model values of single worlds; see `Backend.vary`."""
+        ids = env_ids.numpy()
+        fields = {change.field for own in changes for change in own}
+        self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
+        for name, values in self._varied.items():
+            values[ids] = getattr(self.model, name)
+        for changed in changed_entries(changes):
+            field = self._varied[changed.field]
+            field[ids[changed.worlds], changed.entry] = changed.values.reshape(-1, *field.shape[2:])
+        if self._varied:
+            self.batch.set_const(ids)
+
+    def model_field(self, name: str) -> np.ndarray:
+        """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
+        own = self.batch.expanded(name)
+        shared = getattr(self.model, name)
+        return np.array(np.broadcast_to(shared, (self.num_envs, *shared.shape)) if own is None else own)
+
+    def jacobian(self, body: str, site: str) -> torch.Tensor:
+        """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
+        points = self.site_xpos[:, self.names.sites[site]].numpy()
+        translation, rotation = self.batch.jac(self.names.bodies[body], points)
+        return torch.from_numpy(np.concatenate((translation, rotation), axis=1))
+
+    def live_field(self, name: str) -> torch.Tensor:
+        """Return a view of a field of `mujoco.MjData` in every world, as of the last call. Shape: (num_envs, ...)."""
+        with warnings.catch_warnings():
+            # Derived fields are read-only arrays. Torch has no read-only tensors; no code writes to these.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(self.batch.bind(name))
+
+    def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
+        """Return copies of the worlds' mjSTATE_INTEGRATION. Shape: (len(env_ids), state_size), float64."""
+        return self.batch.state[list(env_ids)]
+
+    def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
+        """Set a world to an mjSTATE_INTEGRATION. Shape: (state_size,)."""
+        self.batch.state[env_id] = state
+        self._forward(np.array([env_id]))
+
+    def snapshot(self) -> Mapping[str, torch.Tensor]:
+        """Return a copy of all worlds' states and all that can be read of them; see `Backend.snapshot`."""
+        state = torch.from_numpy(self.batch.state.copy())
+        return {"state": state, "diverged": self.diverged.clone(), **{n: t.clone() for n, t in self._derived().items()}}
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Restore all worlds; see `Backend.restore_snapshot`."""
+        self.batch.state[:] = snapshot["state"].numpy()
+        self.diverged.copy_(snapshot["diverged"])
+        self._forward(np.flatnonzero(~self._diverged))
+        self._warnings_at_reset[:] = self._num_warnings
+        self._bytes_at_reset = self._warnings_at_reset.tobytes()
+        # A forward pass updates the contact sensors, which have to show the state after the last step.
+        for name, tensor in self._derived().items():
+            tensor.copy_(snapshot[name])
+
+    def _derived(self) -> Mapping[str, torch.Tensor]:
+        return {"xpos": self.xpos, "xquat": self.xquat, "site_xpos": self.site_xpos, "sensordata": self.sensordata}
+
+    def model_digest(self) -> str:
+        """Return the SHA-256 of the compiled model."""
+        return model_sha256(self.model)
+
+    def engine(self) -> str:
+        """Return MuJoCo's version."""
+        return f"mujoco {mujoco.__version__}"
+
+    def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """Return a world's model and state with current poses of all visible things; valid until the next call."""
+        if self._shown is None:
+            self._shown = mujoco.MjData(self.model)
+        data = self.batch.get_data(env_id, self._shown)
+        if self._varied:
+            self._shown_model = self.batch.get_model(env_id, self._shown_model)
+        model = self.model if self._shown_model is None else self._shown_model
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        return model, data
+
+    def _forward(self, ids: np.ndarray) -> None:
+        # A forward pass overwrites the warm start, and a restored world needs the stored one.
+        kept = self._warm_start[ids].copy()
+        try:
+            self.batch.forward(ids)
+        except mujoco_batch.SimulationError as error:
+            self._diverged[error.ids] = True
+        self._warm_start[ids] = kept
+
+    def _mark_diverged(self) -> None:
+        # A resting world has the same numbers as at the last check, so one check of all worlds is enough. A sum is
+        # finite if every number is; finite numbers overflow only far beyond MuJoCo's limits.
+        total = self._qpos.sum() + self._qvel.sum()
+        if math.isfinite(total) and self._num_warnings.tobytes() == self._bytes_at_reset:
+            return
+        finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
+        self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
+
+
+def _stop_mujoco_writing_logs() -> None:
+    # Each breakdown would make MuJoCo write MUJOCO_LOG.TXT into the working directory and print into the live display;
+    # `diverged` reports it already.
+    config = mujoco.MjLogConfig.get()
+    config.logto_file, config.logto_console = False, False
+    config.set()
+
+
+# Show one world in a window while it runs: MuJoCo's viewer, on a machine with a display.
+
+
+def has_display() -> bool:
+    """True if this machine can open windows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return bool(glfw.init())
+
+
+class Window:
+    """Shows one world of a batch, at most in real time; RuntimeError if no window can be opened."""
+
+    def __init__(self, backend: MujocoBackend, env_id: int = 0) -> None:
+        import mujoco.viewer  # noqa: PLC0415  fails on machines without a window system
+
+        self._backend = backend
+        self._env_id = env_id
+        self._model = backend.model
+        self._data = mujoco.MjData(backend.model)
+        self._next_s = time.perf_counter()
+        self._viewer = mujoco.viewer.launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
+
+    def __enter__(self) -> "Window":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._viewer.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the user has not closed it yet."""
+        return self._viewer.is_running()
+
+    def show(self, wait_s: float) -> None:
+        """Show the world's current state, ``wait_s`` [s] after the previous picture at the earliest."""
+        time.sleep(max(0.0, self._next_s - time.perf_counter()))
+        self._next_s = max(self._next_s, time.perf_counter()) + wait_s
+        with self._viewer.lock():
+            self._backend.batch.get_data(self._env_id, self._data)
+            mujoco.mj_forward(self._model, self._data)
+        self._viewer.sync()
+
+
+# Choose the physics backend of a batch of worlds: MuJoCo on CPU threads, or MuJoCo-Warp on the device.
 
 _LOG = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import torch
 
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.scene.scene import ScenePart
+from isaaclab_arena.sim.scene import ScenePart
 
 PARTS = (
     ScenePart(prefix="robot", asset="robots/panda.xml"),

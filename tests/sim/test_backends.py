@@ -6,9 +6,8 @@ import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.backends import BackendChoice, faster_backend, make_backend, physics_step_s
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
+from isaaclab_arena.sim.backends import BackendChoice, MujocoBackend, faster_backend, make_backend, physics_step_s
+from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.sim.backend import StartState, painted, resized
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend
 from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera
 from tests.pretend_backend import simulate_with_warp

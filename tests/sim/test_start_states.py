@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.sim.backend import StartState, model_names, start_blocks, write_starts
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from tests.sim.arm_and_cube import PARTS, start_of
 
 

@@ -29,7 +29,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend, Window, has_display
+from isaaclab_arena.sim.backends import MujocoBackend, Window, has_display
 
 _SOURCE = "command line"
 _SIZE = {"viewport_width": 480, "viewport_height": 360}

@@ -49,7 +49,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
-from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
+from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
 # Build a registered environment: check options, compose the scene, make the simulation.
 

@@ -21,7 +21,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.replayed import Capture, Replayed
-from isaaclab_arena.sim.scene.scene import Robot
+from isaaclab_arena.sim.scene import Robot
 
 # Read the simulator's state in Isaac Lab's layout, for recordings.
 

@@ -11,7 +11,7 @@ from isaaclab_arena.interfaces.environment import HOLDS_LAST, HoldAction, SideBy
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, NamedState, side_by_side
 from isaaclab_arena.sim.math import damped_least_squares, rotate_inverse, step_within_limits
-from isaaclab_arena.sim.scene.scene import FloorRobot, Robot
+from isaaclab_arena.sim.scene import FloorRobot, Robot
 
 # Actions: what their numbers mean, and the actuator targets that follow, for arms and for robots on a floor.
 

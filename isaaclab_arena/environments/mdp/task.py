@@ -14,7 +14,7 @@ from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, Ob
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
-from isaaclab_arena.sim.scene.scene import ContactSensor, FloorRobot, ScenePart
+from isaaclab_arena.sim.scene import ContactSensor, FloorRobot, ScenePart
 
 # Define a task: a specification of the scene and the limits as data, and a judge of the state.
 

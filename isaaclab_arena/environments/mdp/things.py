@@ -8,7 +8,7 @@ import numpy as np
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, body_pose_terms, position_term
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, point, upright_pose
-from isaaclab_arena.sim.scene.scene import ASSETS, ScenePart, part_names
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, part_names
 
 
 @dataclass(frozen=True, kw_only=True)

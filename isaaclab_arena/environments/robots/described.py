@@ -11,8 +11,8 @@ from isaaclab_arena.environments.robots.description import RobotDescription, rea
 from isaaclab_arena.environments.robots.embodiment import Embodiment, Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import expanded, not_a_plain_file
-from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
-from isaaclab_arena.sim.scene.scene import PartFrame, Robot, file_outside
+from isaaclab_arena.sim.mjcf_trial import wrong_with_mjcf
+from isaaclab_arena.sim.scene import PartFrame, Robot, file_outside
 
 # Find a checkout of MuJoCo Menagerie through its environment variable.
 

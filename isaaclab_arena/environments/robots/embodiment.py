@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from isaaclab_arena.sim.scene.scene import CameraPose, PartFrame, Robot, ScenePart
+from isaaclab_arena.sim.scene import CameraPose, PartFrame, Robot, ScenePart
 
 # An embodiment: a robot, its MJCF file, and its workspace.
 

@@ -16,7 +16,7 @@ from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import point
-from isaaclab_arena.sim.scene.scene import ASSETS, ContentKey, content_key, files_of, stamps
+from isaaclab_arena.sim.scene import ASSETS, ContentKey, content_key, files_of, stamps
 
 # Find the robot of an ``embodiment`` option; refuse one that moves unlike its description or cannot reach the task.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from isaaclab_arena.environments.robots.described import described_embodiment, menagerie_root
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.errors import ConfigError, did_you_mean
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS
 
 _DESCRIPTIONS = ASSETS / "robots" / "menagerie"
 _PACKAGE = "mujoco_menagerie"

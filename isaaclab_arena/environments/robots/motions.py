@@ -14,9 +14,9 @@ import torch
 
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
 from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate, rotate_inverse
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene.scene import Robot, compose_scene
+from isaaclab_arena.sim.scene import Robot, compose_scene
 
 PHASE_S = 1.0
 """How long each thing is asked for."""

@@ -13,7 +13,7 @@ from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm
-from isaaclab_arena.sim.scene.scene import ContactSensor, Robot
+from isaaclab_arena.sim.scene import ContactSensor, Robot
 
 REACH_M = 0.08
 NEARLY = 0.8

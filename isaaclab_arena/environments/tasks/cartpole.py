@@ -18,7 +18,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
-from isaaclab_arena.sim.scene.scene import CameraPose, FloorRobot
+from isaaclab_arena.sim.scene import CameraPose, FloorRobot
 
 Start = Literal["upright", "hanging"]
 

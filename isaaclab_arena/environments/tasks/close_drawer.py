@@ -12,7 +12,7 @@ from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated_task import MovedByHandTask, MovedJoint
 from isaaclab_arena.sim.backend import Backend, NamedState
-from isaaclab_arena.sim.scene.scene import ContactSensor
+from isaaclab_arena.sim.scene import ContactSensor
 
 SHUT_M = 0.01
 HOLD_STEPS = 5

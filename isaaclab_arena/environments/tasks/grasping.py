@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.episode import ConditionValue, draw_uniform
 from isaaclab_arena.sim.backend import NamedState
 from isaaclab_arena.sim.math import norm, rotate_inverse
-from isaaclab_arena.sim.scene.scene import ContactSensor, Robot
+from isaaclab_arena.sim.scene import ContactSensor, Robot
 
 # Define the shared parts of tasks with a grasp.
 

@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import rotate
-from isaaclab_arena.sim.scene.scene import CameraPose, FloorRobot, FloorRobotPoses
+from isaaclab_arena.sim.scene import CameraPose, FloorRobot, FloorRobotPoses
 
 # Define the humanoid: its names, its posture, and the terms that tasks share. All shapes begin with (num_envs, ...).
 

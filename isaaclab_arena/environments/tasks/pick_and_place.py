@@ -28,7 +28,7 @@ from isaaclab_arena.environments.tasks.grasping import (
     touched,
 )
 from isaaclab_arena.sim.backend import Backend, NamedState
-from isaaclab_arena.sim.scene.scene import ContactSensor
+from isaaclab_arena.sim.scene import ContactSensor
 
 HOLD_STEPS = 5
 

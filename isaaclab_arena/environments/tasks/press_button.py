@@ -10,7 +10,7 @@ from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated_task import ArticulatedTask, MovedJoint
 from isaaclab_arena.sim.backend import Backend, NamedState
-from isaaclab_arena.sim.scene.scene import ContactSensor
+from isaaclab_arena.sim.scene import ContactSensor
 
 TRAVEL_M = 0.015
 PRESSED_M = 0.0135

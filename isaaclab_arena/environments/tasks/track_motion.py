@@ -29,7 +29,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm, rotate_inverse, rotation_error
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS
 
 Start = Literal["beginning", "anywhere"]
 

@@ -23,7 +23,7 @@ from isaaclab_arena.environments.mdp.spaces import (
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
-from isaaclab_arena.sim.scene.scene import CameraPose, ContactSensor, FloorRobot
+from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
 
 COMMAND = "command.velocity"
 COMMAND_LOW = (-0.6, -0.4, -0.7)

@@ -25,7 +25,7 @@ from isaaclab_arena.environments.tasks.humanoid import (
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
-from isaaclab_arena.sim.scene.scene import ContactSensor
+from isaaclab_arena.sim.scene import ContactSensor
 
 SHARE_OF_THE_WAY = 0.7
 LOWEST_M = 0.5

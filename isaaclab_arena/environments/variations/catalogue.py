@@ -34,7 +34,7 @@ from isaaclab_arena.sim.backend import (
     retextured,
     touching_geoms,
 )
-from isaaclab_arena.sim.scene.scene import ScenePart, SceneTexture, texture_of
+from isaaclab_arena.sim.scene import ScenePart, SceneTexture, texture_of
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 

@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import ModelChange
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import MujocoBackend
 from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, start, steps_of
 from tests.environments.variations.varying import begin, build_varied, fixed
 

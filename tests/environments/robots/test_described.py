@@ -13,7 +13,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS
 from tests.environments.building import build, play, refusal, start
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how_to" / "robots.md"

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.environments.robots.embodiment import PANDA
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS
 
 # Franka's published Denavit-Hartenberg parameters (Craig's convention): a [m], d [m], alpha [rad] of each joint.
 DENAVIT_HARTENBERG = (

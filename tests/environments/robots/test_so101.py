@@ -6,9 +6,9 @@ import torch
 from isaaclab_arena.environments.robots.embodiment import SO101
 from isaaclab_arena.interfaces.episode import Outcome, point
 from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotation_error
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS
 from tests.environments.building import build, episode, play, refusal, start, steps_of
 
 # What so101_new_calib.xml says of each joint: its frame in the frame before it, as a position [m] and a quaternion.

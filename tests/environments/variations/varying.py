@@ -9,7 +9,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import MujocoBackend
 from tests.environments.building import CPU, episode
 
 

@@ -9,7 +9,7 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.contents import ContentReader, contents_of_jobs
 from isaaclab_arena.evaluation.provenance import package_content
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash
 from tests.evaluation.jobs import coin_job
 

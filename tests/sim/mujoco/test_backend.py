@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from tests.sim.arm_and_cube import JOINTS, PARTS, everyone, only, start_of
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.sim.scene.mjcf_trial import MAX_SECONDS, wrong_with_mjcf
+from isaaclab_arena.sim.mjcf_trial import MAX_SECONDS, wrong_with_mjcf
 
 
 def nested(count: int, levels: int) -> str:

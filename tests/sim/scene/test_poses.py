@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.environments.tasks.humanoid import HUMANOID
-from isaaclab_arena.sim.scene.scene import FloorRobotPoses
+from isaaclab_arena.sim.scene import FloorRobotPoses
 
 ROOT = np.array([0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 JOINTS = np.zeros(len(HUMANOID.joints))

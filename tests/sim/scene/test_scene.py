@@ -5,8 +5,8 @@ from pathlib import Path
 import mujoco
 import pytest
 
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene.scene import ASSETS, ContactSensor, ScenePart, compose_scene
+from isaaclab_arena.sim.backends import MujocoBackend
+from isaaclab_arena.sim.scene import ASSETS, ContactSensor, ScenePart, compose_scene
 
 CUBE = ScenePart(prefix="object", asset="objects/cube.xml", position=(0.5, 0.0, 0.025))
 

@@ -10,8 +10,8 @@ from mujoco_warp._src import collision_driver, constraint
 
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState, painted, resized, shifted_body, slippery
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.backends import MujocoBackend
+from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import BufferSizes, RoomUsed, WarpBackend, probed_sizes
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 

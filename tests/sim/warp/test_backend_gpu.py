@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.backends import MujocoBackend
+from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import WarpBackend
 from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera, RayTracers
 from tests.sim.arm_and_cube import PARTS
@@ -24,7 +24,7 @@ LITTLE_BYTES = 64 * 2**20
 
 TAKEN_OF_THE_FIRST_GPU = f"""
 import torch
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import WarpBackend
 from tests.sim.arm_and_cube import PARTS
 

@@ -11,7 +11,7 @@ import torch
 import warp
 
 from isaaclab_arena.sim.backend import StartState, resized
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend
 from isaaclab_arena.sim.warp.kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import BufferSizes, Room, Undoing, WarpBackend
 from isaaclab_arena.sim.warp.kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of

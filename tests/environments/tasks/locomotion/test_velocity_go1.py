@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.tasks.velocity_go1 import COMMAND, GO1, SETTLING_S, STANDING_SHARE
 from isaaclab_arena.interfaces.environment import Observation
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import MujocoBackend
 from tests.environments.building import build_on_the_floor, episode, solved
 
 STILL = (0.0, 0.0, 0.0)

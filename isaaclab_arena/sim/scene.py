@@ -143,7 +143,7 @@ def _spellings(name: str) -> Iterator[str]:
 
 _LOG = logging.getLogger(__name__)
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 _FLAT_PICTURE = int(mujoco.mjtTexture.mjTEXTURE_2D)
 _FOUND = 1 << int(mujoco.mjtConDataField.mjCONDATA_FOUND)

@@ -1,1 +1,0 @@
-"""Scenes, robots and poses as MuJoCo models."""
