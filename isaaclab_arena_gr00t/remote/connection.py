@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
+from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
 from isaaclab_arena_gr00t.remote import openpi as openpi_wire
 from isaaclab_arena_gr00t.remote.contract import (
     KEY_FILE_OPTION,

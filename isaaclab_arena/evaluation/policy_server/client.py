@@ -29,8 +29,8 @@ from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Entries
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
 from isaaclab_arena.storage.commits import ServerUsage
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
 from isaaclab_arena.workers.program.frames import FrameError
+from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
 
 # Refuse jobs whose policy cannot be in a policy server, before anything runs.
 

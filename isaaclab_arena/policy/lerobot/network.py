@@ -18,13 +18,14 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
 from isaaclab_arena.workers.worker_process import (
+    PolicyElsewhere,
     RequestError,
     WorkerError,
     WorkerProcess,
     ask_kept_worker,
     asked_worker,
+    patience_s,
     stop_kept_workers,
 )
 
