@@ -1,15 +1,23 @@
-"""Convert a LeRobot dataset to recordings, one episode at a time."""
+"""LeRobot datasets of version 2.0, 2.1 or 3.0 from any writer, read one episode at a time and converted."""
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.schema import folded, name_problem
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.episode_ranges import in_words
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors
@@ -18,8 +26,454 @@ from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.features import DatasetFeatures
-from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset, stored_features, video_feature
+from isaaclab_arena_gr00t.data.features import (
+    Camera,
+    Column,
+    DatasetFeatures,
+    features_of_document,
+    groups_of,
+    read_encoded,
+    read_frames,
+    video_columns,
+    whole_arrays,
+)
+from isaaclab_arena_gr00t.data.layout import Fields, is_inside, regular_file, shown
+from isaaclab_arena_gr00t.data.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_rows
+
+# A LeRobot dataset of version 2.0, 2.1 or 3.0 from any writer, one episode at a time.
+
+# Read a LeRobot dataset of version 2.0, 2.1 or 3.0 from any writer, one episode at a time.
+
+_LEAST_FPS, _MOST_FPS = 1e-3, 1e6
+_MAX_EPISODES = 200_000
+_MAX_STEPS = 10_000_000
+_MAX_FEATURES = 1000
+_MAX_NUMBERS = 65_536
+_MAX_PIXELS = 16_384
+_MAX_DIMENSIONS = 4
+_PICTURE_DIMENSIONS = 3
+_MAX_LINE = 1 << 20
+_MOST = 2**53
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEpisode:
+    """The location of an episode in a dataset."""
+
+    episode_index: int
+    num_steps: int
+    task: str
+    data_file: Path  # may contain other episodes too
+    videos: Mapping[str, tuple[Path, int]]  # by video feature: file, and number of the episode's first frame in it
+
+
+class StoredDataset(ABC):
+    """A dataset on disk; see `open_dataset`."""
+
+    # `episodes` ascends by number. `features` has the entries of ``info.json``; openpi's column ``actions`` is there
+    # under LeRobot's name ``action`` too. `picture_features` are videos, or pictures in tables.
+    def __init__(self, root: Path, info: Mapping[str, Any]) -> None:
+        self.root = root
+        self._info = Fields(info, str(root / layout.INFO_FILE))
+        self.fps = self._info.number("fps", _LEAST_FPS, _MOST_FPS)
+        described = self._info.mapping("features").mappings()
+        if len(described) > _MAX_FEATURES:
+            raise self._info.wrong("features", f"at most {_MAX_FEATURES}")
+        self.features: dict[str, dict[str, Any]] = {
+            name: {**info["features"][name], **_feature(fields)} for name, fields in described.items()
+        }
+        self._named_there: dict[str, str] = {}
+        if layout.ACTION not in self.features and layout.ACTIONS in self.features:
+            self.features[layout.ACTION] = self.features[layout.ACTIONS]
+            self._named_there[layout.ACTION] = layout.ACTIONS
+        self.video_features = self._features_of("video")
+        self.picture_features = (*self.video_features, *self._features_of("image"))
+        # Locate every episode at once: all later reads rely on unique numbers, and foreign files may repeat them.
+        found: dict[int, StoredEpisode] = {}
+        for episode in self._read_episodes():
+            if episode.episode_index in found:
+                raise StorageError(f"{root} holds episode {episode.episode_index} twice")
+            if len(found) == _MAX_EPISODES:
+                raise StorageError(f"{root} holds more than {_MAX_EPISODES} episodes")
+            found[episode.episode_index] = episode
+        self.episodes: dict[int, StoredEpisode] = dict(sorted(found.items()))
+        self._rows: dict[Path, EpisodeRows] = {}
+
+    @abstractmethod
+    def _read_episodes(self) -> Iterator[StoredEpisode]:
+        """Yield every episode; StorageError if a file cannot be read."""
+
+    def columns(self, episode_index: int, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return columns of an episode, each (num_steps, size); StorageError if the table lacks a column or steps."""
+        episode = self.episodes[episode_index]
+        table = self._table_of(episode)
+        sizes = {name: self.size(name) for name in names}
+        extent = _rows_of(episode, max_size=max(sizes.values()))
+        there = [self._named_there.get(name, name) for name in names]
+        found = read_columns(regular_file(table, self.root), there, extent)
+        columns = {name: found[each] for name, each in zip(names, there, strict=True)}
+        for name, values in columns.items():
+            if values.shape != (episode.num_steps, sizes[name]):
+                raise StorageError(
+                    f"{episode.data_file}: '{name}' of episode {episode_index} has {len(values)} rows of "
+                    f"{values.shape[1]}; {episode.num_steps} rows of {sizes[name]} are due"
+                )
+        # Some writers store the rows of an episode in another order than their frame index.
+        order = self._order(episode, table)
+        return columns if order is None else {name: values[order] for name, values in columns.items()}
+
+    def held_against_tables(self, episode_indices: Iterable[int]) -> tuple[dict[int, str], list[str]]:
+        """Compare the dataset's metadata with its tables: return the error of each unreadable episode, and remarks."""
+        missing: dict[int, str] = {}
+        moved, unordered = [], []
+        for index in episode_indices:
+            episode = self.episodes[index]
+            table = self._table_of(episode)
+            count = self._rows_in(table).counts.get(index, 0)
+            # An episode with a wrong number of rows cannot be read; a wrong table or order is only a remark.
+            if count != episode.num_steps:
+                missing[index] = f"{table} has {count} rows of episode {index}, {episode.num_steps} are due"
+            elif table != episode.data_file:
+                moved.append(index)
+            if index in self._rows_in(table).unordered:
+                unordered.append(index)
+        notes = []
+        stated = self._info.stated_count("total_episodes")
+        if stated not in (None, len(self.episodes)):
+            notes.append(
+                f"{self.root / layout.INFO_FILE} says that there are {stated} episodes, and {len(self.episodes)} are"
+            )
+        if moved:
+            notes.append(f"{self.root} names another table for {_in_words(moved)} than the one that has it")
+        if unordered:
+            notes.append(
+                f"{self.root} has the rows of {_in_words(unordered)} in another order than {layout.FRAME_INDEX}"
+            )
+        return missing, notes
+
+    def remembered(self) -> dict[int, dict[str, Any]]:
+        """Return ``attributes`` and ``env_args`` of the recording of each episode, if it was made from one."""
+        found = {}
+        for line in self.lines(layout.ARENA_EPISODES_FILE):
+            if isinstance(line.get("episode_index"), int):
+                found[line["episode_index"]] = {key: value for key, value in line.items() if isinstance(value, dict)}
+        return found
+
+    def _tables(self) -> Sequence[Path]:
+        """Return the tables to search for an episode that is not in its stated table."""
+        return ()
+
+    def _table_of(self, episode: StoredEpisode) -> Path:
+        """Return the table that contains an episode; the stated one if none or several others do."""
+        if episode.episode_index in self._rows_in(episode.data_file).counts:
+            return episode.data_file
+        others = [table for table in self._tables() if episode.episode_index in self._rows_in(table).counts]
+        return others[0] if len(others) == 1 else episode.data_file
+
+    def _order(self, episode: StoredEpisode, table: Path) -> np.ndarray | None:
+        """Return the permutation that sorts an episode's rows by frame index, None if they are sorted."""
+        if episode.episode_index not in self._rows_in(table).unordered:
+            return None
+        found = read_columns(regular_file(table, self.root), [layout.FRAME_INDEX], _rows_of(episode, max_size=1))
+        places = found[layout.FRAME_INDEX][:, 0]
+        order = np.argsort(places, kind="stable")
+        if not (np.diff(places[order]) > 0).all():
+            raise StorageError(f"{table}: episode {episode.episode_index} has a {layout.FRAME_INDEX} twice")
+        return order
+
+    def _rows_in(self, table: Path) -> EpisodeRows:
+        if table not in self._rows:
+            ordered_by = layout.FRAME_INDEX if layout.FRAME_INDEX in self.features else None
+            found = regular_file(table, self.root) if table.exists() else None
+            self._rows[table] = (
+                EpisodeRows(counts={}, unordered=frozenset())
+                if found is None
+                else episode_rows(found, layout.EPISODE_INDEX, ordered_by, self.episodes)
+            )
+        return self._rows[table]
+
+    def size(self, name: str) -> int:
+        """Return the number of values in a row of a column; StorageError if ``info.json`` does not list the column."""
+        if name not in self.features:
+            hint = plain_text(did_you_mean(name, self.features))
+            raise StorageError(
+                f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'{hint}"
+            )
+        return math.prod(self.features[name]["shape"])
+
+    def frames(self, episode_index: int, feature: str) -> Iterator[np.ndarray]:
+        """Yield an episode's pictures, each (height, width, 3) uint8; StorageError if a picture is missing."""
+        episode = self.episodes[episode_index]
+        height, width = frame_size(self.features[feature]["shape"])
+        # Pictures in the table have the order of its rows; a video has the order of the steps.
+        if feature not in episode.videos:
+            table = self._table_of(episode)
+            found = regular_file(table, self.root)
+            pictures = read_encoded(found, feature, _rows_of(episode, max_size=1), (height, width))
+            order = self._order(episode, table)
+            yield from pictures if order is None else map(list(pictures).__getitem__, order)
+            return
+        path, first = episode.videos[feature]
+        found = regular_file(path, self.root)
+        for frame in read_frames(found, fps=self.fps, first=first, count=episode.num_steps, size=(height, width)):
+            if frame.shape != (height, width, 3):
+                raise StorageError(f"{path} has frames of {frame.shape[:2]}, {layout.INFO_FILE} says {(height, width)}")
+            yield frame
+
+    def _features_of(self, dtype: str) -> tuple[str, ...]:
+        return tuple(name for name, each in self.features.items() if each["dtype"] == dtype)
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """Return the mapping in a small JSON file of the dataset, None if there is no such file."""
+        path = self.root / name
+        if not path.is_file():
+            return None
+        document = read_document(regular_file(path, self.root))
+        if not isinstance(document, dict):
+            raise StorageError(f"{path} is not as LeRobot has it: no mapping")
+        return document
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yield the JSON mapping in each line of a file, none without such a file; StorageError for a bad line."""
+        path = self.root / name
+        if path.is_file():
+            with storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
+                for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE + 1), b""), start=1):
+                    if len(line) > _MAX_LINE:
+                        raise StorageError(f"{path}, line {number} has more than {_MAX_LINE} bytes")
+                    yield _mapping(line, f"{path}, line {number}")
+
+    def _located(self, template: str, **names: int | str) -> Path:
+        """Return a file of the dataset; refuse a path outside of it."""
+        path = self.root / self._info.path(template, **names)
+        if not is_inside(path, self.root):
+            raise self._info.wrong(template, "a path inside the dataset")
+        return path
+
+
+class StoredDatasetV2(StoredDataset):
+    """A dataset with a table per episode: version 2.0 or 2.1."""
+
+    def _read_episodes(self) -> Iterator[StoredEpisode]:
+        chunks_size = self._info.integer("chunks_size", 1, _MOST)
+        for number, line in enumerate(self.lines(layout.EPISODES_LINES_FILE), start=1):
+            fields = Fields(line, f"{self.root / layout.EPISODES_LINES_FILE}, line {number}")
+            index = fields.integer("episode_index", 0, _MOST)
+            place = {"episode_chunk": index // chunks_size, "episode_index": index}
+            videos = {key: (self._located("video_path", **place, video_key=key), 0) for key in self.video_features}
+            yield StoredEpisode(
+                episode_index=index,
+                num_steps=fields.integer("length", 1, _MAX_STEPS),
+                task=_first_task(fields),
+                data_file=self._located("data_path", **place),
+                videos=videos,
+            )
+
+
+class StoredDatasetV3(StoredDataset):
+    """A dataset with several episodes per table: version 3.0."""
+
+    def _read_episodes(self) -> Iterator[StoredEpisode]:
+        names = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]
+        names += [
+            f"videos/{key}/{name}"
+            for key in self.video_features
+            for name in ("chunk_index", "file_index", "from_timestamp")
+        ]
+        for path in sorted((self.root / "meta" / "episodes").glob("*/*.parquet")):
+            for number, row in enumerate(read_rows(regular_file(path, self.root), names)):
+                fields = Fields(row, f"{path}, row {number}")
+                yield StoredEpisode(
+                    episode_index=fields.integer("episode_index", 0, _MOST),
+                    num_steps=fields.integer("length", 1, _MAX_STEPS),
+                    task=_first_task(fields),
+                    data_file=self._file("data_path", fields, "data"),
+                    videos={key: self._video(fields, key) for key in self.video_features},
+                )
+
+    def _tables(self) -> Sequence[Path]:
+        return sorted((self.root / "data").glob("*/*.parquet"))
+
+    def _file(self, template: str, fields: Fields, prefix: str, **more: str) -> Path:
+        numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
+        return self._located(template, **numbers, **more)
+
+    def _video(self, fields: Fields, key: str) -> tuple[Path, int]:
+        first = round(fields.number(f"videos/{key}/from_timestamp", 0, _MAX_STEPS) * self.fps)
+        return self._file("video_path", fields, f"videos/{key}", video_key=key), first
+
+
+_READERS = {"v2.0": StoredDatasetV2, "v2.1": StoredDatasetV2, "v3.0": StoredDatasetV3}
+
+
+def open_dataset(root: Path) -> StoredDataset:
+    """Return a dataset; StorageError if missing, incomplete or of an unsupported version, ConfigError if no JSON."""
+    path = root / layout.INFO_FILE
+    with storage_errors("read", path):
+        is_there, is_unfinished = path.is_file(), (root / "meta").is_dir()
+    # A conversion writes ``info.json`` last, so a directory without it may be an interrupted conversion.
+    if not is_there:
+        reason = "its conversion has not come to its end" if is_unfinished else "there is no LeRobot dataset"
+        raise StorageError(f"no {layout.INFO_FILE} in {root}: {reason}")
+    info = read_document(regular_file(path, root))
+    version = info.get("codebase_version") if isinstance(info, dict) else None
+    if not isinstance(version, str) or version not in _READERS:
+        named = version if isinstance(version, str) else shown(version)
+        raise StorageError(f"{path} is of version {shown(version)}{did_you_mean(named[:20], _READERS)}")
+    dataset = _READERS[version](root, info)
+    if not dataset.episodes:
+        raise StorageError(f"{root} holds no episodes")
+    return dataset
+
+
+def _in_words(episodes: Sequence[int]) -> str:
+    return f"episode{'' if len(episodes) == 1 else 's'} {in_words(episodes)}"
+
+
+def _rows_of(episode: StoredEpisode, *, max_size: int) -> TableExtent:
+    return TableExtent(
+        key=layout.EPISODE_INDEX, value=episode.episode_index, num_rows=episode.num_steps, max_size=max_size
+    )
+
+
+def frame_size(shape: Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a video's frames; some datasets list the channels first."""
+    first, second, third = shape
+    channels_first = first == 3 and third != 3
+    return (second, third) if channels_first else (first, second)
+
+
+def _feature(fields: Fields) -> dict[str, Any]:
+    """Return type and shape of a column or a video; the shape of a video has three lengths."""
+    dtype = fields.text("dtype")
+    is_picture = dtype in ("video", "image")
+    length = _PICTURE_DIMENSIONS if is_picture else len(fields.items("shape"))
+    if length > _MAX_DIMENSIONS:
+        raise fields.wrong("shape", f"a list of at most {_MAX_DIMENSIONS} whole numbers")
+    shape = fields.integers("shape", length, _MAX_PIXELS if is_picture else _MAX_NUMBERS)
+    if math.prod(shape) > _MAX_NUMBERS and not is_picture:
+        raise fields.wrong("shape", f"lengths of at most {_MAX_NUMBERS} together")
+    if is_picture and 0 in shape:
+        raise fields.wrong("shape", "height, width and channels of a picture")
+    return {"dtype": dtype, "shape": list(shape)}
+
+
+def _first_task(fields: Fields) -> str:
+    tasks = fields.items("tasks")
+    if tasks and not isinstance(tasks[0], str):
+        raise fields.wrong("tasks", "a list of texts")
+    return tasks[0] if tasks else ""
+
+
+def _mapping(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{place} is no JSON: {plain_text(error)}") from error
+    if not isinstance(value, dict):
+        raise StorageError(f"{place} is no mapping")
+    return value
+
+
+# Map a dataset's columns to recorded arrays, by ``arena.json``, else by ``modality.json``, else unchanged.
+
+_PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
+
+
+def stored_features(dataset: StoredDataset) -> DatasetFeatures:
+    """Return the recorded arrays of a dataset's columns and videos; StorageError if files contradict each other."""
+    try:
+        # A dataset of this program has its own file, which restores the original arrays.
+        arena = dataset.document(layout.ARENA_FILE)
+        features = _foreign(dataset) if arena is None else _own(arena)
+        _check(features, dataset)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        words = plain_text(f"{type(error).__name__}: {error}")[:500]
+        raise StorageError(f"{dataset.root} is not as LeRobot has it: {words}") from error
+    return features
+
+
+def _own(arena: Mapping[str, Any]) -> DatasetFeatures:
+    if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
+        raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
+    return features_of_document(arena["features"])
+
+
+def _foreign(dataset: StoredDataset) -> DatasetFeatures:
+    modality = dataset.document(layout.MODALITY_FILE) or {}
+    # ``modality.json`` splits the state into groups, each of which becomes an observation.
+    states = {key: span for key, span in groups_of(modality, "state").items() if span[0] == layout.STATE}
+    vectors = {}
+    for name, feature in dataset.features.items():
+        if name.startswith("observation.") and _is_vector(feature):
+            vectors[name] = _observed(name, _size(feature), states if name == layout.STATE else {})
+    # The actions stay whole, because a replay needs them in the order of the environment.
+    vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
+    # A camera has the name of ``modality.json``, or else that of its feature.
+    keys = {feature: key for key, feature in video_columns(modality).items()}
+    cameras = {}
+    for name in dataset.picture_features:
+        key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
+        height, width = frame_size(dataset.features[name]["shape"])
+        cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(
+            path=f"{recorded.CAMERA_OBSERVATIONS}/{key}", height=height, width=width
+        )
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
+
+
+def _observed(name: str, size: int, groups: Mapping[str, tuple[str, int, int]]) -> Column:
+    """Return a column of observations: its groups if they cover it without gaps, else one observation."""
+    ordered = sorted(groups.items(), key=lambda item: item[1][1:])
+    ends = [0, *(end for _, (_, _, end) in ordered)]
+    if (
+        ordered
+        and ends[-1] == size
+        and all(start == end for (_, (_, start, _)), end in zip(ordered, ends, strict=False))
+    ):
+        sizes = {key: (f"{recorded.OBSERVATIONS}/{key}", end - start) for key, (_, start, end) in ordered}
+        return whole_arrays(sizes)
+    term = name.removeprefix("observation.").replace(".", "_")
+    return whole_arrays({term: (f"{recorded.OBSERVATIONS}/{term}", size)})
+
+
+def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:
+    if layout.ACTION not in features.vectors:
+        raise ValueError(f"{layout.ARENA_FILE} names no column '{layout.ACTION}'")
+    for name, column in features.vectors.items():
+        found = dataset.size(name)
+        if any(size < 1 for size in column.sources.values()) or sum(column.sources.values()) > _MAX_NUMBERS:
+            raise ValueError(f"the sources of '{name}' have no sizes from 1 to {_MAX_NUMBERS} together")
+        if any(not _PATH.fullmatch(path) for path in column.sources):
+            raise ValueError(f"the sources of '{name}' are no paths of recorded arrays")
+        if column.size != found or len(column.names) != found:
+            raise ValueError(f"'{name}' has {found} numbers in {layout.INFO_FILE}, {column.size} elsewhere")
+        places = range(sum(column.sources.values()))
+        if any(place not in places for group in column.groups.values() for place in group):
+            raise ValueError(f"the groups of '{name}' go beyond it")
+    for key, camera in features.cameras.items():
+        height, width = frame_size(dataset.features[video_feature(dataset, key)]["shape"])
+        if not _PATH.fullmatch(camera.path):
+            raise ValueError(f"the path of '{key}' is none of a recorded array")
+        if not (0 < camera.height <= height and 0 < camera.width <= width):
+            raise ValueError(f"the pictures of '{key}' are smaller than {layout.ARENA_FILE} says")
+
+
+def video_feature(dataset: StoredDataset, key: str) -> str:
+    """Return the video feature of a camera of `stored_features`; some datasets lack its prefix."""
+    prefixed = layout.PICTURES_PREFIX + key
+    return prefixed if prefixed in dataset.features else key
+
+
+def _is_vector(feature: Mapping[str, Any]) -> bool:
+    return "float" in str(feature["dtype"]) and len(feature["shape"]) == 1
+
+
+def _size(feature: Mapping[str, Any]) -> int:
+    (size,) = feature["shape"]
+    return int(size)
+
+
+# Convert a LeRobot dataset to recordings, one episode at a time.
 
 _MAX_PICTURE_BYTES = 16 << 30
 _MOST_TOLD = 3

@@ -21,7 +21,14 @@ from isaaclab_arena.storage.json_values import json_line, json_text, plain
 from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.features import DatasetFeatures, features_document, modality_document, plan_features
+from isaaclab_arena_gr00t.data.features import (
+    DatasetFeatures,
+    VideoWriter,
+    features_document,
+    modality_document,
+    plan_features,
+    png_bytes,
+)
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.sources import SourceEpisode, arrays_of, check_shapes, find_episodes, frames_per_second
 from isaaclab_arena_gr00t.data.tables import (
@@ -35,7 +42,6 @@ from isaaclab_arena_gr00t.data.tables import (
     steps_table,
     write_table,
 )
-from isaaclab_arena_gr00t.data.videos import VideoWriter, png_bytes
 
 # Write episodes into the files of each version of the layout.
 

@@ -25,7 +25,7 @@ from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.config import read_settings
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import groups_of
-from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset, stored_features
+from isaaclab_arena_gr00t.data.from_lerobot import StoredDataset, open_dataset, stored_features
 from isaaclab_arena_gr00t.joints import read_joint_files, wired_action
 
 # Read the settings of a replayed LeRobot dataset: the options of a job, and the YAML file that they may name.

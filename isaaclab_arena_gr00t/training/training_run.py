@@ -37,21 +37,19 @@ from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy
 from isaaclab_arena_gr00t.data.sources import jobs_of
 from isaaclab_arena_gr00t.joints import JointFiles, ModelInterface, read_joint_files
 from isaaclab_arena_gr00t.observations import Wiring, wired
-from isaaclab_arena_gr00t.training.demonstrations import (
+from isaaclab_arena_gr00t.training.trainer import (
     Demonstration,
     DemonstrationSteps,
     RecordedSpaces,
-    find_demonstrations,
-    recorded_spaces,
-    split,
-)
-from isaaclab_arena_gr00t.training.trainer import (
     Trainer,
     TrainingSettings,
     checkpoint_directory,
     checkpoints,
+    find_demonstrations,
     read_settings,
     read_state,
+    recorded_spaces,
+    split,
     state_path,
     write_checkpoint,
     write_settings,

@@ -12,9 +12,8 @@ from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
-from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
+from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
-from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from tests.gr00t.data.recordings import PANDA_YAML, picture_series, record, recorded_episode
 from tests.outsiders.lerobot_style import CAMERA, write_dataset

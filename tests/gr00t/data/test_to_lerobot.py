@@ -8,9 +8,8 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
-from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
+from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
-from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
 from tests.layouts import LAYOUTS

@@ -6,7 +6,7 @@ import pytest
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena_gr00t.observations import Wiring
-from isaaclab_arena_gr00t.training.demonstrations import (
+from isaaclab_arena_gr00t.training.trainer import (
     Demonstration,
     DemonstrationSteps,
     find_demonstrations,

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena_gr00t.data.videos import VideoWriter, read_frames, stored_size
+from isaaclab_arena_gr00t.data.features import VideoWriter, read_frames, stored_size
 from tests.gr00t.data.recordings import picture_series
 
 
