@@ -18,13 +18,7 @@ from benchmarks.harness.tables import Table, spread
 from benchmarks.harness.timing import in_turn, values
 from benchmarks.harness.workers import module
 from benchmarks.training.processes import RANK, Training
-from isaaclab_arena.training.settings.config import (
-    EvaluationConfig,
-    default_document,
-    merged,
-    read_training,
-    task_document,
-)
+from isaaclab_arena.training.config import EvaluationConfig, default_document, merged, read_training, task_document
 
 WITHOUT = "evaluation.interval=0"
 ITERATION_PARTS = {"Perf/collection_time", "Perf/learning_time"}

@@ -24,9 +24,9 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.environments.tasks.cartpole import Cartpole
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training import learner as learner_module
+from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.learner import Learner, check_agent, networks_of
-from isaaclab_arena.training.settings.config import TrainingConfig
-from isaaclab_arena.training.settings.options import read_train_options, training_config
+from isaaclab_arena.training.options import read_train_options, training_config
 
 PHYSICS_STEPS = "--physics_steps"
 PHYSICS_DT = 0.002

@@ -7,7 +7,7 @@ from isaaclab_arena.registry import attach
 if TYPE_CHECKING:
     from isaaclab_arena.distributed.context import is_a_rank
     from isaaclab_arena.distributed.devices import selectable_gpu_count
-    from isaaclab_arena.training.settings.tasks import TASKS
+    from isaaclab_arena.training.tasks import TASKS
 
 __all__ = [
     "TASKS",
@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "TASKS": "isaaclab_arena.training.settings.tasks",
+    "TASKS": "isaaclab_arena.training.tasks",
     "is_a_rank": "isaaclab_arena.distributed.context",
     "selectable_gpu_count": "isaaclab_arena.distributed.devices",
 }

@@ -24,7 +24,7 @@ from isaaclab_arena.evaluation.settled import Machinery, settle_backends
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.config import TrainingConfig
 
 # Evaluate checkpoints during training with the evaluation runner, on the ranks that train.
 

@@ -28,8 +28,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, m
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.training.algorithms import GRPO, PPO
 from isaaclab_arena.training.closed_loop import environment_job
-from isaaclab_arena.training.settings.config import TrainingConfig
-from isaaclab_arena.training.settings.run_directory import learning_rate_before
+from isaaclab_arena.training.config import TrainingConfig, learning_rate_before
 from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
 
 # Check that all ranks hold the same networks, optimiser state and learning rate.

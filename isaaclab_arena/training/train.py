@@ -28,7 +28,8 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.training.settings.options import (
+from isaaclab_arena.training.config import new_run_directory
+from isaaclab_arena.training.options import (
     LAUNCHER,
     TrainOptions,
     read_train_options,
@@ -36,7 +37,6 @@ from isaaclab_arena.training.settings.options import (
     training_config,
     with_chosen_checkpoint,
 )
-from isaaclab_arena.training.settings.run_directory import new_run_directory
 
 PROGRAM = "isaaclab_arena.training.train"
 Launch = Callable[..., int | None]

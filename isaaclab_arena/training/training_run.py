@@ -40,6 +40,14 @@ from isaaclab_arena.training.closed_loop import (
     task_evaluation,
     with_settled_backend,
 )
+from isaaclab_arena.training.config import (
+    TrainingConfig,
+    checkpoint_infos,
+    document_of,
+    env_steps_of,
+    training_versions,
+    write_settings,
+)
 from isaaclab_arena.training.learner import (
     FirstWeights,
     Iteration,
@@ -48,14 +56,7 @@ from isaaclab_arena.training.learner import (
     check_synchrony,
     learned_state,
 )
-from isaaclab_arena.training.settings.config import TrainingConfig, document_of
-from isaaclab_arena.training.settings.options import TrainOptions, shared_run_directory
-from isaaclab_arena.training.settings.run_directory import (
-    checkpoint_infos,
-    env_steps_of,
-    training_versions,
-    write_settings,
-)
+from isaaclab_arena.training.options import TrainOptions, shared_run_directory
 from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, TrainingLoop, tensorboard
 from isaaclab_arena.training.vec_env import EpisodeStatistics
 

@@ -30,8 +30,8 @@ from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena.training.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.training.config import training_versions
 from isaaclab_arena.training.learner import check_synchrony
-from isaaclab_arena.training.settings.run_directory import training_versions
 from isaaclab_arena.training.training_loop import Progress, Schedule, TrainingLoop, tensorboard
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of

@@ -1,14 +1,8 @@
 """Small training runs for tests: cartpole, few env slots, tiny networks."""
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.training.config import TrainingConfig, default_document, merged, overrides_document, read_training
 from isaaclab_arena.training.learner import Learner
-from isaaclab_arena.training.settings.config import (
-    TrainingConfig,
-    default_document,
-    merged,
-    overrides_document,
-    read_training,
-)
 
 SMALL = {
     "environment": "cartpole",

@@ -7,8 +7,8 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.learner import build_algorithm
-from isaaclab_arena.training.settings.config import TrainingConfig
 from tests.training.learning import small_config
 
 NUM_ENVS, NUM_STEPS, NUM_NUMBERS, NUM_ACTIONS = 4, 6, 3, 2

@@ -17,7 +17,7 @@ from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJEC
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
-from isaaclab_arena.training.settings.tasks import TASKS
+from isaaclab_arena.training.tasks import TASKS
 
 # The words that a shell may complete after each command: its options, their values, and the names that follow.
 

@@ -15,7 +15,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.run import resuming_command
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run_plan import plan_copy_path, read_run_plan
-from isaaclab_arena.training.settings.run_directory import SETTINGS, settings_of
+from isaaclab_arena.training.config import SETTINGS, settings_of
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
 _NAMES_OF_DIRECTORY = ("output_dir", "experiment_output_directory")

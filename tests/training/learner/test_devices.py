@@ -7,14 +7,8 @@ import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.training.checkpoints import packed, unpacked
+from isaaclab_arena.training.config import default_document, merged, overrides_document, read_training, task_document
 from isaaclab_arena.training.learner import Iteration, Learner, learned_state, named_digests
-from isaaclab_arena.training.settings.config import (
-    default_document,
-    merged,
-    overrides_document,
-    read_training,
-    task_document,
-)
 from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
 from tests.training.learner.test_learner import GRPO, RECURRENT

@@ -4,7 +4,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.models.network import ActionScaling
-from isaaclab_arena.training.settings.config import (
+from isaaclab_arena.training.config import (
     default_document,
     document_of,
     merged,
@@ -12,7 +12,7 @@ from isaaclab_arena.training.settings.config import (
     read_training,
     task_document,
 )
-from isaaclab_arena.training.settings.tasks import TASKS
+from isaaclab_arena.training.tasks import TASKS
 
 
 def read(document, *words):

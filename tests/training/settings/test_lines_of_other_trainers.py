@@ -3,8 +3,8 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.settings.config import TrainingConfig
-from isaaclab_arena.training.settings.options import TrainOptions, read_train_options, training_config
+from isaaclab_arena.training.config import TrainingConfig
+from isaaclab_arena.training.options import TrainOptions, read_train_options, training_config
 
 
 def read(line: str) -> tuple[TrainOptions, str | None, list[str]]:

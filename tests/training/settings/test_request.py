@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.settings.config import TrainingConfig, document_of
-from isaaclab_arena.training.settings.options import (
+from isaaclab_arena.training.config import TrainingConfig, document_of
+from isaaclab_arena.training.options import (
     envs_of_a_rank,
     read_train_options,
     run_to_resume,

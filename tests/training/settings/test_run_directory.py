@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.settings.run_directory import SETTINGS, new_run_directory, newest_run
+from isaaclab_arena.training.config import SETTINGS, new_run_directory, newest_run
 
 
 def test_a_run_can_be_given_a_name(tmp_path):

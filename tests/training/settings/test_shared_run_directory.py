@@ -5,8 +5,8 @@ import time
 import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.training.settings.options import LATEST, LatestRun, announce, await_announcement
-from isaaclab_arena.training.settings.run_directory import new_run_directory
+from isaaclab_arena.training.config import new_run_directory
+from isaaclab_arena.training.options import LATEST, LatestRun, announce, await_announcement
 
 
 def test_ranks_wait_for_a_slow_rank_zero(tmp_path):

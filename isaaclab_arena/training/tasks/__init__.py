@@ -16,7 +16,7 @@ TRACK_MOTION = _DIRECTORY / "track_motion.yaml"
 TASKS = Registry(
     "training task",
     {
-        name: f"isaaclab_arena.training.settings.tasks:{name.upper()}"
+        name: f"isaaclab_arena.training.tasks:{name.upper()}"
         for name in ("cartpole", "reach", "push_cube", "velocity_go1", "walk_humanoid", "track_motion")
     },
     entry_point_group="isaaclab_arena.training_tasks",

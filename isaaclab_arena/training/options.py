@@ -23,26 +23,24 @@ from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_ch
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.layout import LOCK_FILE
-from isaaclab_arena.training.settings.config import (
+from isaaclab_arena.training.config import (
+    SETTINGS,
     TrainingConfig,
+    checkpoint_of_run,
     default_document,
     file_document,
     merged,
+    new_run_directory,
+    newest_run,
     option_names,
     overrides_document,
     own_command_line,
     paths_of,
     read_training,
+    settings_of,
     task_document,
 )
-from isaaclab_arena.training.settings.run_directory import (
-    SETTINGS,
-    checkpoint_of_run,
-    new_run_directory,
-    newest_run,
-    settings_of,
-)
-from isaaclab_arena.training.settings.tasks import TASKS
+from isaaclab_arena.training.tasks import TASKS
 
 # Read the command line of training.
 
