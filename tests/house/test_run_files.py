@@ -25,7 +25,7 @@ READERS = [
         for file in sorted((PACKAGE / area).rglob("*.py"))
     ),
     *(PACKAGE / "cli" / "commands" / f"{name}.py" for name in COMMANDS),
-    *(PACKAGE / "evaluation" / f"{name}.py" for name in ("replaying", "verification")),
+    *(PACKAGE / "evaluation" / f"{name}.py" for name in ("replaying", "verification", "verification_worker")),
 ]
 READS = {"open", "read_bytes", "read_text", "read_parquet", "read_csv", "read_schema"}
 # These check the file before, read no file, or read one of the package or of this process.

@@ -1,4 +1,4 @@
-from isaaclab_arena.evaluation.verification import another_num_envs, draw_sample
+from isaaclab_arena.evaluation.verification_worker import another_num_envs, draw_sample
 
 FINISHED = {"long": list(range(1000)), "short": [4, 7], "none": [], "other": list(range(5, 50))}
 

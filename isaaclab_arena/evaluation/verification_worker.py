@@ -1,0 +1,262 @@
+"""One rank of a verification: the sample, its plan, and its episodes, run end to end."""
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, limit_threads
+from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.ranks import initialise
+from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.builds import rank_settings
+from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.contents import contents_of_jobs
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.queues import jobs_of_rank
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
+from isaaclab_arena.paths import now, typed_words
+from isaaclab_arena.storage.atomic import read_whole, write_text
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import adapter, json_text
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
+from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, PlanEntry, RunPlan, read_attempt, read_run_plan
+
+# Choose the episodes that a verification runs again. Pure functions.
+
+
+def draw_sample(finished: Mapping[str, Sequence[int]], size: int, *, seed: int) -> dict[str, tuple[int, ...]]:
+    """Draw episodes at random without repetition, as evenly over the jobs as their lengths allow; ascending."""
+    generator = np.random.default_rng(seed)
+    shuffled = {job: generator.permutation(np.asarray(episodes, np.int64)) for job, episodes in finished.items()}
+    names = list(shuffled)
+    turns = [names[position] for position in generator.permutation(len(names))]
+    drawn: dict[str, list[int]] = {job: [] for job in names}
+    left = min(size, sum(map(len, shuffled.values())))
+    # The jobs take turns in a random order, so that each gives the same number while it has episodes left.
+    while left > 0:
+        for job in turns:
+            taken = len(drawn[job])
+            if left > 0 and taken < len(shuffled[job]):
+                drawn[job].append(int(shuffled[job][taken]))
+                left -= 1
+    return {job: tuple(sorted(episodes)) for job, episodes in drawn.items() if episodes}
+
+
+def another_num_envs(num_envs: int, *, largest: int | None = None) -> int:
+    """Return a num_envs other than the job's, one for a batch, else three; at most `largest` even if equal."""
+    wanted = 1 if num_envs > 1 else 3
+    return wanted if largest is None else max(1, min(wanted, largest))
+
+
+# Run some episodes of a run again: the plan, and the jobs built from the run's own plan.
+
+ATTEMPT = 1
+"""Number of the one attempt at running a sample again."""
+
+_ASSIGNMENT = "round_robin"
+_CONTENTS_FILE = "contents.json"
+
+
+def plan_sample(
+    plan: RunPlan,
+    sample: Mapping[str, Sequence[int]],
+    *,
+    num_envs: int | None,
+    world_size: int,
+    policy_batches: Mapping[str, int],
+) -> tuple[RunPlan, Attempt]:
+    """Return a plan and an attempt that run a sample of a run's episodes, by job, and nothing else."""
+    # `num_envs` None: numbers that differ from the run's; `ConfigError` if it exceeds the run's fixed batch.
+    # `policy_batches`: env slots of each policy call in the run, kept if they are enough.
+    jobs = _jobs_of_sample(plan, sample, num_envs)
+    # The ranks state their devices in their reports.
+    here: dict[str, Any] = {
+        "run_id": uuid.uuid4().hex,
+        "world_size": world_size,
+        "versions": provenance.versions(),
+        "machine": provenance.node(),
+        "devices": (),
+    }
+    started_at = now()
+    attempt = Attempt(
+        number=ATTEMPT,
+        started_at=started_at,
+        command_line=plan.command_line,
+        assignment=_ASSIGNMENT,
+        git_revision=plan.git_revision,
+        jobs=tuple(_work(job, sample[job.name], policy_batches.get(job.name, 0)) for job in jobs),
+        **here,
+    )
+    return dataclasses.replace(plan, created_at=started_at, jobs=jobs, **here), attempt
+
+
+def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
+    """Return the checked jobs of a plan of `plan_sample`; `ConfigError` if one cannot be built any more."""
+    # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
+    # user.
+    configs = [_without_latency_file(job.config) for job in plan.jobs]
+    policy_batch = options_of_plan(plan).fixed_policy_batch()
+    file = str(source / RUN_PLAN_FILE)
+    jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
+    # The backend of the run is used again, even if another one would be faster here.
+    jobs = tuple(job.with_delays(planned.latency) for job, planned in zip(jobs, plan.jobs, strict=True))
+    return tuple(
+        job.with_backend(planned.backend)
+        if planned.conditions_checksum is None
+        else dataclasses.replace(job.with_backend(planned.backend), saved_conditions=_conditions(source, planned))
+        for job, planned in zip(jobs, plan.jobs, strict=True)
+    )
+
+
+def _without_latency_file(config: JobConfig) -> JobConfig:
+    """Return a job whose latencies come from its plan: their file may be gone."""
+    if config.latency is None or config.latency.file is None:
+        return config
+    return dataclasses.replace(config, latency=dataclasses.replace(config.latency, file=None, measured=True))
+
+
+def write_contents(directory: Path, jobs: Sequence[Job]) -> None:
+    """Write the contents that the jobs of a sample evaluate now."""
+    write_text(directory / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
+
+
+def read_contents(directory: Path) -> dict[str, Contents]:
+    """Return the contents written by `write_contents`, by job; empty if there is no file."""
+    path = directory / _CONTENTS_FILE
+    return adapter(dict[str, Contents]).validate_json(read_whole(path)) if path.is_file() else {}
+
+
+def options_of_plan(plan: RunPlan) -> RunOptions:
+    """Return the run's options that affect results; recordings are not compressed again."""
+    known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
+    given = {name: value for name, value in plan.settings.items() if name in known and value is not None}
+    return RunOptions(**given)
+
+
+def _jobs_of_sample(plan: RunPlan, sample: Mapping[str, Sequence[int]], num_envs: int | None) -> tuple[PlanEntry, ...]:
+    largest = plan.settings.get("policy_batch") if plan.settings.get("deterministic") else None
+    if largest is not None and num_envs is not None and num_envs > largest:
+        raise ConfigError(
+            Problem(f"must be at most {largest}, the run's policy_batch, got {num_envs}", key="--num_envs")
+        )
+    known = {job.name: job for job in plan.jobs}
+    again = {name: num_envs or another_num_envs(known[name].config.num_envs, largest=largest) for name in sample}
+    return tuple(
+        _with_sample(known[name], episodes, index, again[name]) for index, (name, episodes) in enumerate(sample.items())
+    )
+
+
+def _work(job: PlanEntry, episodes: Sequence[int], policy_batch: int) -> AttemptEntry:
+    return AttemptEntry(
+        job=job.name,
+        finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(episodes)),
+        policy_batch=policy_batch if policy_batch >= job.config.num_envs else None,
+    )
+
+
+def _with_sample(job: PlanEntry, episodes: Sequence[int], index: int, num_envs: int) -> PlanEntry:
+    """Return a job that can leave out episodes, with another number of env slots."""
+    config, policy_config = job.config, dict(job.policy_config)
+    if policy_config.get("num_envs") == config.num_envs:
+        policy_config["num_envs"] = num_envs
+    if config.num_episodes is None:
+        # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
+        config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+    config = dataclasses.replace(
+        config,
+        index=index,
+        num_envs=num_envs,
+        policy_config_dict=policy_config,
+        variations=job.variations,
+        conditions=None,
+        timeout_s=None,
+        episode_timeout_s=None,
+        status=JobStatus.PENDING,
+    )
+    return dataclasses.replace(job, rank=None, policy_config=policy_config, config=config)
+
+
+def _conditions(source: Path, job: PlanEntry) -> tuple[Conditions, ...]:
+    lines = {line.episode_index: line for line in read_commits(job_directory(source, job.name), job.name).lines}
+    return tuple(
+        conditions_from_json(lines[index].variations) if index in lines else {}
+        for index in range(job.config.num_episodes or 0)
+    )
+
+
+# One rank of a verification: it runs its share of a sample, end to end, as the verified run did.
+#
+# `isaaclab_arena.evaluation.verification` starts it, alone or under torchrun, on a directory that holds a plan and an
+# attempt. It leaves commit lines and recordings there like any other rank; they are not merged.
+
+PROGRAM = "isaaclab_arena.evaluation.verification_worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """Run a rank's share of a sample."""
+
+    output_dir: Path
+    """Directory with the plan and the attempt."""
+
+    source: Path
+    """Directory of the run that is verified."""
+
+    no_import: bool = False
+    """Refuse jobs that would import code which is not registered."""
+
+    device: str | None = None
+    """Where to simulate; by default a GPU where there is one."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run this rank's share and return 0; a job that fails states it in its report."""
+    arguments = typed_words(argv)
+    return exit_code_of(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options, unknown = read_command_line(WorkerOptions, arguments, program=PROGRAM)
+    refuse_unknown(unknown, options)
+    die_with_parent()
+    context = DistributedContext.from_environment(device=options.device)
+    plan, attempt = read_run_plan(options.output_dir), read_attempt(options.output_dir, ATTEMPT)
+    run_options = options_of_plan(plan)
+    limit_threads(run_options.torch_threads)
+    if run_options.deterministic:
+        calculate_deterministically()
+    jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
+    if context.is_rank_zero:
+        write_contents(options.output_dir, jobs)
+    settings = rank_settings(
+        run_options,
+        context,
+        output_directory=options.output_dir,
+        attempt=attempt,
+        config_hash=plan.config_hash,
+    )
+    with initialise(context):
+        # The sample is divided before the start: no rank takes over the episodes of another.
+        runner = JobRunner(settings)
+        try:
+            for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
+                runner.run(assigned.job, supply=assigned.supply)
+        finally:
+            runner.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
