@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from gr00t.policy.served_model import describe_model
+from gr00t.eval.run_gr00t_server import describe_model
 
 from isaaclab_arena.policies import PolicyLostError
 from isaaclab_arena.results import merge_results, read_episode

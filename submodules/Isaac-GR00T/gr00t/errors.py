@@ -1,4 +1,9 @@
-"""Define this package's errors. All are ``ValueError``: the caller gave something that cannot be used."""
+"""Define this package's errors, and clean error texts for display.
+
+All errors are ``ValueError``: the caller gave something that cannot be used.
+"""
+
+_LONGEST = 500
 
 
 class Gr00tError(ValueError):
@@ -19,3 +24,16 @@ class ObservationError(Gr00tError):
 
 class ActionError(Gr00tError):
     """Actions that do not match the modality configuration of their embodiment, or are not finite."""
+
+
+def plain(text: object) -> str:
+    """Return text without characters that could control a terminal or flood a log.
+
+    Line breaks and control characters are replaced, and the text is cut after 500 characters.
+
+    Args:
+        text: Text of a peer, or of an error that may repeat it.
+    """
+    words = str(text)
+    shown = words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in shown)

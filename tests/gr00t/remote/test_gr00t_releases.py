@@ -10,8 +10,8 @@ import torch
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
 from gr00t.policy.policy import BasePolicy
-from gr00t.policy.policy_client import PolicyClient
 from gr00t.policy.policy_server import PolicyServer
+from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena.environments import Episode
 from isaaclab_arena.errors import PolicyError

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gr00t.policy.policy_client import PolicyClient
+from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened

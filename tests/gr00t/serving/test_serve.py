@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from gr00t.policy.policy_client import PolicyClient
+from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena_gr00t.serving.serve import main
 from tests.end_to_end.launching import command, free_port, patience_s, start, wait_until

@@ -1,10 +1,12 @@
 """Serve a checkpoint to clients that speak GR00T's protocol, until the server is stopped: ``gr00t-server``."""
 
+import hashlib
 import logging
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -16,10 +18,11 @@ from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer, is_local
-from gr00t.policy.served_model import describe_model
 from gr00t.policy.wire.messages import WireLimits
 
 _LOG = logging.getLogger("gr00t")
+_LOADED = {".safetensors", ".json"}
+_DISTRIBUTION = "gr00t-small"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +140,24 @@ def _token_of(config: ServerConfig) -> str | None:
     if not token:
         raise Gr00tError(f"{config.api_token_file} is empty; it must hold what clients have to show")
     return token
+
+
+def describe_model(model_path: str) -> dict[str, str]:
+    """Return a checkpoint's name, one hash of its loaded files, and this package's version; OSError if unreadable."""
+    directory = Path(model_path)
+    # A path that is no directory, such as a name on the hub, has no hash.
+    digest = hashlib.sha256()
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if path.suffix in _LOADED and path.is_file():
+            with path.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest.update(f"{path.name} {content}\n".encode())
+    try:
+        version = metadata.version(_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    content = {"model_sha256": digest.hexdigest()} if directory.is_dir() else {}
+    return {"model": directory.resolve().name, **content, "package": f"{_DISTRIBUTION} {version}"}
 
 
 if __name__ == "__main__":

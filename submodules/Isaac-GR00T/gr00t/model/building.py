@@ -5,23 +5,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
+from transformers import BertConfig, ConvNextConfig, PreTrainedTokenizerFast
 
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import ModalityConfigs
 from gr00t.errors import EmbodimentError
-from gr00t.model.configuration import Gr00tSmallConfig, small_text_config, small_vision_config
-from gr00t.model.embodiment import Embodiment
 from gr00t.model.modeling import Gr00tSmall
-from gr00t.model.networks.embodiment_layers import EmbodimentLinear
-from gr00t.model.normalization import Normalization
-from gr00t.model.processing import Gr00tSmallProcessor
-from gr00t.model.tokenizer import build_tokenizer
+from gr00t.model.networks import EmbodimentLinear, Gr00tSmallConfig
+from gr00t.model.processing import Embodiment, Gr00tSmallProcessor, Normalization
 
 _MAX_INSTRUCTION_TOKENS = 24
 RobotStatistics = Mapping[str, dict[str, KeyStatistics]]
 """``{"state": {key: statistics}, "action": {key: statistics}}``."""
+_PADDING, _START = "[PAD]", "[CLS]"
+_MANIPULATION_WORDS = """
+a all an and any at away back beside behind between both by close down each every first from front get grasp grip
+gripper hand hold in inside into it its lay left lift lower middle move named near next of off on one onto open other
+out over pick place point pour press pull push put reach release right rotate second sort stack take the then to touch
+turn two under up upright with black blue brown colour color dark gray green grey light orange pink purple red white
+yellow apple ball banana basket big bin block book bottle bowl box button cabinet can cup cube cylinder disc dish door
+drawer fork goal handle item knife knob lid marker microwave mug object oven pan peg plate pot shelf small spoon
+switch table tool top bottom tray target
+"""
 
 
 def build_small_model(
@@ -159,3 +167,57 @@ def _capacity(embodiments: list[Embodiment]) -> dict[str, int]:
         "action_horizon": max(steps(embodiment, "action") for embodiment in embodiments),
         "max_action_dim": max(sum(embodiment.dimensions["action"].values()) for embodiment in embodiments),
     }
+
+
+def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+    """Train a byte-level tokenizer with one token per known word, as far as `vocab_size` (256 are bytes) allows."""
+    # An unknown word is split into shorter pieces, down to bytes, so every text can be encoded. Case is ignored.
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=1,
+        special_tokens=[_PADDING, _START],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*sorted(set(sentences)), _MANIPULATION_WORDS], trainer)
+    # With a start token even an empty instruction has a token.
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{_START} $A", special_tokens=[(_START, tokenizer.token_to_id(_START))]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=_PADDING, cls_token=_START)
+
+
+def small_vision_config() -> ConvNextConfig:
+    """Return a ConvNeXt of 0.1 million parameters that keeps a quarter and an eighth of the image's resolution."""
+    sizes: dict[str, Any] = {
+        "patch_size": 4,
+        "num_stages": 2,
+        "hidden_sizes": [32, 64],
+        "depths": [1, 2],
+        "layer_scale_init_value": 0.1,
+        "initializer_range": 0.1,
+        "out_features": ["stage1", "stage2"],
+    }
+    return ConvNextConfig(**sizes)
+
+
+def small_text_config(vocab_size: int, max_instruction_tokens: int) -> BertConfig:
+    """Return a BERT of two layers, without dropout, because an instruction is short and every word matters."""
+    return BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=max_instruction_tokens,
+        type_vocab_size=1,
+        initializer_range=0.08,
+        pad_token_id=0,
+        use_cache=False,
+    )

@@ -1,7 +1,9 @@
 """Convert between a robot's nested observations and the model's padded tensors."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -10,11 +12,173 @@ from torch.nn import functional
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from gr00t.data.embodiment_tags import EmbodimentTag
-from gr00t.data.types import ModalityConfig
+from gr00t.data.statistics import KeyStatistics
+from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
 from gr00t.errors import EmbodimentError
-from gr00t.model.embodiment import Embodiment
-from gr00t.model.images import fit_images, shift_randomly, tint_randomly
-from gr00t.model.normalization import NORMALIZATIONS, Normalization
+
+Normalization = Literal["min_max", "q01_q99", "mean_std"]
+NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
+# A state beyond this limit is outside of the training data and would only disturb the network.
+_STATE_LIMIT: Mapping[Normalization, float] = {"min_max": 2.0, "q01_q99": 2.0, "mean_std": 5.0}
+_SMALLEST_SCALE = 1e-6
+
+
+def fit_images(images: Tensor, size: int) -> Tensor:
+    """Scale uint8 images (images, 3, height, width) to fit a square of `size` [px], with the rest black."""
+    # Images that already have the size are returned as they are, not copied.
+    height, width = images.shape[-2:]
+    if height == width == size:
+        return images
+    ratio = size / max(height, width)
+    new_height, new_width = max(1, round(height * ratio)), max(1, round(width * ratio))
+    resized = functional.interpolate(
+        images.float(), size=(new_height, new_width), mode="bilinear", antialias=True, align_corners=False
+    )
+    above, before = (size - new_height) // 2, (size - new_width) // 2
+    padding = (before, size - new_width - before, above, size - new_height - above)
+    return functional.pad(resized.round().clamp(0, 255).to(torch.uint8), padding)
+
+
+def shift_randomly(images: Tensor, largest_px: int, generator: torch.Generator | None = None) -> Tensor:
+    """Shift each image by whole pixels, at most `largest_px` in both directions, and repeat its border pixels."""
+    count, _, height, width = images.shape
+    # `generator` is on the CPU; None is torch's global generator.
+    moves = torch.randint(-largest_px, largest_px + 1, (2, count, 1), generator=generator).to(images.device)
+    lines = (torch.arange(height, device=images.device) + moves[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=images.device) + moves[1]).clamp(0, width - 1)
+    image = torch.arange(count, device=images.device)[:, None, None]
+    return images.permute(0, 2, 3, 1)[image, lines[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def tint_randomly(images: Tensor, strength: float, generator: torch.Generator | None = None) -> Tensor:
+    """Change brightness and contrast of each uint8 image by factors in [1 - strength, 1 + strength]."""
+    # `generator` is on the CPU; None is torch's global generator.
+    draws = torch.rand((2, len(images), 1, 1, 1), generator=generator).to(images.device)
+    brightness, contrast = 1.0 + strength * (2.0 * draws - 1.0)
+    values = images.float() * brightness
+    mean = values.mean(dim=(1, 2, 3), keepdim=True)
+    return ((values - mean) * contrast + mean).round().clamp(0, 255).to(torch.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The shift and scale of some dimensions."""
+
+    center: Tensor  # value that becomes 0; shape: (dimension,)
+    scale: Tensor  # distance that becomes 1; shape: (dimension,)
+    state_limit: float  # largest magnitude of a normalised state
+    bounded: bool  # whether normalised actions lie in [-1, 1]
+
+    def on(self, device: torch.device) -> "Scaling":
+        """Return the scaling on a device."""
+        center, scale = (values.to(device, non_blocking=True) for values in (self.center, self.scale))
+        return replace(self, center=center, scale=scale)
+
+    def state(self, values: Tensor) -> Tensor:
+        """Normalise states. Shape: (..., dimension), kept."""
+        return self._normalize(values).clamp(-self.state_limit, self.state_limit)
+
+    def action(self, values: Tensor) -> Tensor:
+        """Normalise actions. Shape: (..., dimension), kept."""
+        normalized = self._normalize(values)
+        return normalized.clamp(-1.0, 1.0) if self.bounded else normalized
+
+    def physical_action(self, normalized: Tensor) -> Tensor:
+        """Undo ``action``, and clip values to the range of the data. Shape: kept."""
+        inside = normalized.clamp(-1.0, 1.0) if self.bounded else normalized
+        return inside * self.scale + self.center
+
+    def _normalize(self, values: Tensor) -> Tensor:
+        return (values - self.center) / self.scale.clamp(min=_SMALLEST_SCALE)
+
+
+def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
+    """Return the scaling of several keys, one after the other."""
+
+    def column(name: str) -> Tensor:
+        return torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32)
+
+    # ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
+    if method == "mean_std":
+        center, scale = column("mean"), column("std")
+    else:
+        low, high = (
+            (column(name) for name in ("min", "max"))
+            if method == "min_max"
+            else (column(name) for name in ("q01", "q99"))
+        )
+        center, scale = (low + high) / 2, (high - low) / 2
+    still = scale < _SMALLEST_SCALE
+    return Scaling(
+        center=center,
+        scale=torch.where(still, torch.zeros_like(scale), scale),
+        state_limit=_STATE_LIMIT[method],
+        bounded=method != "mean_std",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embodiment:
+    """One robot: its modalities and their statistics."""
+
+    embodiment_id: int  # index of its projectors in the model
+    modality_configs: ModalityConfigs
+    statistics: dict[str, dict[str, KeyStatistics]]  # ``{"state": {key: statistics}, "action": {key: statistics}}``
+
+    def __post_init__(self) -> None:
+        for modality in MODALITIES:
+            if modality not in self.modality_configs:
+                raise EmbodimentError(
+                    f"the modality configuration lacks '{modality}'; it needs {', '.join(MODALITIES)}"
+                )
+        # Policies use one instruction of the present step.
+        language = self.modality_configs["language"]
+        if not language.modality_keys or len(language.delta_indices) != 1:
+            raise EmbodimentError(
+                f"language needs a key and exactly one delta index, got {language.modality_keys} and "
+                f"{language.delta_indices}"
+            )
+        for modality in ("state", "action"):
+            for key in self.modality_configs[modality].modality_keys:
+                if key not in self.statistics.get(modality, {}):
+                    raise EmbodimentError(f"there are no statistics for {modality} '{key}'")
+
+    @property
+    def language_key(self) -> str:
+        """The key of the instruction; the first if there are several."""
+        return self.modality_configs["language"].modality_keys[0]
+
+    @cached_property
+    def dimensions(self) -> dict[str, dict[str, int]]:
+        """Size of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``, in the model's order."""
+        return {
+            modality: {
+                key: len(self.statistics[modality][key]["min"]) for key in self.modality_configs[modality].modality_keys
+            }
+            for modality in ("state", "action")
+        }
+
+    def scaling(self, modality: str, method: Normalization) -> Scaling:
+        """Return the scaling of all keys of ``state`` or ``action``, one after the other."""
+        return scaling(
+            [self.statistics[modality][key] for key in self.modality_configs[modality].modality_keys], method
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        configs = {
+            modality: {"delta_indices": list(config.delta_indices), "modality_keys": list(config.modality_keys)}
+            for modality, config in self.modality_configs.items()
+        }
+        return {"embodiment_id": self.embodiment_id, "modality_configs": configs, "statistics": self.statistics}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Embodiment":
+        """Undo ``to_dict``."""
+        kept = content["modality_configs"]
+        # JSON may have changed the order.
+        configs = {modality: ModalityConfig(**kept[modality]) for modality in MODALITIES if modality in kept}
+        return cls(embodiment_id=content["embodiment_id"], modality_configs=configs, statistics=content["statistics"])
 
 
 class Gr00tSmallProcessor(ProcessorMixin):

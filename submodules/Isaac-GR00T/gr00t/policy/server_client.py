@@ -1,13 +1,18 @@
-"""Provide the policy server and client under the module name of NVIDIA's package."""
+"""Ask a policy server with strict time-outs; client and server under the module name of NVIDIA's package."""
 
+import time
 from typing import Any
 
 from gr00t.data.types import ModalityConfig
-from gr00t.policy.policy_client import PolicyClient, ServerTimeoutError
+from gr00t.errors import plain
+from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import BatchingOptions, EndpointHandler, PolicyServer
-from gr00t.policy.wire.gr00t_wire import pack, unpack
-from gr00t.policy.wire.messages import WireError, WireLimits
+from gr00t.policy.wire.arrays import ArrayFormat
+from gr00t.policy.wire.gr00t_wire import pack, received, unpack
+from gr00t.policy.wire.messages import DEFAULT_LIMITS, WireError, WireLimits
+from gr00t.policy.wire.request_socket import RequestSocket
 
+_PAUSE_S = 0.1
 __all__ = [
     "BatchingOptions",
     "EndpointHandler",
@@ -18,6 +23,151 @@ __all__ = [
     "WireError",
     "WireLimits",
 ]
+
+
+class ServerTimeoutError(RuntimeError):
+    """The server did not answer in time."""
+
+
+class PolicyClient(BasePolicy):
+    """A policy whose network runs in another process, behind this package's server or NVIDIA's.
+
+    It holds one connection and belongs to one thread. After a request without an answer in time, the next one uses a
+    new connection. A request whose connection is lost is sent again. Arrays are sent in the format of the server's
+    answers; before the first answer in the older format, which NVIDIA's newer server reads too.
+
+    Args:
+        host: Machine of the server.
+        port: Port of the server.
+        timeout_ms: Time limit of an answer [ms].
+        api_token: The server's token, None if it needs none.
+        strict: Accepted for NVIDIA's signature; the server does the checks.
+        limits: Size limits of an answer.
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 5555,
+        timeout_ms: int = 15000,
+        api_token: str | None = None,
+        strict: bool = False,  # noqa: FBT001, FBT002  as in NVIDIA's package
+        limits: WireLimits = DEFAULT_LIMITS,
+    ) -> None:
+        del strict
+        super().__init__(strict=False)
+        self.host = host
+        self.port = port
+        self.timeout_ms = timeout_ms
+        self.api_token = api_token
+        self._limits = limits
+        self._arrays = ArrayFormat.NPY
+        self._socket: RequestSocket | None = None
+
+    def ping(self) -> bool:
+        """Whether the server answers in time."""
+        try:
+            self.call_endpoint("ping", requires_input=False)
+        except ServerTimeoutError:
+            return False
+        return True
+
+    def kill_server(self) -> None:
+        """Stop the server.
+
+        Raises:
+            RuntimeError: If it refuses, or does not answer in time.
+        """
+        self.call_endpoint("kill", requires_input=False)
+
+    def call_endpoint(self, endpoint: str, data: dict[str, Any] | None = None, requires_input: bool = True) -> Any:  # noqa: FBT001, FBT002  as in NVIDIA's package
+        """Return a server's answer.
+
+        Args:
+            endpoint: Name of the endpoint.
+            data: Data of the request.
+            requires_input: Whether the request has data.
+
+        Raises:
+            ServerTimeoutError: If there is no answer within ``timeout_ms``.
+            RuntimeError: If the answer is an error, or cannot be read.
+        """
+        request: dict[str, Any] = {"endpoint": endpoint}
+        if requires_input:
+            request["data"] = data
+        if self.api_token:
+            request["api_token"] = self.api_token
+        try:
+            message = self._exchange(pack(request, self._arrays), endpoint)
+            answer, arrays = received(message, self._limits, modality=ModalityConfig)
+        except WireError as error:
+            raise RuntimeError(f"{self._server}: {endpoint}: {plain(error)}") from error
+        self._arrays = arrays or self._arrays
+        if isinstance(answer, dict) and "error" in answer:
+            raise RuntimeError(f"Server error: {plain(answer['error'])}")
+        return answer
+
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        """Return the inputs and outputs of the served policy, by modality."""
+        return self.call_endpoint("get_modality_config", requires_input=False)
+
+    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Reset the served policy, for all clients."""
+        return self.call_endpoint("reset", {"options": options})
+
+    def check_observation(self, observation: dict[str, Any]) -> None:
+        """Do nothing, because the server checks observations."""
+
+    def check_action(self, action: dict[str, Any]) -> None:
+        """Do nothing, because the server checks actions."""
+
+    def close(self) -> None:
+        """Close the connection. May be called more than once."""
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+
+    def _get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        answer = self.call_endpoint("get_action", {"observation": observation, "options": options})
+        if not isinstance(answer, list) or len(answer) != 2 or not all(isinstance(part, dict) for part in answer):
+            raise RuntimeError(
+                f"{self._server}: get_action must answer with [action, info], got a {type(answer).__name__}"
+            )
+        return answer[0], answer[1]
+
+    @property
+    def _server(self) -> str:
+        return f"the policy server at {self.host}:{self.port}"
+
+    def _exchange(self, request: bytes, endpoint: str) -> bytes | bytearray:
+        """Ask, on a new connection if the last one is lost; wait for a server that is not reachable."""
+        deadline = time.monotonic() + self.timeout_ms / 1000
+        while True:
+            try:
+                connection = self._connected(deadline)
+                connection.send(request, deadline - time.monotonic())
+                return connection.receive(deadline - time.monotonic())
+            except WireError:
+                self.close()
+                raise
+            except OSError as error:
+                self.close()
+                if time.monotonic() + _PAUSE_S >= deadline:
+                    raise ServerTimeoutError(
+                        f"{self._server} did not answer '{endpoint}' within {self.timeout_ms / 1000:g} s; "
+                        f"is it running, and is timeout_ms long enough for its model?"
+                    ) from error
+            time.sleep(_PAUSE_S)
+
+    def _connected(self, deadline: float) -> RequestSocket:
+        if self._socket is None:
+            left_s = max(0.001, deadline - time.monotonic())
+            self._socket = RequestSocket(
+                self.host, self.port, timeout_s=left_s, max_bytes=self._limits.max_message_bytes
+            )
+        return self._socket
 
 
 class MsgSerializer:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gr00t.eval.run_gr00t_server import main
-from gr00t.policy.policy_client import PolicyClient
+from gr00t.policy.server_client import PolicyClient
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
-from gr00t.model.configuration import Gr00tSmallConfig
-from gr00t.model.networks.action_head import ActionHead, Situation
-from gr00t.model.networks.flow_matching import integrate, interpolate, seeded_noise, towards
+from gr00t.model.modeling import integrate, interpolate, seeded_noise, towards
+from gr00t.model.networks import ActionHead, Gr00tSmallConfig, Situation
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 from torch import Tensor
 

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 import torch
 from gr00t.data.statistics import compute_statistics
-from gr00t.model.images import fit_images, shift_randomly, tint_randomly
-from gr00t.model.networks.flow_matching import draw_flow_times, integrate, interpolate, masked_mean_square, seeded_noise
-from gr00t.model.networks.vision import spatial_softmax
-from gr00t.model.normalization import NORMALIZATIONS, Normalization, scaling
+from gr00t.model.modeling import draw_flow_times, integrate, interpolate, masked_mean_square, seeded_noise
+from gr00t.model.networks import spatial_softmax
+from gr00t.model.processing import NORMALIZATIONS, Normalization, fit_images, scaling, shift_randomly, tint_randomly
 
 
 @pytest.mark.parametrize("method", NORMALIZATIONS)

@@ -10,9 +10,8 @@ import pytest
 import torch
 from gr00t.data.types import ModalityConfig
 from gr00t.errors import ActionError, CheckpointError, EmbodimentError, ObservationError
-from gr00t.model.embodiment import Embodiment
-from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
-from gr00t.policy.observation_check import check_observation
+from gr00t.model.processing import Embodiment
+from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper, check_observation
 
 Observe = Callable[..., dict[str, Any]]
 Change = Callable[[dict[str, Any]], Any]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gr00t.policy.request_batching import ActionRequest, action_request, join, split
+from gr00t.policy.policy_server import ActionRequest, action_request, join, split
 from served import observation
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from gr00t.policy.policy_client import PolicyClient
 from gr00t.policy.policy_server import PolicyServer
+from gr00t.policy.server_client import PolicyClient
 from gr00t.policy.wire import arrays, zmtp
 from gr00t.policy.wire import gr00t_wire as their_wire
 from gr00t.policy.wire.messages import WireError as TheirWireError
