@@ -11,7 +11,7 @@ class Gr00tError(ValueError):
 
 
 class EmbodimentError(Gr00tError):
-    """An embodiment tag that does not exist, or that a checkpoint was not made for."""
+    """An embodiment tag that does not exist, or that the checkpoint does not know."""
 
 
 class CheckpointError(Gr00tError):
@@ -27,13 +27,7 @@ class ActionError(Gr00tError):
 
 
 def plain(text: object) -> str:
-    """Return text without characters that could control a terminal or flood a log.
-
-    Line breaks and control characters are replaced, and the text is cut after 500 characters.
-
-    Args:
-        text: Text of a peer, or of an error that may repeat it.
-    """
+    """Return at most 500 characters of a text, without those that could control a terminal."""
     words = str(text)
     shown = words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in shown)

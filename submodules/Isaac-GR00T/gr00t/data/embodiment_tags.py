@@ -1,4 +1,4 @@
-"""The robots that a checkpoint may have been trained for."""
+"""Name the robots that a checkpoint may know."""
 
 import difflib
 from enum import Enum
@@ -30,7 +30,7 @@ class EmbodimentTag(Enum):
 
     @classmethod
     def resolve(cls, tag: "str | EmbodimentTag") -> "EmbodimentTag":
-        """Return the tag with this name or value, in any case; those of GR00T N1.7 are understood too.
+        """Return the tag with this name or value, in any case; names of GR00T N1.7 work too.
 
         Raises:
             EmbodimentError: If there is none; the message lists them.

@@ -1,4 +1,4 @@
-"""What a modality of an embodiment is made of."""
+"""Define modalities and their configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ MODALITIES = ("video", "state", "action", "language")
 
 @dataclass(frozen=True)
 class ModalityConfig:
-    """Which entries of one modality a model takes or gives, and at which time steps.
+    """The entries of one modality that a model takes or gives, and their time steps.
 
     Attributes:
         delta_indices: Steps relative to now: ``[0]`` is now, ``[-1, 0]`` the last step and now. Actions have

@@ -61,31 +61,27 @@ class ServerConfig:
     """Whether clients may stop the server; if other machines can reach it, only with a token."""
 
 
-class _Stop:
-    """Stops the server on a signal that ends the process."""
-
-    def __init__(self) -> None:
-        self.server: PolicyServer | None = None
-        self.exit_code = 0
-
-    def receive(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        again = self.exit_code != 0
-        self.exit_code = 128 + number
-        if self.server is None or again:
-            raise SystemExit(self.exit_code)
-        self.server.stop()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve, and return the exit code: 0 if a client stopped it, 1 or 2 on error, 130 (Ctrl-C), 143 (SIGTERM)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     config = tyro.cli(ServerConfig, args=argv, prog="gr00t-server", description=__doc__)
-    stop = _Stop()
-    previous = {number: signal.signal(number, stop.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    server: PolicyServer | None = None
+    exit_code = 0
+
+    # The first signal ends a running server after its current request. Any other ends the process.
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal exit_code
+        del frame
+        again = exit_code != 0
+        exit_code = 128 + number
+        if server is None or again:
+            raise SystemExit(exit_code)
+        server.stop()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        stop.server = server_of(config)
-        stop.server.run()
+        server = server_of(config)
+        server.run()
     # 2 is a wrong option or checkpoint, 1 a failure to listen.
     except (Gr00tError, UnicodeDecodeError) as error:
         _LOG.error("%s", error)
@@ -97,14 +93,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
     _LOG.info("stopped")
-    return stop.exit_code
+    return exit_code
 
 
 def server_of(config: ServerConfig) -> PolicyServer:
     """Load the checkpoint and return the listening server; Gr00tError or OSError if this fails."""
     if min(config.max_batch, config.max_message_mb, config.max_sessions) < 1 or config.batch_wait_ms < 0:
         raise Gr00tError("max_batch, max_message_mb and max_sessions are at least 1, and batch_wait_ms is not below 0")
-    api_token = _token_of(config)
+    api_token = config.api_token
+    if config.api_token_file is not None:
+        if api_token is not None:
+            raise Gr00tError("give api_token or api_token_file, not both")
+        api_token = Path(config.api_token_file).read_text(encoding="utf-8").strip()
+        if not api_token:
+            raise Gr00tError(f"{config.api_token_file} is empty; it must hold what clients have to show")
     policy = Gr00tPolicy(
         EmbodimentTag.resolve(config.embodiment_tag),
         config.model_path,
@@ -129,17 +131,6 @@ def server_of(config: ServerConfig) -> PolicyServer:
         _LOG.warning("everyone who can reach %s may use this server; api_token_file keeps others out", config.host)
     _LOG.info("serving %s on %s", config.model_path, server.address)
     return server
-
-
-def _token_of(config: ServerConfig) -> str | None:
-    if config.api_token_file is None:
-        return config.api_token
-    if config.api_token is not None:
-        raise Gr00tError("give api_token or api_token_file, not both")
-    token = Path(config.api_token_file).read_text(encoding="utf-8").strip()
-    if not token:
-        raise Gr00tError(f"{config.api_token_file} is empty; it must hold what clients have to show")
-    return token
 
 
 def describe_model(model_path: str) -> dict[str, str]:

@@ -17,9 +17,10 @@ from gr00t.model.modeling import Gr00tSmall
 from gr00t.model.networks import EmbodimentLinear, Gr00tSmallConfig
 from gr00t.model.processing import Embodiment, Gr00tSmallProcessor, Normalization
 
-_MAX_INSTRUCTION_TOKENS = 24
 RobotStatistics = Mapping[str, dict[str, KeyStatistics]]
 """``{"state": {key: statistics}, "action": {key: statistics}}``."""
+
+_MAX_INSTRUCTION_TOKENS = 24
 _PADDING, _START = "[PAD]", "[CLS]"
 _MANIPULATION_WORDS = """
 a all an and any at away back beside behind between both by close down each every first from front get grasp grip
@@ -42,7 +43,13 @@ def build_small_model(
     sizes: Mapping[str, Any] | None = None,
 ) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
     """Return a model with random weights for some robots, and its processor; EmbodimentError for a wrong robot."""
-    embodiments, tokenizer = _embodiments(robots), build_tokenizer(instructions)
+    embodiments = {
+        EmbodimentTag.resolve(tag).value: Embodiment(
+            embodiment_id=index, modality_configs=dict(configs), statistics=dict(statistics)
+        )
+        for index, (tag, (configs, statistics)) in enumerate(robots.items())
+    }
+    tokenizer = build_tokenizer(instructions)
     capacity = _capacity(list(embodiments.values()))
     processor = Gr00tSmallProcessor(
         tokenizer,
@@ -84,20 +91,13 @@ def add_embodiment(
     longest, wanted = model.config.action_horizon, capacity["action_horizon"]
     if wanted > longest:
         raise EmbodimentError(f"the model predicts at most {longest} action steps, and {wanted} are wanted")
-    larger = _random_model(_resized(model.config, num_embodiments=len(known) + 1, **capacity), seed=seed)
+    config = copy.deepcopy(model.config)
+    for name, size in {"num_embodiments": len(known) + 1, **capacity}.items():
+        setattr(config, name, size)
+    larger = _random_model(config, seed=seed)
     _take_over(larger, model, num_embodiments=len(known))
     embodiments = {name: embodiment.to_dict() for name, embodiment in (known | {tag: added}).items()}
     return larger, processor.with_embodiments(embodiments, capacity)
-
-
-def _embodiments(robots: Mapping[str, tuple[ModalityConfigs, RobotStatistics]]) -> dict[str, Embodiment]:
-    """Return each robot by the value of its tag."""
-    return {
-        EmbodimentTag.resolve(tag).value: Embodiment(
-            embodiment_id=index, modality_configs=dict(configs), statistics=dict(statistics)
-        )
-        for index, (tag, (configs, statistics)) in enumerate(robots.items())
-    }
 
 
 def _random_model(config: Gr00tSmallConfig, *, seed: int) -> Gr00tSmall:
@@ -107,21 +107,11 @@ def _random_model(config: Gr00tSmallConfig, *, seed: int) -> Gr00tSmall:
         return Gr00tSmall(config)
 
 
-def _resized(config: Gr00tSmallConfig, **sizes: int) -> Gr00tSmallConfig:
-    """Return a copy of a configuration with other sizes."""
-    copied = copy.deepcopy(config)
-    for name, size in sizes.items():
-        setattr(copied, name, size)
-    return copied
-
-
 def _refuse_another_robot(tag: str, known: Embodiment, wanted: Embodiment) -> None:
     for modality, config in known.modality_configs.items():
         other = wanted.modality_configs[modality]
-        if (list(config.modality_keys), list(config.delta_indices)) != (
-            list(other.modality_keys),
-            list(other.delta_indices),
-        ):
+        is_same = list(config.modality_keys) == list(other.modality_keys)
+        if not is_same or list(config.delta_indices) != list(other.delta_indices):
             raise EmbodimentError(
                 f"the model knows '{tag}' with {modality} {', '.join(config.modality_keys)} of "
                 f"{len(config.delta_indices)} steps, and {', '.join(other.modality_keys)} of "
@@ -171,7 +161,7 @@ def _capacity(embodiments: list[Embodiment]) -> dict[str, int]:
 
 def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
     """Train a byte-level tokenizer with one token per known word, as far as `vocab_size` (256 are bytes) allows."""
-    # An unknown word is split into shorter pieces, down to bytes, so every text can be encoded. Case is ignored.
+    # It splits an unknown word into shorter pieces, down to bytes, so it can encode every text. It ignores case.
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

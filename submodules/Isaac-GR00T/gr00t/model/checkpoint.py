@@ -25,7 +25,7 @@ def save_checkpoint(directory: str | Path, model: Gr00tSmall, processor: Gr00tSm
 
 
 def check_checkpoint(directory: str | Path) -> Path:
-    """Return a checkpoint's directory; CheckpointError if it is none of this package, or its weights are pickled."""
+    """Return a checkpoint's directory; CheckpointError for another format or pickled weights."""
     path = Path(directory)
     if not path.is_dir():
         raise CheckpointError(f"there is no model at {path}: no such directory")
@@ -38,7 +38,11 @@ def check_checkpoint(directory: str | Path) -> Path:
     for name in ("config.json", "processor_config.json"):
         if not (path / name).is_file():
             raise CheckpointError(f"{path} is not a checkpoint: it has no {name}")
-    model_type = _model_type(path / "config.json")
+    try:
+        content = json.loads((path / "config.json").read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{path / 'config.json'} is not JSON: {error}") from error
+    model_type = str(content.get("model_type", "")) if isinstance(content, dict) else ""
     if model_type != Gr00tSmallConfig.model_type:
         raise CheckpointError(
             f"{path} holds a model of type {model_type!r}, and this package loads only "
@@ -48,7 +52,7 @@ def check_checkpoint(directory: str | Path) -> Path:
 
 
 def load_model(directory: str | Path, *, device: int | str | torch.device, dtype: torch.dtype) -> Gr00tSmall:
-    """Return a checkpoint's model on a device, in evaluation mode; CheckpointError if it cannot be loaded."""
+    """Return a checkpoint's model on a device, in evaluation mode; CheckpointError if this fails."""
     path = check_checkpoint(directory)
     try:
         with _without_progress_bars():
@@ -69,7 +73,7 @@ def load_model(directory: str | Path, *, device: int | str | torch.device, dtype
 
 
 def load_processor(directory: str | Path) -> Gr00tSmallProcessor:
-    """Return a checkpoint's processor, without augmentation; CheckpointError if it cannot be loaded."""
+    """Return a checkpoint's processor, without augmentation; CheckpointError if this fails."""
     path = check_checkpoint(directory)
     try:
         processor = AutoProcessor.from_pretrained(path, local_files_only=True)
@@ -90,11 +94,3 @@ def _without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
-
-
-def _model_type(file: Path) -> str:
-    try:
-        content = json.loads(file.read_text())
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
-    return str(content.get("model_type", "")) if isinstance(content, dict) else ""

@@ -1,4 +1,7 @@
-"""Define the model as a module of transformers, with flow matching between noise and actions."""
+"""Define the model as a module of transformers, with flow matching between noise and actions.
+
+The path is a straight line: at flow time 0 there is noise, at 1 the action, and the network learns the line's velocity.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +53,7 @@ def integrate(velocity: Callable[[Tensor, Tensor], Tensor], noise: Tensor, *, nu
 def towards(
     velocity: Callable[[Tensor, Tensor], Tensor], target: Tensor, weights: Tensor, *, max_guidance: float = 5.0
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a velocity field that is pulled towards planned actions `target`, with `weights` from 0 to 1."""
+    """Return the velocity field with a pull towards planned actions `target`, with `weights` from 0 to 1."""
 
     # This is the guided inpainting of real-time chunking: Black, Galliker and Levine, "Real-Time Execution of Action
     # Chunking Flow Policies", 2025, arXiv 2506.07339, equations 2 to 4. At a point A of flow time t the network
@@ -64,15 +67,12 @@ def towards(
             predicted = point + (1.0 - time).view(-1, 1, 1) * speed
             lacking = (target - predicted.detach()) * weights
             (pull,) = torch.autograd.grad(predicted, point, lacking)
-        return speed.detach() + _guidance(time, max_guidance).view(-1, 1, 1) * pull
+        # At time 0 the factor would be infinite.
+        remaining = 1.0 - time
+        factor = ((time.square() + remaining.square()) / (time * remaining)).clamp(max=max_guidance)
+        return speed.detach() + factor.view(-1, 1, 1) * pull
 
     return guided
-
-
-def _guidance(time: Tensor, most: float) -> Tensor:
-    """Return the factor of the pull at flow times; `most` at time 0, where it would be infinite."""
-    remaining = 1.0 - time
-    return ((time.square() + remaining.square()) / (time * remaining)).clamp(max=most)
 
 
 def seeded_noise(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
@@ -97,8 +97,8 @@ class Gr00tSmall(PreTrainedModel):
 
     # Inputs are the processor's: ``pixel_values`` uint8 (B, V, 3, S, S), ``view_mask`` bool (B, V), ``input_ids`` and
     # ``attention_mask`` (B, L), ``state`` (B, T, max_state_dim), ``embodiment_id`` (B,); for training also ``action``
-    # and ``action_mask`` (B, action_horizon, max_action_dim). Floats may have any precision: they are cast to the
-    # weights'.
+    # and ``action_mask`` (B, action_horizon, max_action_dim). Floats may have any precision; the model casts them to
+    # that of its weights.
     config_class = Gr00tSmallConfig
     config: Gr00tSmallConfig
     main_input_name = "pixel_values"
@@ -134,7 +134,7 @@ class Gr00tSmall(PreTrainedModel):
         noise_draws: int = 1,
         generator: torch.Generator | None = None,
     ) -> FlowMatchingOutput:
-        """Return the loss of a batch of demonstrations; `noise` and `time` are drawn from `generator` if not given."""
+        """Return the loss of a batch of demonstrations; without `noise` or `time`, `generator` draws them."""
         action, mask = inputs["action"].float(), inputs["action_mask"]
         # Encode the images once for all `noise_draws` of an observation.
         situation = self.encode(inputs)
@@ -182,7 +182,7 @@ class Gr00tSmall(PreTrainedModel):
         return integrate(velocity, noise.to(situation.state.device, torch.float32, non_blocking=True), num_steps=steps)
 
     def _velocity(self, situation: Situation) -> Callable[[Tensor, Tensor], Tensor]:
-        # The sum of small steps is kept in float32; only the network runs in the weights' precision.
+        # The small steps add up in float32; only the network runs in the weights' precision.
         def velocity(action: Tensor, time: Tensor) -> Tensor:
             return self.action_head.velocity(situation, action.to(self.dtype), time).float()
 

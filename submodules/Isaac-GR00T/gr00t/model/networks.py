@@ -15,7 +15,7 @@ class Gr00tSmallConfig(PreTrainedConfig):
     Attributes:
         vision_config: The convolutional backbone, one for all cameras.
         text_config: The encoder of the instruction.
-        num_embodiments: How many robots have projectors of their own.
+        num_embodiments: Number of robots with projectors of their own.
         max_views: Images of one observation: cameras times video steps.
         max_state_horizon: State steps of one observation.
         max_state_dim: Numbers of one state step, over all state keys.
@@ -25,12 +25,12 @@ class Gr00tSmallConfig(PreTrainedConfig):
         num_layers: Blocks of the action head.
         num_attention_heads: Attention heads of the action head.
         mlp_ratio: Width inside a block's feed-forward part, in units of ``hidden_size``.
-        vision_feature_size: Channels of the feature map that keypoints are found in.
+        vision_feature_size: Channels of the feature map for keypoints and patches.
         num_keypoints: Keypoints per image.
         num_patches: Edge of the coarse grid of tokens per image.
         num_inference_timesteps: Euler steps from noise to action.
         num_timestep_buckets: Scale of the flow time before its sinusoidal embedding.
-        noise_beta_alpha: Flow times for training are drawn from Beta(alpha, 1), which prefers noise.
+        noise_beta_alpha: Alpha of Beta(alpha, 1), the distribution of flow times in training, which prefers noise.
         noise_s: Flow times for training stay below this.
     """
 
@@ -71,7 +71,9 @@ class Gr00tSmallConfig(PreTrainedConfig):
 
 
 class EmbodimentLinear(nn.Module):
-    """A linear layer whose weights are chosen per batch entry."""
+    """A linear layer with separate weights for every embodiment, applied to a mixed batch at once."""
+
+    # The idea is GR00T's: robots differ in the meaning of their states and actions, and share everything else.
 
     def __init__(self, num_embodiments: int, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -93,7 +95,7 @@ class EmbodimentLinear(nn.Module):
 
 
 class EmbodimentMLP(nn.Module):
-    """Two layers with a GELU between, with weights chosen per batch entry."""
+    """Two layers with a GELU between, with separate weights for every embodiment."""
 
     def __init__(self, num_embodiments: int, in_features: int, hidden_features: int, out_features: int) -> None:
         super().__init__()
@@ -110,13 +112,6 @@ class KeysValues(NamedTuple):
 
     keys: Tensor
     values: Tensor
-
-
-def sinusoidal_embedding(positions: Tensor, size: int) -> Tensor:
-    """Return sines and cosines of geometrically spaced frequencies: (batch,) to (batch, size), float32, even size."""
-    exponents = torch.arange(size // 2, device=positions.device, dtype=torch.float32) / (size // 2)
-    angles = positions.float().unsqueeze(-1) * torch.exp(-math.log(10_000.0) * exponents)
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 class AdaptiveLayerNorm(nn.Module):
@@ -164,9 +159,13 @@ class Block(nn.Module):
         """Return the tokens (batch, tokens, size) after one block, with a condition (batch, size)."""
         # `context_mask` (batch, 1, 1, context) is 0 for tokens, minus infinity for padding.
         queries, keys, values = map(self._split, self.self_qkv(self.self_norm(tokens, condition)).chunk(3, dim=-1))
-        tokens = tokens + self.self_out(self._join(_attend(queries, keys, values)))
+        attended = functional.scaled_dot_product_attention(queries, keys, values)
+        tokens = tokens + self.self_out(self._join(attended))
         queries = self._split(self.cross_query(self.cross_norm(tokens)))
-        tokens = tokens + self.cross_out(self._join(_attend(queries, context.keys, context.values, context_mask)))
+        attended = functional.scaled_dot_product_attention(
+            queries, context.keys, context.values, attn_mask=context_mask
+        )
+        tokens = tokens + self.cross_out(self._join(attended))
         return tokens + self.mlp_out(functional.gelu(self.mlp_in(self.mlp_norm(tokens, condition))))
 
     def _split(self, tokens: Tensor) -> Tensor:
@@ -174,10 +173,6 @@ class Block(nn.Module):
 
     def _join(self, heads: Tensor) -> Tensor:
         return heads.transpose(1, 2).flatten(-2)
-
-
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
 
 class VisionFeatures(NamedTuple):
@@ -207,6 +202,10 @@ def spatial_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 class VisionEncoder(nn.Module):
     """Encodes all views of a batch at once."""
 
+    # Small data needs strong priors. Keypoints by spatial softmax (Levine et al. 2016; Diffusion Policy) locate an
+    # object to a fraction of a cell. The instruction modulates the features first (FiLM, Perez et al. 2018) and so
+    # selects the object.
+
     def __init__(self, config: Gr00tSmallConfig) -> None:
         super().__init__()
         self.num_patches = config.num_patches
@@ -233,37 +232,31 @@ class VisionEncoder(nn.Module):
         """Encode images (batch, views, 3, height, width) in [0, 255], modulated by text (batch, text_hidden)."""
         batch, views = pixel_values.shape[:2]
         pixels = pixel_values.flatten(0, 1).to(text.dtype) / 127.5 - 1.0
-        feature_map = self._feature_map(pixels.contiguous(memory_format=torch.channels_last))
-        feature_map = functional.gelu(self._modulate(feature_map.unflatten(0, (batch, views)), text))
-        weights, positions = spatial_softmax(self.keypoint_sharpness * self.keypoint_logits(feature_map.flatten(0, 1)))
-        cells = feature_map.flatten(0, 1).flatten(-2).transpose(1, 2)
-        seen = torch.cat([weights.to(cells.dtype) @ cells, positions.to(cells.dtype)], dim=-1)
-        patches = functional.adaptive_avg_pool2d(feature_map.flatten(0, 1), self.num_patches)
-        tokens = torch.cat([self.keypoint_token(seen), self.patch_token(patches.flatten(-2).transpose(1, 2))], dim=1)
+        maps = self.backbone(pixels.contiguous(memory_format=torch.channels_last)).feature_maps
+        # Add the coarser maps to the finest. Shape: (batch * views, channels, height, width).
+        features = self.laterals[0](maps[0])
+        for lateral, coarser in zip(list(self.laterals)[1:], maps[1:], strict=True):
+            features = features + functional.interpolate(lateral(coarser), size=features.shape[-2:], mode="nearest")
+        # Scale and shift each channel by instruction and camera (FiLM).
+        film = self.film_text(text).unsqueeze(1) + self.film_view.weight[:views]
+        scale, shift = film[..., None, None].chunk(2, dim=2)
+        features = functional.gelu(features.unflatten(0, (batch, views)) * (1.0 + scale) + shift).flatten(0, 1)
+
+        weights, positions = spatial_softmax(self.keypoint_sharpness * self.keypoint_logits(features))
+        cells = features.flatten(-2).transpose(1, 2)
+        positions = positions.to(cells.dtype)
+        seen = torch.cat([weights.to(cells.dtype) @ cells, positions], dim=-1)
+        patches = functional.adaptive_avg_pool2d(features, self.num_patches).flatten(-2).transpose(1, 2)
+        tokens = torch.cat([self.keypoint_token(seen), self.patch_token(patches)], dim=1)
         tokens = tokens.unflatten(0, (batch, views)) + self.token_position[:views]
-        places = positions.to(cells.dtype).unflatten(0, (batch, views)).flatten(-2)
         # `view_mask` (batch, views) is False for views that an embodiment does not have.
+        places = positions.unflatten(0, (batch, views)).flatten(-2)
         places = places * view_mask.unsqueeze(-1).to(places.dtype)
         return VisionFeatures(tokens.flatten(1, 2), torch.einsum("bvk,vkh->bh", places, self.summary[:views]))
 
-    def _feature_map(self, pixels: Tensor) -> Tensor:
-        """Return one map with the backbone's finest resolution. Shape: (images, channels, height, width)."""
-        maps = self.backbone(pixels).feature_maps
-        combined = self.laterals[0](maps[0])
-        for lateral, coarser in zip(list(self.laterals)[1:], maps[1:], strict=True):
-            combined = combined + functional.interpolate(lateral(coarser), size=combined.shape[-2:], mode="nearest")
-        return combined
-
-    def _modulate(self, feature_map: Tensor, text: Tensor) -> Tensor:
-        """Scale and shift each channel by instruction and camera (FiLM). Shape: (batch, views, C, H, W)."""
-        views = feature_map.shape[1]
-        film = self.film_text(text).unsqueeze(1) + self.film_view.weight[:views]
-        scale, shift = film[..., None, None].chunk(2, dim=2)
-        return feature_map * (1.0 + scale) + shift
-
 
 class Situation(NamedTuple):
-    """An encoded observation; computed once and used by every Euler step."""
+    """An encoded observation, which every Euler step uses."""
 
     # Keys and values of image and instruction tokens, per block.
     context: tuple[KeysValues, ...]
@@ -330,7 +323,11 @@ class ActionHead(nn.Module):
 
     def velocity(self, situation: Situation, action: Tensor, time: Tensor) -> Tensor:
         """Return the velocity of actions (batch, action_horizon, max_action_dim) at flow times (batch,) in [0, 1]."""
-        embedded = sinusoidal_embedding(time * self.num_timestep_buckets, self.size).to(action.dtype)
+        # Sines and cosines of geometrically spaced frequencies embed the flow time, in float32. Shape: (batch, hidden).
+        half = self.size // 2
+        exponents = torch.arange(half, device=time.device, dtype=torch.float32) / half
+        angles = (time * self.num_timestep_buckets).float().unsqueeze(-1) * torch.exp(-math.log(10_000.0) * exponents)
+        embedded = torch.cat([angles.sin(), angles.cos()], dim=-1).to(action.dtype)
         condition = self.time_mlp(embedded) + situation.summary
         tokens = self.action_encoder(action, situation.embodiment_id) + self.action_position
         tokens = torch.cat([situation.state, tokens], dim=1)

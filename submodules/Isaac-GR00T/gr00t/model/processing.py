@@ -25,7 +25,7 @@ _SMALLEST_SCALE = 1e-6
 
 def fit_images(images: Tensor, size: int) -> Tensor:
     """Scale uint8 images (images, 3, height, width) to fit a square of `size` [px], with the rest black."""
-    # Images that already have the size are returned as they are, not copied.
+    # Images of the right size are not copied.
     height, width = images.shape[-2:]
     if height == width == size:
         return images
@@ -182,7 +182,7 @@ class Embodiment:
 
 
 class Gr00tSmallProcessor(ProcessorMixin):
-    """Turns observations into tensors and the model's answers into actions; it is saved in the checkpoint."""
+    """Turns observations into tensors, and the model's answers into actions. The checkpoint holds it."""
 
     def __init__(
         self,
@@ -198,14 +198,14 @@ class Gr00tSmallProcessor(ProcessorMixin):
         if normalization not in NORMALIZATIONS:
             raise EmbodimentError(f"no normalization called {normalization!r}; known are: {', '.join(NORMALIZATIONS)}")
         super().__init__(tokenizer)
-        # Robots by tag value, as ``Embodiment.to_dict`` gives them. Saved in the checkpoint, so plain values.
+        # Robots by tag value, as ``Embodiment.to_dict`` gives them: plain values, because the checkpoint holds them.
         self.embodiments = dict(embodiments)
-        # Sizes to which tensors are padded: ``max_views``, ``max_state_horizon``, ``max_state_dim``, ``action_horizon``
+        # Sizes of padded tensors: ``max_views``, ``max_state_horizon``, ``max_state_dim``, ``action_horizon``
         # and ``max_action_dim``.
         self.capacity = dict(capacity)
         self.image_size = image_size  # edge of the model's images [px]
         self.normalization: Normalization = normalization
-        self.max_instruction_tokens = max_instruction_tokens  # longer instructions are cut
+        self.max_instruction_tokens = max_instruction_tokens  # cuts longer instructions
         self.random_shift_px = random_shift_px  # largest shift of training images [px]
         self.colour_jitter = colour_jitter  # largest relative change of brightness and contrast in training
         self.training = False
@@ -260,13 +260,25 @@ class Gr00tSmallProcessor(ProcessorMixin):
         """Turn a batch of observations of one robot into the model's inputs on `device`."""
         # Formats: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: (B, T, D)}, as arrays or tensors on any
         # device, and ``language`` {key: list of B lists of one str}. In training `action` is {key: (B, horizon, D)} in
-        # physical units, and nothing is learned where `action_is_padding` (B, horizon) is True. All tensors are padded
-        # to the same sizes, so ``torch.cat`` joins batches of several robots. `generator` augments images, on the CPU.
+        # physical units; the loss leaves out steps where `action_is_padding` (B, horizon) is True. Padding gives all
+        # tensors the same sizes, so ``torch.cat`` joins batches of several robots. `generator` is on the CPU.
         embodiment = self.embodiment(embodiment_tag)
         pixel_values, view_mask = self._images(observation["video"], embodiment, generator, torch.device(device))
         inputs: dict[str, Any] = {"pixel_values": pixel_values, "view_mask": view_mask}
-        inputs |= self._words([texts[0] for texts in observation["language"][embodiment.language_key]])
-        inputs["state"] = self._state(observation["state"], embodiment)
+
+        # A fixed length keeps a batch entry independent of the instructions of others.
+        words = self.tokenizer(
+            [texts[0] for texts in observation["language"][embodiment.language_key]],
+            padding="max_length",
+            truncation=True,
+            max_length=self.max_instruction_tokens,
+            return_tensors="pt",
+        )
+        inputs |= {"input_ids": words["input_ids"], "attention_mask": words["attention_mask"].bool()}
+
+        state = _concatenate(observation["state"], embodiment.modality_configs["state"].modality_keys)
+        normalized = embodiment.scaling("state", self.normalization).on(state.device).state(state)
+        inputs["state"] = _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
         inputs["embodiment_id"] = torch.full((len(pixel_values),), embodiment.embodiment_id)
         if action is not None:
             inputs["action"], inputs["action_mask"] = self._action(action, action_is_padding, embodiment)
@@ -300,41 +312,21 @@ class Gr00tSmallProcessor(ProcessorMixin):
         device: torch.device,
     ) -> tuple[Tensor, Tensor]:
         """Return uint8 images (B, max_views, 3, size, size) and the mask of existing views (B, max_views)."""
-        keys = embodiment.modality_configs["video"].modality_keys
-        views = [self._camera(video[key], generator, device) for key in keys]
+        views: list[Tensor] = []
+        for key in embodiment.modality_configs["video"].modality_keys:
+            frames = video[key]
+            pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
+            pixels = pixels.to(device, non_blocking=True)
+            images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
+            if self.training and self.random_shift_px:
+                images = shift_randomly(images, self.random_shift_px, generator)
+            if self.training and self.colour_jitter:
+                images = tint_randomly(images, self.colour_jitter, generator)
+            views.append(images.unflatten(0, pixels.shape[:2]))
         images = torch.cat(views, dim=1)
         batch, count = images.shape[:2]
-        missing = self.capacity["max_views"] - count
         mask = torch.arange(self.capacity["max_views"]).expand(batch, -1) < count
-        return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)), mask
-
-    def _camera(self, frames: np.ndarray | Tensor, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Return one camera's images, resized and augmented in training. Shape: (B, T, 3, size, size)."""
-        pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
-        pixels = pixels.to(device, non_blocking=True)
-        images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
-        if self.training and self.random_shift_px:
-            images = shift_randomly(images, self.random_shift_px, generator)
-        if self.training and self.colour_jitter:
-            images = tint_randomly(images, self.colour_jitter, generator)
-        return images.unflatten(0, pixels.shape[:2])
-
-    def _words(self, instructions: list[str]) -> dict[str, Tensor]:
-        """Tokenise to a fixed length, so that no batch entry depends on the instructions of others."""
-        encoded = self.tokenizer(
-            instructions,
-            padding="max_length",
-            truncation=True,
-            max_length=self.max_instruction_tokens,
-            return_tensors="pt",
-        )
-        return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"].bool()}
-
-    def _state(self, state: Mapping[str, np.ndarray | Tensor], embodiment: Embodiment) -> Tensor:
-        """Return normalised states. Shape: (B, max_state_horizon, max_state_dim)."""
-        values = _concatenate(state, embodiment.modality_configs["state"].modality_keys)
-        normalized = embodiment.scaling("state", self.normalization).on(values.device).state(values)
-        return _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
+        return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, self.capacity["max_views"] - count)), mask
 
     def _action(
         self, action: Mapping[str, np.ndarray], is_padding: np.ndarray | None, embodiment: Embodiment

@@ -1,4 +1,4 @@
-"""The policy that serves a checkpoint through ``get_action``, and the checks of what it gets and gives."""
+"""The policy that serves a checkpoint through ``get_action``, with checks of its observations and actions."""
 
 import logging
 import reprlib
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gr00t import HONOURED_OPTIONS
 from gr00t.data.embodiment_tags import EmbodimentTag
@@ -19,12 +18,15 @@ from gr00t.model.modeling import seeded_noise
 from gr00t.policy.policy import BasePolicy
 
 __all__ = ["Gr00tPolicy", "Gr00tSimPolicyWrapper"]
+
 _LOG = logging.getLogger(__name__)
-_MOST_NAMED = 100
+
 _COARSE_ACTION = "annotation.human.coarse_action"
 """The name of the instruction in some environments, for models that call it ``task``."""
+
+_MOST_UNKNOWN_LOGGED = 100
+_MOST_NAMES_SHOWN = 20
 _LONGEST_NAME = 64
-_MOST_NAMES = 20
 _OBSERVED = ("video", "state", "language")
 
 
@@ -35,10 +37,10 @@ class Gr00tPolicy(BasePolicy):
         embodiment_tag: One of the checkpoint's robots; a tag, or its name or value in any case.
         model_path: A checkpoint's directory.
         device: Device of the model: ``"cpu"``, ``"cuda:1"`` or a CUDA index.
-        strict: Whether observations and actions are checked.
-        refuse_unknown: Whether an entry that the model does not know is refused. By default it is ignored, as by
-            NVIDIA's policy, and one line of the log names it.
-        dtype: Precision of the weights; float32 on the CPU and bfloat16 elsewhere if not given.
+        strict: Whether to check observations and actions.
+        refuse_unknown: Whether to refuse an entry that the model does not know. By default the policy ignores it, as
+            NVIDIA's does, and one line of the log names it.
+        dtype: Precision of the weights, by default float32 on the CPU and bfloat16 elsewhere.
 
     Attributes:
         model: The model.
@@ -52,7 +54,7 @@ class Gr00tPolicy(BasePolicy):
 
     Raises:
         CheckpointError: If there is no checkpoint at the path, or one that must not be loaded.
-        EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
+        EmbodimentError: If the tag does not exist, or the checkpoint does not know it.
     """
 
     honoured_options = HONOURED_OPTIONS
@@ -108,50 +110,59 @@ class Gr00tPolicy(BasePolicy):
             raise ObservationError(f"the model does not know {', '.join(ignored)}; it knows {known}")
         new = [name for name in ignored if name not in self._named]
         # A client that sends new names each time must not flood the log.
-        if new and len(self._named) < _MOST_NAMED:
+        if new and len(self._named) < _MOST_UNKNOWN_LOGGED:
             self._named.update(new)
             _LOG.warning("the model does not know %s of an observation, and ignores it", ", ".join(new))
 
     def check_action(self, action: dict[str, np.ndarray]) -> None:
         """Raise an ``ActionError`` that names the problem of an action."""
-        check_action(action, self._embodiment.modality_configs["action"], self._embodiment.dimensions["action"])
+        config, dimensions = self._embodiment.modality_configs["action"], self._embodiment.dimensions["action"]
+        keys = config.modality_keys
+        if set(action) != set(keys):
+            raise ActionError(f"the action has the keys {sorted(action)}, and should have {sorted(keys)}")
+        for key, values in action.items():
+            shape = (len(config.delta_indices), dimensions[key])
+            if values.dtype != np.float32 or values.ndim != 3 or values.shape[1:] != shape:
+                raise ActionError(
+                    f"action '{key}' is {_describe(values)}, and should be float32 of shape (B, {shape[0]}, {shape[1]})"
+                )
+            if not np.isfinite(values).all():
+                raise ActionError(f"action '{key}' holds numbers that are not finite")
 
     def _get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Run the model once for the whole batch.
-
-        ``options["noise_seeds"]`` may hold one integer per batch entry. The flow of entry b then starts from the noise
-        of seed b, independently of the other entries. Without seeds the noise comes from torch's global generator.
-        """
+        """Run the model once for the whole batch."""
+        options = options or {}
         inputs = self.processor(observation, self.embodiment_tag, device=self.device)
-        noise = self._noise(len(inputs["state"]), options or {})
-        going_on = (options or {}).get("continued")
-        if going_on is None:
-            action = self.model.get_action(inputs, noise=noise)
-        else:
-            check_continued(going_on, self._embodiment.dimensions["action"], batch_size=len(noise))
-            target, weights = self.processor.continuation(going_on["actions"], going_on["weights"], self.embodiment_tag)
-            action = self.model.continue_action(inputs, noise=noise, target=target, weights=weights)
-        return self.processor.decode_action(action, self.embodiment_tag), {}
-
-    def _noise(self, batch_size: int, options: dict[str, Any]) -> Tensor:
-        """Return each batch entry's initial noise, drawn on the CPU. Shape: (B, action_horizon, max_action_dim)."""
+        batch_size = len(inputs["state"])
+        # The CPU draws the noise: each entry's from its own seed, or all of it from torch's global generator.
         shape = (self.model.config.action_horizon, self.model.config.max_action_dim)
         seeds = options.get("noise_seeds")
         if seeds is None:
-            return torch.randn(batch_size, *shape)
-        if len(seeds) != batch_size:
+            noise = torch.randn(batch_size, *shape)
+        elif len(seeds) == batch_size:
+            noise = seeded_noise(seeds, shape)
+        else:
             raise ObservationError(f"options['noise_seeds'] has {len(seeds)} seeds for a batch of {batch_size}")
-        return seeded_noise(seeds, shape)
+        continued = options.get("continued")
+        if continued is None:
+            action = self.model.get_action(inputs, noise=noise)
+        else:
+            _check_continued(continued, self._embodiment.dimensions["action"], batch_size=batch_size)
+            target, weights = self.processor.continuation(
+                continued["actions"], continued["weights"], self.embodiment_tag
+            )
+            action = self.model.continue_action(inputs, noise=noise, target=target, weights=weights)
+        return self.processor.decode_action(action, self.embodiment_tag), {}
 
 
 class Gr00tSimPolicyWrapper(BasePolicy):
     """Lets a policy accept observations with flat keys, and answers these with flat keys too.
 
     They are ``video.<camera>``, ``state.<key>`` and the instruction's own name with one str per batch entry; the
-    answer's are ``action.<key>``. Keys that the model does not know are ignored. Nested observations are passed on
-    unchanged.
+    answer's are ``action.<key>``. The policy decides about keys that the model does not know. Nested observations reach
+    the policy unchanged.
 
     Args:
         policy: The wrapped policy.
@@ -198,11 +209,16 @@ class Gr00tSimPolicyWrapper(BasePolicy):
             modality, _, key = name.partition(".")
             if modality in nested:
                 nested[modality].setdefault(key, entry)
-        # If there are several names for the instruction, the first one is used.
+        # A model with several names for the instruction needs only the first.
         (key, *others) = configs["language"].modality_keys
         name = _COARSE_ACTION if key == "task" and _COARSE_ACTION in observation else key
         words = {key: _entry(observation, name)} | {each: observation[each] for each in others if each in observation}
-        return {**nested, "language": {each: _nested(each, texts) for each, texts in words.items()}}
+        for each, texts in words.items():
+            if not isinstance(texts, (list, tuple, np.ndarray)):
+                raise ObservationError(
+                    f"'{each}' should be a list of one str per batch entry, and is a {type(texts).__name__}"
+                )
+        return {**nested, "language": {each: [[text] for text in texts] for each, texts in words.items()}}
 
 
 def is_flat(observation: object) -> bool:
@@ -216,22 +232,16 @@ def is_flat(observation: object) -> bool:
 
 def _entry(observation: Mapping[str, Any], key: str) -> Any:
     if key not in observation:
-        found = sorted(name[:_LONGEST_NAME] for name in observation if isinstance(name, str))[:_MOST_NAMES]
+        found = sorted(name[:_LONGEST_NAME] for name in observation if isinstance(name, str))[:_MOST_NAMES_SHOWN]
         raise ObservationError(f"the observation lacks '{key}'; it has {', '.join(found)}")
     return observation[key]
-
-
-def _nested(key: str, texts: Any) -> list[list[str]]:
-    if not isinstance(texts, (list, tuple, np.ndarray)):
-        raise ObservationError(f"'{key}' should be a list of one str per batch entry, and is a {type(texts).__name__}")
-    return [[text] for text in texts]
 
 
 def check_observation(
     observation: Mapping[str, Any], configs: ModalityConfigs, dimensions: Mapping[str, Mapping[str, int]]
 ) -> tuple[str, ...]:
     """Check an observation, and return the names of entries that the model ignores, such as ``state.gripper``."""
-    # ObservationError at the first problem, with the entry, its value and the expected one.
+    # The first problem raises an ObservationError with the entry, its value and the expected one.
     _check_mapping(observation, "observation")
     batch_sizes: dict[str, int] = {}
     ignored: list[str] = []
@@ -243,87 +253,73 @@ def check_observation(
         for place, key in enumerate(config.modality_keys):
             if key not in entries:
                 if modality == "language" and place > 0:
-                    continue  # Only the first is used.
+                    continue  # The model uses only the first.
                 raise ObservationError(
                     f"{modality} lacks '{key}'; it needs {config.modality_keys} and has {_SHORT.repr(list(entries))}"
                 )
             batch_sizes[f"{modality} '{key}'"] = _check_entry(modality, key, entries[key], config, dimensions)
         ignored += [f"{modality}.{str(key)[:60]}" for key in entries if key not in config.modality_keys]
-    _check_batch_sizes(batch_sizes)
+    if len(set(batch_sizes.values())) > 1:
+        listed = ", ".join(f"{name} {size}" for name, size in batch_sizes.items())
+        raise ObservationError(f"the entries of the observation differ in their batch size: {listed}")
+    if 0 in batch_sizes.values():
+        raise ObservationError("the observation's batch is empty")
     return tuple(ignored)
-
-
-def check_action(action: Mapping[str, np.ndarray], config: ModalityConfig, dimensions: Mapping[str, int]) -> None:
-    """Refuse actions with wrong keys, shapes or types, or numbers that are not finite: ActionError."""
-    if set(action) != set(config.modality_keys):
-        raise ActionError(f"the action has the keys {sorted(action)}, and should have {sorted(config.modality_keys)}")
-    for key, values in action.items():
-        shape = (len(config.delta_indices), dimensions[key])
-        if values.dtype != np.float32 or values.ndim != 3 or values.shape[1:] != shape:
-            raise ActionError(
-                f"action '{key}' is {_describe(values)}, and should be float32 of shape (B, {shape[0]}, {shape[1]})"
-            )
-        if not np.isfinite(values).all():
-            raise ActionError(f"action '{key}' holds numbers that are not finite")
 
 
 def _check_entry(
     modality: str, key: str, entry: Any, config: ModalityConfig, dimensions: Mapping[str, Mapping[str, int]]
 ) -> int:
     """Check one entry and return its batch size."""
-    steps = len(config.delta_indices)
     if modality == "language":
-        return _check_language(key, entry)
-    if modality == "video":
-        return _check_array(f"video '{key}'", entry, np.uint8, (steps, None, None, 3))
-    size = _check_array(f"state '{key}'", entry, np.float32, (steps, dimensions["state"][key]))
-    if not _is_finite(entry):
-        raise ObservationError(f"state '{key}' holds numbers that are not finite")
-    return size
+        fits = isinstance(entry, (list, tuple)) and all(
+            isinstance(texts, (list, tuple)) and len(texts) == 1 and isinstance(texts[0], str) for texts in entry
+        )
+        if not fits:
+            raise ObservationError(
+                f"language '{key}' should be a list of B lists of one str each, and is {_describe(entry)}"
+            )
+        return len(entry)
 
-
-def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ...]) -> int:
-    """Check type and shape after the batch dimension (None: any positive size), and return the batch size."""
+    # The shape follows the batch dimension; None is any positive size.
+    steps, dtype = len(config.delta_indices), "uint8" if modality == "video" else "float32"
+    shape = (steps, None, None, 3) if modality == "video" else (steps, dimensions["state"][key])
     fits = (
-        isinstance(array, (np.ndarray, torch.Tensor))
-        and _type_name(array) == dtype.__name__
-        and array.ndim == len(shape) + 1
-        and all(actual > 0 and wanted in (None, actual) for actual, wanted in zip(array.shape[1:], shape, strict=True))
+        isinstance(entry, (np.ndarray, torch.Tensor))
+        and _type_name(entry) == dtype
+        and entry.ndim == len(shape) + 1
+        and all(actual > 0 and wanted in (None, actual) for actual, wanted in zip(entry.shape[1:], shape, strict=True))
     )
     if not fits:
         wanted = ", ".join(["B", *("any" if size is None else str(size) for size in shape)])
-        raise ObservationError(f"{name} is {_describe(array)}, and should be {dtype.__name__} of shape ({wanted})")
-    return len(array)
+        raise ObservationError(f"{modality} '{key}' is {_describe(entry)}, and should be {dtype} of shape ({wanted})")
+    if modality == "state":
+        # Numbers on a GPU count as finite, because the CPU would have to wait for them.
+        if isinstance(entry, torch.Tensor):
+            is_finite = not entry.is_cpu or bool(torch.isfinite(entry).all())
+        else:
+            is_finite = bool(np.isfinite(entry).all())
+        if not is_finite:
+            raise ObservationError(f"state '{key}' holds numbers that are not finite")
+    return len(entry)
 
 
-def _is_finite(values: np.ndarray | torch.Tensor) -> bool:
-    """Whether all numbers are finite; numbers on a GPU count as finite, because the CPU would have to wait."""
-    if isinstance(values, torch.Tensor):
-        return not values.is_cpu or bool(torch.isfinite(values).all())
-    return bool(np.isfinite(values).all())
+def _check_continued(continued: Any, dimensions: Mapping[str, int], *, batch_size: int) -> None:
+    """Raise an ``ObservationError`` if an answer cannot continue the actions of the option ``continued``."""
+    given: Mapping[str, Any] = continued if isinstance(continued, Mapping) else {}
+    actions, weights = given.get("actions"), np.asarray(given.get("weights", 0.0))
+    steps = weights.shape[1] if weights.ndim == 2 else 0
+    due = {key: (batch_size, steps, size) for key, size in dimensions.items()}
+    found = {key: np.shape(values) for key, values in actions.items()} if isinstance(actions, Mapping) else None
+    if found != due or weights.shape != (batch_size, steps) or not steps:
+        raise ObservationError(
+            f"options['continued'] needs actions of the shapes {due} and weights of shape ({batch_size}, steps), got "
+            f"{found} and {weights.shape}"
+        )
 
 
 def _type_name(array: np.ndarray | torch.Tensor) -> str:
     return str(array.dtype).removeprefix("torch.")
-
-
-def _check_language(key: str, instructions: Any) -> int:
-    fits = isinstance(instructions, (list, tuple)) and all(
-        isinstance(texts, (list, tuple)) and len(texts) == 1 and isinstance(texts[0], str) for texts in instructions
-    )
-    if not fits:
-        raise ObservationError(
-            f"language '{key}' should be a list of B lists of one str each, and is {_describe(instructions)}"
-        )
-    return len(instructions)
-
-
-def _check_batch_sizes(sizes: Mapping[str, int]) -> None:
-    if len(set(sizes.values())) > 1:
-        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ObservationError(f"the entries of the observation differ in their batch size: {listed}")
-    if 0 in sizes.values():
-        raise ObservationError("the observation's batch is empty")
 
 
 def _check_mapping(value: Any, name: str) -> None:
@@ -339,7 +335,7 @@ def _describe(value: Any) -> str:
 
 
 class _ShortRepr(reprlib.Repr):
-    """Prints only the beginning of a value, because it may be as large as a message."""
+    """Shows only the beginning of a value, which may be as large as a message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -352,17 +348,3 @@ class _ShortRepr(reprlib.Repr):
 
 
 _SHORT = _ShortRepr()
-
-
-def check_continued(going_on: Any, dimensions: Mapping[str, int], *, batch_size: int) -> None:
-    """Raise an ``ObservationError`` if actions cannot continue the query's option ``continued``."""
-    given: Mapping[str, Any] = going_on if isinstance(going_on, Mapping) else {}
-    actions, weights = given.get("actions"), np.asarray(given.get("weights", 0.0))
-    steps = weights.shape[1] if weights.ndim == 2 else 0
-    due = {key: (batch_size, steps, size) for key, size in dimensions.items()}
-    found = {key: np.shape(values) for key, values in actions.items()} if isinstance(actions, Mapping) else None
-    if found != due or weights.shape != (batch_size, steps) or not steps:
-        raise ObservationError(
-            f"options['continued'] needs actions of the shapes {due} and weights of shape ({batch_size}, steps), got "
-            f"{found} and {weights.shape}"
-        )

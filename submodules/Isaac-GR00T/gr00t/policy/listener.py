@@ -34,13 +34,12 @@ _READS_AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerLimits:
-    """Limits on the messages that the server keeps of its clients."""
+    """Limits on the messages that the server keeps."""
 
     max_message_bytes: int  # of a message, in all its frames
     max_bytes: int  # of all incomplete and unanswered messages together
-    max_clients: int = 1000  # connections at a time; more are closed at once
-    # Limit of a client's silence in the middle of a message or of its introduction [s].
-    patience_s: float = 30.0
+    max_clients: int = 1000  # connections at a time; the listener closes more at once
+    patience_s: float = 30.0  # longest silence in the middle of a message or of the introduction [s]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,14 +47,14 @@ class Arrived:
     """A message from a client."""
 
     client: int  # number of its connection
-    # The frames before the body, which the answer repeats; none if it did not come from a REQ socket.
+    # Frames before the body, which the answer repeats. A message of another socket than REQ has none.
     envelope: Sequence[bytes]
     body: Sequence[bytes | bytearray]
-    problem: str = ""  # why the message was dropped, empty if it was kept
+    problem: str = ""  # reason for dropping the message, empty for a whole one
 
 
 class _Connection:
-    """The state of a client's connection. Its next message is not read before the last one is answered."""
+    """The state of a client's connection, whose next message waits for the answer to the last one."""
 
     def __init__(self, socket: sockets.socket, number: int, max_message_bytes: int) -> None:
         self.socket = socket
@@ -71,17 +70,9 @@ class _Connection:
         self.heard_at = time.monotonic()
 
     @property
-    def num_held(self) -> int:
-        return self.reader.num_held + self.num_unanswered_bytes
-
-    @property
     def has_paused(self) -> bool:
         """Whether the next message must wait for the answer to the last one."""
         return self.is_unanswered and self.is_inside_message
-
-    def events(self) -> int:
-        reading = 0 if self.has_paused else selectors.EVENT_READ
-        return reading | (selectors.EVENT_WRITE if self.outgoing else 0)
 
     def send(self, pieces: Sequence[bytes | bytearray]) -> None:
         self.outgoing.extend(memoryview(piece) for piece in pieces)
@@ -144,23 +135,23 @@ class Listener:
             self._ringing.send(b"!", sockets.MSG_DONTWAIT)
 
     def _run(self) -> None:
+        """Serve all connections, until `close` sets the end and all answers are sent, or time is up."""
         try:
             self._selector.register(self._socket, selectors.EVENT_READ)
             self._selector.register(self._bell, selectors.EVENT_READ)
-            while not self._has_ended():
+            while True:
+                if self._ends_at is not None:
+                    is_sent = not self._answers and not any(each.outgoing for each in self._connections.values())
+                    if is_sent or time.monotonic() >= self._ends_at:
+                        return
                 self._turn()
         except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
             self._arrived.put(error)
         finally:
             self._close_all()
 
-    def _has_ended(self) -> bool:
-        if self._ends_at is None:
-            return False
-        is_sent = not self._answers and not any(each.outgoing for each in self._connections.values())
-        return is_sent or time.monotonic() >= self._ends_at
-
     def _turn(self) -> None:
+        """Handle the sockets that are ready, queue the new answers, and drop the silent clients."""
         for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
             if key.fileobj is self._socket:
                 self._accept()
@@ -170,21 +161,28 @@ class Listener:
                 self._serve(self._connections[key.data], events)
         while self._answers:
             client, frames = self._answers.popleft()
-            if client in self._connections:
-                self._send_answer(self._connections[client], frames)
-        self._drop_silent()
+            connection = self._connections.get(client)
+            if connection is not None:
+                connection.send(message_pieces(frames))
+                connection.is_answered = True
+                self._serve(connection, 0)
+        now = time.monotonic()
+        for connection in list(self._connections.values()):
+            is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
+            if is_due and now - connection.heard_at > self._limits.patience_s:
+                _LOG.debug("a client was silent in the middle of a message")
+                self._drop(connection)
 
     def _accept(self) -> None:
         try:
             socket, _ = self._socket.accept()
         except OSError as error:
-            # For example, there may be no free file descriptor. The client stays in the queue, so pause before the next
-            # try.
-            _LOG.warning("a client cannot be taken: %s", error.strerror)
+            # For example, no file descriptor is free. The client stays in the queue, so pause before the next try.
+            _LOG.warning("the listener cannot accept a client: %s", error.strerror)
             time.sleep(0.05)
             return
         if len(self._connections) >= self._limits.max_clients:
-            _LOG.warning("a client was turned away: there are %d already", len(self._connections))
+            _LOG.warning("the listener refused a client: there are %d already", len(self._connections))
             socket.close()
             return
         socket.settimeout(0)
@@ -196,6 +194,7 @@ class Listener:
         self._serve(connection, 0)
 
     def _serve(self, connection: _Connection, events: int) -> None:
+        """Read and write as much as the socket allows, then watch it for the next step."""
         try:
             if events & selectors.EVENT_READ:
                 self._read(connection)
@@ -203,20 +202,18 @@ class Listener:
         except (ProtocolError, OSError) as error:
             _LOG.debug("a client is gone: %s", error)
             self._drop(connection)
-        else:
-            self._watch(connection)
-
-    def _watch(self, connection: _Connection) -> None:
-        events = connection.events()
-        if events == connection.watched:
             return
-        if not events:
+        reading = 0 if connection.has_paused else selectors.EVENT_READ
+        wanted = reading | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        if wanted == connection.watched:
+            return
+        if not wanted:
             self._selector.unregister(connection.socket)
         elif not connection.watched:
-            self._selector.register(connection.socket, events, connection.number)
+            self._selector.register(connection.socket, wanted, connection.number)
         else:
-            self._selector.modify(connection.socket, events, connection.number)
-        connection.watched = events
+            self._selector.modify(connection.socket, wanted, connection.number)
+        connection.watched = wanted
 
     def _read(self, connection: _Connection) -> None:
         """Read the bytes that have arrived, but only so many that other clients need not wait."""
@@ -232,55 +229,43 @@ class Listener:
                 raise ConnectionResetError("it closed the connection")
             connection.heard_at = time.monotonic()
             event = reader.feed(data)
-            if reader.num_held and self._num_held() > self._limits.max_bytes:
-                reader.give_up()
+            # The messages of all clients share one limit.
+            if reader.num_held:
+                held = sum(each.reader.num_held + each.num_unanswered_bytes for each in self._connections.values())
+                if held > self._limits.max_bytes:
+                    reader.give_up()
             if event is not None:
-                self._heard(connection, event)
+                self._handle(connection, event)
             if reader.has_greeted and not connection.is_introduced:
                 connection.is_introduced = True
                 connection.send([ready("ROUTER")])
             if isinstance(event, Message):
                 return
 
-    def _num_held(self) -> int:
-        return sum(connection.num_held for connection in self._connections.values())
-
-    def _heard(self, connection: _Connection, event: Command | MessageBegins | Message) -> None:
+    def _handle(self, connection: _Connection, event: Command | MessageBegins | Message) -> None:
+        """Answer a command, and hand on a message."""
         if isinstance(event, Command):
             # A client that sends requests and never reads gets only a few answers.
             if event.name == b"PING" and len(connection.outgoing) < _MAX_PIECES_WAITING:
                 connection.send([pong(event)])
-        elif isinstance(event, MessageBegins):
+            return
+        if isinstance(event, MessageBegins):
             connection.is_inside_message = True
-        else:
-            connection.is_inside_message, connection.is_unanswered = False, True
-            connection.num_unanswered_bytes = sum(map(len, event.frames))
-            envelope, body = split_envelope(event.frames)
-            problem = "" if event.is_whole else self._why_not_kept(event)
-            self._arrived.put(
-                Arrived(client=connection.number, envelope=tuple(envelope), body=tuple(body), problem=problem)
-            )
-
-    def _why_not_kept(self, message: Message) -> str:
-        if message.num_bytes > self._limits.max_message_bytes:
-            most = self._limits.max_message_bytes
-            return f"the message has {message.num_bytes} bytes, at most {most} are allowed"
-        if message.num_frames > MAX_FRAMES:
-            return f"the message has {message.num_frames} frames, at most {MAX_FRAMES} are allowed"
-        return f"the requests under way have more than {self._limits.max_bytes} bytes together; ask again later"
-
-    def _send_answer(self, connection: _Connection, frames: Sequence[bytes | bytearray]) -> None:
-        connection.send(message_pieces(frames))
-        connection.is_answered = True
-        self._serve(connection, 0)
-
-    def _drop_silent(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections.values()):
-            is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
-            if is_due and now - connection.heard_at > self._limits.patience_s:
-                _LOG.debug("a client was silent in the middle of a message")
-                self._drop(connection)
+            return
+        connection.is_inside_message, connection.is_unanswered = False, True
+        connection.num_unanswered_bytes = sum(map(len, event.frames))
+        envelope, body = split_envelope(event.frames)
+        limits, problem = self._limits, ""
+        if not event.is_whole:
+            if event.num_bytes > limits.max_message_bytes:
+                problem = f"the message has {event.num_bytes} bytes, at most {limits.max_message_bytes} are allowed"
+            elif event.num_frames > MAX_FRAMES:
+                problem = f"the message has {event.num_frames} frames, at most {MAX_FRAMES} are allowed"
+            else:
+                problem = f"the requests under way have more than {limits.max_bytes} bytes together; ask again later"
+        self._arrived.put(
+            Arrived(client=connection.number, envelope=tuple(envelope), body=tuple(body), problem=problem)
+        )
 
     def _drop(self, connection: _Connection) -> None:
         del self._connections[connection.number]

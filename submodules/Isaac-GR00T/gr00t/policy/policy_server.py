@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,19 +16,21 @@ from gr00t.data.types import ModalityConfig
 from gr00t.errors import plain
 from gr00t.policy.listener import Arrived, Listener, ListenerLimits
 from gr00t.policy.wire.arrays import ArrayFormat
-from gr00t.policy.wire.gr00t_wire import Received, pack, received
+from gr00t.policy.wire.gr00t_wire import pack, received
 from gr00t.policy.wire.messages import DEFAULT_LIMITS, WireError, WireLimits, outline, read_message
 
 _LOG = logging.getLogger(__name__)
+
 MAX_CLIENTS = 1000
-"""Most connections at a time, unless somebody says otherwise."""
+"""Default limit of the connections at a time."""
+NOISE_SEEDS = "noise_seeds"
+
 _POLL_S = 0.1
 _FAREWELL_S = 1.0
 _CLIENT_MEMORY_S = 10.0
 _MAX_CLIENTS_REMEMBERED = 1000
 _MESSAGES_AT_ONCE = 4
 _LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
-NOISE_SEEDS = "noise_seeds"
 
 
 class ServedPolicy(Protocol):
@@ -46,7 +49,7 @@ class ServedPolicy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointHandler:
-    """The handler of an endpoint, called with the request's ``data`` as keywords if `requires_input`."""
+    """The handler of an endpoint; it gets the request's ``data`` as keywords if `requires_input`."""
 
     handler: Callable[..., Any]
     requires_input: bool = True
@@ -54,13 +57,13 @@ class EndpointHandler:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingOptions:
-    """How many clients are taken, and how their requests for actions are combined into batches.
+    """Limits on clients, and on the batches that combine their requests for actions.
 
     Attributes:
         max_batch: Largest number of batch entries in one call of the model; 1 answers every request separately. A
             larger request is never split.
-        wait_ms: How long to wait for other recently active clients before the model is called.
-        max_clients: Most connections at a time; more are closed at once.
+        wait_ms: Longest wait for other recently active clients before the call of the model [ms].
+        max_clients: Most connections at a time; the server closes more at once.
     """
 
     max_batch: int = 64
@@ -70,19 +73,12 @@ class BatchingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionRequest:
-    """A request for actions that can be combined with others.
+    """A request for actions that can be combined with others."""
 
-    Attributes:
-        observation: The observation: modality, then key, then an array or list as long as the batch.
-        noise_seeds: One seed per batch entry, None if none were given.
-        batch_size: Entries of the batch.
-        layout: Keys, types and shapes of an entry; only requests with equal layouts can be combined.
-    """
-
-    observation: Mapping[str, Mapping[str, Any]]
-    noise_seeds: list[int] | None
-    batch_size: int
-    layout: tuple[Any, ...]
+    observation: Mapping[str, Mapping[str, Any]]  # modality, then key, then an array or list as long as the batch
+    noise_seeds: list[int] | None  # one seed per batch entry, None if the request has none
+    batch_size: int  # entries of the batch
+    layout: tuple[Any, ...]  # keys, types and shapes of an entry; only requests with equal layouts can be combined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,36 +88,36 @@ class _Waiting:
     sender: Arrived
     data: Any  # content of the request
     arrays: ArrayFormat | None  # array format of the client, which its answer uses too
-    request: ActionRequest | None  # None if it must be answered separately
+    request: ActionRequest | None  # None if it needs an answer of its own
 
 
 class PolicyServer:
     """An inference server that speaks NVIDIA's protocol.
 
     NVIDIA's server answers one client after the other. This one combines similar requests for actions that arrive
-    together into one call of the model. The error of a request reaches only the client that sent it. By default the
-    server is reachable from this machine only.
+    together into one call of the model. An error reaches only the client whose request caused it. By default only this
+    machine can reach the server.
 
     Args:
         policy: Answers ``get_action`` and ``reset``, and ``get_modality_config`` if it has that method.
         host: Address to listen on; ``*`` means every address of this machine.
         port: Port to listen on; 0 means a free one, see `port`.
         api_token: Token that requests must have, None for no token.
-        batching: How requests are combined.
+        batching: Limits on clients and on combined requests.
         limits: Size limits of a message; the memory for messages is four times the largest.
-        serves: Description of the model, which is sent to every client that pings.
+        serves: Description of the model; every client that pings gets it.
         allow_kill: Whether a client may stop the server. If other machines can reach it, this also needs an
             ``api_token``.
 
     Attributes:
         running: Whether the server is running; `stop` makes it False.
-        num_requests: Requests for actions that were answered, those with an error included.
+        num_requests: Answered requests for actions, errors included.
         num_calls: Calls of the policy for these requests.
-        port: The port that it listens on.
+        port: Port of the server.
         address: Address for clients.
 
     Raises:
-        OSError: If it cannot listen there, for instance because the port is in use.
+        OSError: If the server cannot listen there, for instance because the port is in use.
     """
 
     def __init__(
@@ -139,26 +135,30 @@ class PolicyServer:
         self.policy = policy
         self.running = True
         self.api_token = api_token
+        self.num_requests, self.num_calls = 0, 0
         self._batching = batching or BatchingOptions()
         self._limits = limits
-        self._serves = dict(serves or {})
         # A kill from another machine needs proof of the caller.
         self._may_kill = allow_kill and (is_local(host) or api_token is not None)
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
-        self._endpoints: dict[str, EndpointHandler] = {}
-        self.num_requests, self.num_calls = 0, 0
+
         self._listener = _listener(host, port, limits, self._batching.max_clients)
         self.port = self._listener.port
-        name = f"[{self._listener.host}]" if ":" in self._listener.host else self._listener.host
-        self.address = f"tcp://{name}:{self.port}"
+        shown = f"[{self._listener.host}]" if ":" in self._listener.host else self._listener.host
+        self.address = f"tcp://{shown}:{self.port}"
+
+        description = dict(serves or {})
+        alive = {"status": "ok", "message": "Server is running"} | ({"serves": description} if description else {})
+        self._endpoints: dict[str, EndpointHandler] = {}
         self.register_endpoint("get_action", policy.get_action)
         self.register_endpoint("reset", policy.reset)
         # A policy may lack this method; the answer is then an empty map.
-        self.register_endpoint(
-            "get_modality_config", getattr(policy, "get_modality_config", dict), requires_input=False
-        )
-        self.register_endpoint("get_server_metadata", lambda: dict(self._serves), requires_input=False)
+        modalities = getattr(policy, "get_modality_config", dict)
+        self.register_endpoint("get_modality_config", modalities, requires_input=False)
+        self.register_endpoint("get_server_metadata", lambda: description, requires_input=False)
+        self.register_endpoint("ping", lambda: alive, requires_input=False)
+        self.register_endpoint("kill", self._kill, requires_input=False)
 
     @property
     def num_clients(self) -> int:
@@ -170,13 +170,13 @@ class PolicyServer:
 
         Args:
             name: Name of the endpoint.
-            handler: Function whose result is sent back; its exception is sent back as an error.
+            handler: Function that returns the answer; the client gets an exception as an error.
             requires_input: Whether the handler takes the request's ``data`` as keywords.
         """
         self._endpoints[name] = EndpointHandler(handler=handler, requires_input=requires_input)
 
     def run(self) -> None:
-        """Answer requests until `stop` is called, in a signal handler or another thread, or a client kills it."""
+        """Answer requests until a signal handler or another thread calls `stop`, or a client kills the server."""
         _LOG.info("listening on %s", self.address)
         self._listener.start()
         try:
@@ -186,7 +186,13 @@ class PolicyServer:
                     self._gather()
                     self._answer_some()
         finally:
-            self._say_goodbye()
+            # Refuse the requests without an answer, then close.
+            senders = [waiting.sender for waiting in self._waiting]
+            while (arrived := self._listener.receive(0)) is not None:
+                senders.append(arrived)
+            for sender in senders:
+                self._reply(sender, {"error": "the server is shutting down"})
+            self._waiting = []
             self._listener.close(linger_s=_FAREWELL_S)
 
     def stop(self) -> None:
@@ -195,48 +201,29 @@ class PolicyServer:
 
     @staticmethod
     def start_server(policy: ServedPolicy, port: int, host: str = "127.0.0.1", api_token: str | None = None) -> None:
-        """Serve a policy until it is stopped."""
+        """Serve a policy until its end."""
         PolicyServer(policy, host=host, port=port, api_token=api_token).run()
 
     def _receive(self, wait_s: float) -> bool:
-        """Wait for a message, take all that have arrived, and return True if there was one."""
+        """Wait for a message, handle all that have arrived, and return True if there was one."""
         has_come = False
         while self.running and self._waiting_entries() < self._batching.max_batch:
             arrived = self._listener.receive(0 if has_come else wait_s)
             if arrived is None:
                 break
             has_come = True
-            self._take(arrived)
+            if not arrived.envelope:
+                _LOG.warning("dropped a message that came from no REQ socket")
+                self._listener.answer(arrived.client)
+                continue
+            try:
+                self._dispatch(arrived)
+            except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
+                self._fail(arrived, error)
         return has_come
 
-    def _take(self, arrived: Arrived) -> None:
-        if not arrived.envelope:
-            _LOG.warning("dropped a message that came from no REQ socket")
-            self._listener.answer(arrived.client)
-            return
-        try:
-            self._dispatch(arrived)
-        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
-            self._fail(arrived, error)
-
     def _dispatch(self, arrived: Arrived) -> None:
-        found = self._request_in(arrived)
-        if found is None:
-            self._reply(arrived, {"error": "Unauthorized: Invalid API token"})
-            return
-        request, arrays = found
-        name = request.get("endpoint", "get_action")
-        handler = self._handler(name)
-        data = request.get("data", {})
-        if name == "get_action":
-            self._remember(arrived.client)
-            waiting = _Waiting(sender=arrived, data=data, arrays=arrays, request=action_request(data))
-            self._waiting.append(waiting)
-        else:
-            self._reply(arrived, handler.handler(**data) if handler.requires_input else handler.handler(), arrays)
-
-    def _request_in(self, arrived: Arrived) -> Received | None:
-        """Return the request, None if its token is wrong; in that case only the token was decoded."""
+        """Queue a request for actions, and answer any other one."""
         if arrived.problem:
             raise WireError(arrived.problem)
         if len(arrived.body) != 1:
@@ -248,11 +235,21 @@ class PolicyServer:
             place = places.get(b"api_token")
             token = None if place is None else read_message(message[slice(*place)], dict)
             if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.api_token.encode()):
-                return None
-        request = received(message, self._limits, modality=ModalityConfig)
-        if not isinstance(request.message, dict):
-            raise WireError(f"a request is a map, this one is a {type(request.message).__name__}")
-        return request
+                self._reply(arrived, {"error": "Unauthorized: Invalid API token"})
+                return
+        request, arrays = received(message, self._limits, modality=ModalityConfig)
+        if not isinstance(request, dict):
+            raise WireError(f"a request is a map, this one is a {type(request).__name__}")
+
+        name, data = request.get("endpoint", "get_action"), request.get("data", {})
+        if not isinstance(name, str) or name not in self._endpoints:
+            raise ValueError(f"Unknown endpoint: {name}")
+        if name == "get_action":
+            self._remember(arrived.client)
+            self._waiting.append(_Waiting(sender=arrived, data=data, arrays=arrays, request=action_request(data)))
+            return
+        endpoint = self._endpoints[name]
+        self._reply(arrived, endpoint.handler(**data) if endpoint.requires_input else endpoint.handler(), arrays)
 
     def _remember(self, client: int) -> None:
         """Note that a client has just sent a request; the most recent clients come last."""
@@ -268,54 +265,43 @@ class PolicyServer:
                 return
             del self._last_asked[client]
 
-    def _handler(self, name: object) -> EndpointHandler:
-        own = {"ping": self._ping, "kill": self._kill}
-        if isinstance(name, str) and name in self._endpoints:
-            return self._endpoints[name]
-        if isinstance(name, str) and name in own:
-            return EndpointHandler(handler=own[name], requires_input=False)
-        raise ValueError(f"Unknown endpoint: {name}")
-
     def _gather(self) -> None:
         """Wait a moment for recently active clients whose next request has not arrived."""
         deadline = time.monotonic() + self._batching.wait_ms / 1000
-        while self._may_grow() and self._others_may_ask():
-            if not self._receive(max(0.0, deadline - time.monotonic())):
+        while self._waiting[0].request is not None and self._waiting_entries() < self._batching.max_batch:
+            self._forget_old()
+            missing = set(self._last_asked) - {waiting.sender.client for waiting in self._waiting}
+            if not missing or not self._receive(max(0.0, deadline - time.monotonic())):
                 return
-
-    def _may_grow(self) -> bool:
-        return self._waiting[0].request is not None and self._waiting_entries() < self._batching.max_batch
-
-    def _others_may_ask(self) -> bool:
-        self._forget_old()
-        return bool(set(self._last_asked) - {waiting.sender.client for waiting in self._waiting})
 
     def _waiting_entries(self) -> int:
         return sum(1 if waiting.request is None else waiting.request.batch_size for waiting in self._waiting)
 
     def _answer_some(self) -> None:
-        """Answer the oldest request, and those that can be combined with it."""
+        """Answer the oldest request, together with those that combine with it."""
         batch = self._next_batch()
         self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
         self.num_requests += len(batch)
         requests = [waiting.request for waiting in batch if waiting.request is not None]
         if len(batch) > 1:
             try:
-                observation, options = join(requests)
+                observation, options = join_requests(requests)
                 action, info = self._act(observation=observation, options=options)
-                answers = split(action, info, [request.batch_size for request in requests])
-            except Exception as error:  # noqa: BLE001  one of them may be to blame, and only that one is to learn of it
-                _LOG.debug(
-                    "a batch of %d requests failed, and each is answered by itself: %s", len(batch), plain(error)
-                )
+                answers = split_answer(action, info, [request.batch_size for request in requests])
+            except Exception as error:  # noqa: BLE001  only the request at fault may get the error
+                _LOG.debug("a batch of %d requests failed, each gets its own call: %s", len(batch), plain(error))
             else:
                 for waiting, answer in zip(batch, answers, strict=True):
                     self._reply(waiting.sender, answer, waiting.arrays)
                 return
         for waiting in batch:
-            self._answer_alone(waiting)
+            try:
+                self._reply(waiting.sender, self._act(**waiting.data), waiting.arrays)
+            except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
+                self._fail(waiting.sender, error)
 
     def _next_batch(self) -> list[_Waiting]:
+        """Return the oldest request, with later ones of the same layout up to the largest batch."""
         first = self._waiting[0]
         batch, size = [first], first.request.batch_size if first.request else 0
         for waiting in self._waiting[1:]:
@@ -326,21 +312,15 @@ class PolicyServer:
                 size += waiting.request.batch_size
         return batch
 
-    def _answer_alone(self, waiting: _Waiting) -> None:
-        try:
-            self._reply(waiting.sender, self._act(**waiting.data), waiting.arrays)
-        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
-            self._fail(waiting.sender, error)
-
     def _act(self, **data: Any) -> Any:
         self.num_calls += 1
         return self._endpoints["get_action"].handler(**data)
 
     def _fail(self, sender: Arrived, error: Exception) -> None:
-        # An error's message often repeats the client's data, so it is made plain.
+        # An error's message often repeats the client's data, which may control a terminal.
         words = plain(error)
         _LOG.warning("a request failed: %s: %s", type(error).__name__, words)
-        _LOG.debug("it came from here:\n%s", "".join(traceback.format_tb(error.__traceback__)))
+        _LOG.debug("its traceback:\n%s", "".join(traceback.format_tb(error.__traceback__)))
         self._reply(sender, {"error": words or type(error).__name__})
 
     def _reply(self, sender: Arrived, answer: Any, arrays: ArrayFormat | None = None) -> None:
@@ -351,22 +331,10 @@ class PolicyServer:
             message = pack({"error": str(error)})
         self._listener.answer(sender.client, [*sender.envelope, message])
 
-    def _ping(self) -> Mapping[str, Any]:
-        answer = {"status": "ok", "message": "Server is running"}
-        return {**answer, "serves": self._serves} if self._serves else answer
-
     def _kill(self) -> None:
         if not self._may_kill:
             raise PermissionError("this server cannot be killed from outside; stop its process where it runs")
         self.running = False
-
-    def _say_goodbye(self) -> None:
-        senders = [waiting.sender for waiting in self._waiting]
-        while (arrived := self._listener.receive(0)) is not None:
-            senders.append(arrived)
-        for sender in senders:
-            self._reply(sender, {"error": "the server is shutting down"})
-        self._waiting = []
 
 
 def is_local(host: str) -> bool:
@@ -375,6 +343,7 @@ def is_local(host: str) -> bool:
 
 
 def _listener(host: str, port: int, limits: WireLimits, max_clients: int) -> Listener:
+    """Return a listener at an address; OSError if it cannot listen there."""
     name = "" if host == "*" else _LOCAL_HOSTS.get(host, host)
     most = limits.max_message_bytes
     kept = ListenerLimits(max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most, max_clients=max_clients)
@@ -385,60 +354,17 @@ def _listener(host: str, port: int, limits: WireLimits, max_clients: int) -> Lis
 
 
 def action_request(data: object) -> ActionRequest | None:
-    """Return a request's ``data`` as a request for actions, None if it must be answered separately."""
-    # The policy must report the error of a malformed request, so it is answered separately. So are options other than
-    # ``noise_seeds``, because they may affect a whole batch.
+    """Return a request's ``data`` as a request for actions, None if it needs an answer of its own."""
+    # The policy must report the error of a malformed request. Options other than ``noise_seeds`` may affect a whole
+    # batch. Neither can be combined.
     if not isinstance(data, Mapping) or not {"observation"} <= set(data) <= {"observation", "options"}:
         return None
     observation, options = data["observation"], data.get("options") or {}
     if not isinstance(observation, Mapping) or not isinstance(options, Mapping) or not set(options) <= {NOISE_SEEDS}:
         return None
-    layout = _layout(observation)
-    sizes = _batch_sizes(observation)
-    noise_seeds = options.get(NOISE_SEEDS)
-    if layout is None or len(sizes) != 1:
-        return None
-    (batch_size,) = sizes
-    if batch_size == 0 or (noise_seeds is not None and not _fits(noise_seeds, batch_size)):
-        return None
-    return ActionRequest(
-        observation=observation,
-        noise_seeds=noise_seeds,
-        batch_size=batch_size,
-        layout=(*layout, noise_seeds is not None),
-    )
-
-
-def join(requests: Sequence[ActionRequest]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the observation and the options of requests with one layout, the entries of the first request first."""
-    first = requests[0]
-    observation = {
-        modality: {key: _concatenated([request.observation[modality][key] for request in requests]) for key in parts}
-        for modality, parts in first.observation.items()
-    }
-    if first.noise_seeds is None:
-        return observation, None
-    return observation, {NOISE_SEEDS: [seed for request in requests for seed in request.noise_seeds or ()]}
-
-
-def split(action: Mapping[str, Any], info: Mapping[str, Any], sizes: Sequence[int]) -> list[list[dict[str, Any]]]:
-    """Return each request's part of actions (sum of sizes, horizon, dimension) and info; ValueError on a misfit."""
-    total = sum(sizes)
-    for key, values in action.items():
-        if not isinstance(values, np.ndarray) or values.shape[:1] != (total,):
-            raise ValueError(f"the policy's action '{key}' is no array of {total} batch entries")
-    # Arrays and lists of the batch's length are split; other information goes to all requests.
-    shares, start = [], 0
-    for batch_size in sizes:
-        part = slice(start, start + batch_size)
-        mine = {key: values[part] for key, values in info.items() if _is_batch(values, total)}
-        shares.append([{key: values[part] for key, values in action.items()}, {**info, **mine}])
-        start += batch_size
-    return shares
-
-
-def _layout(observation: Mapping[Any, Any]) -> tuple[Any, ...] | None:
-    layout = []
+    # Each value is an array or a list, with one element per batch entry.
+    layout: list[tuple[Any, ...]] = []
+    sizes: set[int] = set()
     for modality, parts in observation.items():
         if not isinstance(parts, Mapping):
             return None
@@ -449,32 +375,56 @@ def _layout(observation: Mapping[Any, Any]) -> tuple[Any, ...] | None:
                 layout.append((str(modality), str(key), "list"))
             else:
                 return None
-    return tuple(sorted(layout))
+            sizes.add(len(values))
+    if len(sizes) != 1 or sizes == {0}:
+        return None
+    (batch_size,) = sizes
+    noise_seeds = options.get(NOISE_SEEDS)
+    if noise_seeds is not None and not (isinstance(noise_seeds, list) and len(noise_seeds) == batch_size):
+        return None
+    return ActionRequest(
+        observation=observation,
+        noise_seeds=noise_seeds,
+        batch_size=batch_size,
+        layout=(*sorted(layout), noise_seeds is not None),
+    )
 
 
-def _batch_sizes(observation: Mapping[Any, Any]) -> set[int]:
-    return {
-        len(values)
-        for parts in observation.values()
-        if isinstance(parts, Mapping)
-        for values in parts.values()
-        if _has_length(values)
+def join_requests(requests: Sequence[ActionRequest]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the observation and the options of requests with one layout, the entries of the first request first."""
+    first = requests[0]
+    observation: dict[str, dict[str, Any]] = {}
+    for modality, parts in first.observation.items():
+        observation[modality] = {}
+        for key, values in parts.items():
+            pieces = [request.observation[modality][key] for request in requests]
+            is_array = isinstance(values, np.ndarray)
+            observation[modality][key] = np.concatenate(pieces) if is_array else list(chain.from_iterable(pieces))
+    if first.noise_seeds is None:
+        return observation, None
+    return observation, {NOISE_SEEDS: [seed for request in requests for seed in request.noise_seeds or ()]}
+
+
+def split_answer(
+    action: Mapping[str, Any], info: Mapping[str, Any], sizes: Sequence[int]
+) -> list[list[dict[str, Any]]]:
+    """Return each request's part of actions (sum of sizes, horizon, dimension) and info; ValueError on a misfit."""
+    total = sum(sizes)
+    for key, values in action.items():
+        if not isinstance(values, np.ndarray) or values.shape[:1] != (total,):
+            raise ValueError(f"the policy's action '{key}' is no array of {total} batch entries")
+    # Split arrays and lists of the batch's length; all requests get the other information.
+    per_entry = {
+        key: values
+        for key, values in info.items()
+        if (isinstance(values, np.ndarray) and values.shape[:1] == (total,))
+        or (isinstance(values, list) and len(values) == total)
     }
-
-
-def _fits(noise_seeds: object, batch_size: int) -> bool:
-    return isinstance(noise_seeds, list) and len(noise_seeds) == batch_size
-
-
-def _concatenated(values: list[Any]) -> Any:
-    if isinstance(values[0], np.ndarray):
-        return np.concatenate(values)
-    return [entry for part in values for entry in part]
-
-
-def _is_batch(values: Any, total: int) -> bool:
-    return _has_length(values) and len(values) == total
-
-
-def _has_length(values: Any) -> bool:
-    return isinstance(values, list) or (isinstance(values, np.ndarray) and values.ndim > 0)
+    shares: list[list[dict[str, Any]]] = []
+    start = 0
+    for batch_size in sizes:
+        part = slice(start, start + batch_size)
+        mine = {key: values[part] for key, values in per_entry.items()}
+        shares.append([{key: values[part] for key, values in action.items()}, {**info, **mine}])
+        start += batch_size
+    return shares

@@ -12,7 +12,6 @@ from gr00t.policy.wire.gr00t_wire import pack, received, unpack
 from gr00t.policy.wire.messages import DEFAULT_LIMITS, WireError, WireLimits
 from gr00t.policy.wire.request_socket import RequestSocket
 
-_PAUSE_S = 0.1
 __all__ = [
     "BatchingOptions",
     "EndpointHandler",
@@ -24,6 +23,8 @@ __all__ = [
     "WireLimits",
 ]
 
+_PAUSE_S = 0.1
+
 
 class ServerTimeoutError(RuntimeError):
     """The server did not answer in time."""
@@ -33,8 +34,8 @@ class PolicyClient(BasePolicy):
     """A policy whose network runs in another process, behind this package's server or NVIDIA's.
 
     It holds one connection and belongs to one thread. After a request without an answer in time, the next one uses a
-    new connection. A request whose connection is lost is sent again. Arrays are sent in the format of the server's
-    answers; before the first answer in the older format, which NVIDIA's newer server reads too.
+    new connection. It sends a request again if it loses the connection. It sends arrays in the format of the server's
+    answers, and before the first answer in the older one, which NVIDIA's newer server reads too.
 
     Args:
         host: Machine of the server.
@@ -142,11 +143,16 @@ class PolicyClient(BasePolicy):
         return f"the policy server at {self.host}:{self.port}"
 
     def _exchange(self, request: bytes, endpoint: str) -> bytes | bytearray:
-        """Ask, on a new connection if the last one is lost; wait for a server that is not reachable."""
+        """Ask, on a new connection if there is none; wait for an unreachable server until the time-out."""
         deadline = time.monotonic() + self.timeout_ms / 1000
         while True:
             try:
-                connection = self._connected(deadline)
+                if self._socket is None:
+                    left_s = max(0.001, deadline - time.monotonic())
+                    self._socket = RequestSocket(
+                        self.host, self.port, timeout_s=left_s, max_bytes=self._limits.max_message_bytes
+                    )
+                connection = self._socket
                 connection.send(request, deadline - time.monotonic())
                 return connection.receive(deadline - time.monotonic())
             except WireError:
@@ -160,14 +166,6 @@ class PolicyClient(BasePolicy):
                         f"is it running, and is timeout_ms long enough for its model?"
                     ) from error
             time.sleep(_PAUSE_S)
-
-    def _connected(self, deadline: float) -> RequestSocket:
-        if self._socket is None:
-            left_s = max(0.001, deadline - time.monotonic())
-            self._socket = RequestSocket(
-                self.host, self.port, timeout_s=left_s, max_bytes=self._limits.max_message_bytes
-            )
-        return self._socket
 
 
 class MsgSerializer:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gr00t.policy.policy_server import ActionRequest, action_request, join, split
+from gr00t.policy.policy_server import ActionRequest, action_request, join_requests, split_answer
 from served import observation
 
 
@@ -13,7 +13,7 @@ def request(*values: float, seeds: list[int] | None = None, size: int = 4) -> Ac
 
 
 def test_batch_entries_stand_in_the_order_of_the_requests():
-    joined, options = join([request(1, 2, seeds=[10, 20]), request(3, seeds=[30])])
+    joined, options = join_requests([request(1, 2, seeds=[10, 20]), request(3, seeds=[30])])
     assert joined["state"]["arm"][:, 0, 0].tolist() == [1, 2, 3]
     assert joined["video"]["front"].shape == (3, 1, 4, 4, 3)
     assert joined["language"]["annotation.human.task_description"] == [["lift the cube"]] * 3
@@ -21,13 +21,13 @@ def test_batch_entries_stand_in_the_order_of_the_requests():
 
 
 def test_without_seeds_there_are_no_options():
-    assert join([request(1), request(2)])[1] is None
+    assert join_requests([request(1), request(2)])[1] is None
 
 
 def test_each_request_gets_its_entries_of_all_that_is_as_long_as_the_batch():
     action = {"arm": np.arange(6).reshape(3, 2, 1)}
     info = {"values": np.array([7, 8, 9]), "words": ["a", "b", "c"], "model": "echo", "pair": [1, 2]}
-    (first, told_first), (second, told_second) = split(action, info, [2, 1])
+    (first, told_first), (second, told_second) = split_answer(action, info, [2, 1])
     assert first["arm"].tolist() == [[[0], [1]], [[2], [3]]]
     assert second["arm"].tolist() == [[[4], [5]]]
     assert told_first["values"].tolist() == [7, 8]
@@ -38,7 +38,7 @@ def test_each_request_gets_its_entries_of_all_that_is_as_long_as_the_batch():
 
 def test_actions_of_another_batch_size_cannot_be_shared_out():
     with pytest.raises(ValueError, match="'arm' is no array of 3 batch entries"):
-        split({"arm": np.zeros((2, 4, 1))}, {}, [2, 1])
+        split_answer({"arm": np.zeros((2, 4, 1))}, {}, [2, 1])
 
 
 @pytest.mark.parametrize(
