@@ -31,21 +31,7 @@ from isaaclab_arena_gr00t.data.layout import Fields
 from isaaclab_arena_gr00t.data.tables import TableExtent, read_pictures
 from isaaclab_arena_gr00t.joints import JointFiles, read_joint_files, wired_action, wired_state
 
-# The pictures of a LeRobot dataset: videos, and pictures in its tables.
-
 # Read and write the videos of a LeRobot dataset: H.264 in MP4, one frame per step, every second one a key frame.
-
-_LOSSY = ("libx264", "yuv420p", {"preset": "medium", "crf": "18"})
-_LOSSLESS = ("libx264rgb", "rgb24", {"preset": "medium", "qp": "0"})
-# Random access, which training needs, decodes from the last key frame; frames must be stored in display order.
-_RANDOM_ACCESS = {"g": "2", "bf": "0", "sc_threshold": "0"}
-_FILLED_UP = 64
-_MAX_SIZE = (16_384, 16_384)
-# A playlist in place of a video could name any file and any server.
-_ONLY_THIS_FILE = {
-    "protocol_whitelist": "file",
-    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi",
-}
 
 
 class VideoWriter:
@@ -55,8 +41,7 @@ class VideoWriter:
         self.path = path
         self.num_frames = 0
         self._fps = fps
-        # Lossless RGB keeps every pixel, but some players cannot show it. All players show YUV 4:2:0.
-        self._encoder = _LOSSLESS if lossless else _LOSSY
+        self._lossless = lossless
         with _video_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._container = av.open(str(path), mode="w", format="mp4")
@@ -69,21 +54,36 @@ class VideoWriter:
 
     def add(self, frames: Iterable[np.ndarray]) -> None:
         """Append an episode's frames, each (height, width, 3) uint8 of one size; see `stored_size`."""
-        is_first = True
-        for frame in frames:
+        for position, frame in enumerate(frames):
             height, width = frame.shape[:2]
-            even_height, even_width = (height, width) if self._encoder is _LOSSLESS else stored_size(height, width)
+            even_height, even_width = (height, width) if self._lossless else stored_size(height, width)
             even = np.pad(frame, ((0, even_height - height), (0, even_width - width), (0, 0)), mode="edge")
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
             picture.pts = self.num_frames
             picture.time_base = Fraction(1, self._fps)
             # Each episode begins with a key frame, so that readers can seek to it.
-            if is_first:
+            if position == 0:
                 picture.pict_type = PictureType.I
             with _video_errors("write", self.path):
-                self._container.mux(self._stream_for(even).encode(picture))
+                if self._stream is None:
+                    # Lossless RGB keeps every pixel, but some players cannot show it. All players show YUV 4:2:0.
+                    codec, pixels, quality = (
+                        ("libx264rgb", "rgb24", {"qp": "0"})
+                        if self._lossless
+                        else ("libx264", "yuv420p", {"crf": "18"})
+                    )
+                    options = {"preset": "medium", **quality}
+                    stream = cast(VideoStream, self._container.add_stream(codec, rate=self._fps, options=dict(options)))
+                    # Random access, which training needs, decodes from the last key frame; frames must be stored in
+                    # display order.
+                    stream.options = {**options, "g": "2", "bf": "0", "sc_threshold": "0"}
+                    stream.height, stream.width = even.shape[:2]
+                    stream.pix_fmt = pixels
+                    # The number of threads changes the output, so it must not depend on the machine.
+                    stream.codec_context.thread_count = 1
+                    self._stream = stream
+                self._container.mux(self._stream.encode(picture))
             self.num_frames += 1
-            is_first = False
 
     def close(self) -> None:
         """Complete the file."""
@@ -92,51 +92,30 @@ class VideoWriter:
                 self._container.mux(self._stream.encode(None))
             self._container.close()
 
-    def _stream_for(self, frame: np.ndarray) -> VideoStream:
-        if self._stream is None:
-            codec, pixels, options = self._encoder
-            stream = cast(VideoStream, self._container.add_stream(codec, rate=self._fps, options=dict(options)))
-            stream.options = {**options, **_RANDOM_ACCESS}
-            stream.height, stream.width = frame.shape[:2]
-            stream.pix_fmt = pixels
-            # The number of threads changes the output, so it must not depend on the machine.
-            stream.codec_context.thread_count = 1
-            self._stream = stream
-        return self._stream
-
 
 def stored_size(height: int, width: int) -> tuple[int, int]:
     """Return the even height and width to which a frame is padded; colours are stored for pairs of pixels."""
     return height + height % 2, width + width % 2
 
 
-def described_video(*, fps: int, height: int, width: int, lossless: bool) -> dict[str, Any]:
-    """Return the entry of a video feature's files in ``info.json``."""
-    return {
-        "video.height": height,
-        "video.width": width,
-        "video.codec": "h264",
-        "video.pix_fmt": "gbrp" if lossless else "yuv420p",
-        "video.is_depth_map": False,
-        "video.fps": fps,
-        "video.channels": 3,
-        "has_audio": False,
-    }
-
-
 def read_frames(
-    path: Path, *, fps: float, first: int, count: int, size: tuple[int, int] = _MAX_SIZE
+    path: Path, *, fps: float, first: int, count: int, size: tuple[int, int] = (16_384, 16_384)
 ) -> Iterator[np.ndarray]:
     """Yield `count` frames from number `first` on, each (height, width, 3) uint8; StorageError if one is missing."""
     due = first
-    with _video_errors("read", path), av.open(str(path), options=dict(_ONLY_THIS_FILE)) as container:
+    # A playlist in place of a video could name any file and any server.
+    only_this_file = {
+        "protocol_whitelist": "file",
+        "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi",
+    }
+    with _video_errors("read", path), av.open(str(path), options=only_this_file) as container:
         if not container.streams.video:
             raise StorageError(f"{path} holds no video")
         stream = container.streams.video[0]
         if stream.codec_context is None:
             raise StorageError(f"{path} is of a codec that is not known here")
         # Refuse frames that exceed `size` [px] by more than a codec's padding, before any memory is allocated.
-        most = (size[0] + _FILLED_UP) * (size[1] + _FILLED_UP)
+        most = (size[0] + 64) * (size[1] + 64)
         if stream.codec_context.height * stream.codec_context.width > most:
             found = (stream.codec_context.height, stream.codec_context.width)
             raise StorageError(f"{path} has frames of {found}; {size} are due")
@@ -170,22 +149,27 @@ def _video_errors(doing: str, path: Path) -> Iterator[None]:
 
 # Read and write pictures in a dataset's tables, as PNG or JPEG, which LeRobot allows instead of videos.
 
-# PNG, which LeRobot writes, is never much larger than the pixels themselves; JPEG is smaller.
-_FORMATS = ("PNG", "JPEG")
-_OVERHEAD_BYTES = 1 << 16
-
 
 def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]) -> Iterator[np.ndarray]:
     """Yield a column's pictures, each (height, width, 3) uint8; StorageError for another number or size."""
     height, width = size
-    # The caller's ``max_size`` does not apply to pictures; their size bounds the bytes.
-    most_bytes = 4 * height * width + _OVERHEAD_BYTES
-    extent = dataclasses.replace(rows, max_size=most_bytes)
+    # The caller's ``max_size`` does not apply to pictures; their size bounds the bytes. PNG, which LeRobot writes, is
+    # never much larger than the pixels themselves; JPEG is smaller.
+    extent = dataclasses.replace(rows, max_size=4 * height * width + (1 << 16))
     found = 0
     for found, encoded in enumerate(read_pictures(path, name, extent), start=1):
         if found > rows.num_rows:
             raise StorageError(f"{path}: '{name}' has more than the {rows.num_rows} pictures that are due")
-        yield _decoded(encoded, (width, height), f"{path}: picture {found} of '{name}'")
+        what = f"{path}: picture {found} of '{name}'"
+        try:
+            with Image.open(BytesIO(encoded), formats=("PNG", "JPEG")) as picture:
+                # The header has the size, so no picture larger than stated is decoded.
+                if picture.size != (width, height):
+                    raise StorageError(f"{what} has {picture.size} pixels across and down; {(width, height)} are due")
+                frame = np.asarray(picture.convert("RGB"))
+        except (OSError, EOFError, SyntaxError, ValueError, struct.error) as error:
+            raise StorageError(f"{what} is neither PNG nor JPEG, or is damaged") from error
+        yield frame
     if found < rows.num_rows:
         raise StorageError(f"{path}: '{name}' has {found} pictures; {rows.num_rows} are due")
 
@@ -196,19 +180,6 @@ def png_bytes(frame: np.ndarray) -> bytes:
     Image.fromarray(frame).save(file, format="PNG")
     return file.getvalue()
 
-
-def _decoded(encoded: bytes, size: tuple[int, int], what: str) -> np.ndarray:
-    try:
-        with Image.open(BytesIO(encoded), formats=_FORMATS) as picture:
-            # The header has the size, so no picture larger than stated is decoded.
-            if picture.size != size:
-                raise StorageError(f"{what} has {picture.size} pixels across and down; {size} are due")
-            return np.asarray(picture.convert("RGB"))
-    except (OSError, EOFError, SyntaxError, ValueError, struct.error) as error:
-        raise StorageError(f"{what} is neither PNG nor JPEG, or is damaged") from error
-
-
-# The columns, videos and groups of a dataset for the arrays and cameras of a recording.
 
 # Convert between recorded arrays and a dataset's column, which regroups several arrays side by side for a model.
 
@@ -319,21 +290,29 @@ class DatasetFeatures:
             # A lossy video pads frames to even sizes.
             if not (lossless or png):
                 height, width = stored_size(height, width)
-            video = {"info": described_video(fps=fps, height=height, width=width, lossless=lossless)}
-            features[layout.PICTURES_PREFIX + key] = {
+            feature: dict[str, Any] = {
                 "dtype": "image" if png else "video",
                 "shape": [height, width, 3],
                 "names": ["height", "width", "channels"],
-                **({} if png else video),
             }
-        if self.rewards:
-            features[layout.REWARD] = _scalar("float32")
-        features[layout.DONE] = _scalar("bool")
-        features[layout.ANNOTATION] = _scalar("int64")
-        features[layout.TIMESTAMP] = _scalar("float32")
-        for name in (layout.FRAME_INDEX, layout.EPISODE_INDEX, layout.INDEX, layout.TASK_INDEX):
-            features[name] = _scalar("int64")
-        return features
+            if not png:
+                feature["info"] = {
+                    "video.height": height,
+                    "video.width": width,
+                    "video.codec": "h264",
+                    "video.pix_fmt": "gbrp" if lossless else "yuv420p",
+                    "video.is_depth_map": False,
+                    "video.fps": fps,
+                    "video.channels": 3,
+                    "has_audio": False,
+                }
+            features[layout.PICTURES_PREFIX + key] = feature
+
+        # The other columns hold one number per control step.
+        scalars: dict[str, str] = {layout.REWARD: "float32"} if self.rewards else {}
+        scalars |= {layout.DONE: "bool", layout.ANNOTATION: "int64", layout.TIMESTAMP: "float32"}
+        scalars |= dict.fromkeys((layout.FRAME_INDEX, layout.EPISODE_INDEX, layout.INDEX, layout.TASK_INDEX), "int64")
+        return features | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in scalars.items()}
 
 
 def plan_features(
@@ -346,9 +325,16 @@ def plan_features(
 ) -> DatasetFeatures:
     """Return the columns and videos of a new dataset; ConfigError if the recording lacks one or a layout is unclear."""
     shapes = {path: array.shape for path, array in arrays.items()}
-    observed = _vectors(shapes)
+    # The observations of the group ``policy`` that are vectors, and their sizes.
+    prefix = f"{recorded.OBSERVATIONS}/"
+    observed = {
+        path.removeprefix(prefix): shape[1]
+        for path, shape in shapes.items()
+        if path.startswith(prefix) and len(shape) == 2 and shape[1]
+    }
     if len(shapes.get(recorded.ACTIONS, ())) != 2:
         raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
+
     # The state is the first of these that is not empty: the given names, the policy's, the robot's, all observations.
     names = tuple(dict.fromkeys(state_names)) or (policy.state_names if policy is not None else ())
     names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
@@ -357,23 +343,24 @@ def plan_features(
     vectors: dict[str, Column] = {}
     if names:
         vectors[layout.STATE] = _state(observed, names, files)
+
     # `environment_state` stores the other observations in a column of their own, which a policy should not see.
     others = {name: size for name, size in observed.items() if name not in names}
     if environment_state and others:
         vectors[layout.ENVIRONMENT_STATE] = _whole(others)
-    vectors[layout.ACTION] = _action(shapes[recorded.ACTIONS][1], files)
+
+    # Without joint files the action is one group.
+    action_dim = shapes[recorded.ACTIONS][1]
+    if files.policy is None:
+        vectors[layout.ACTION] = whole_arrays({ACTION_KEY: (recorded.ACTIONS, action_dim)})
+    else:
+        groups, problems = wired_action(ArraySpec(shape=(action_dim,)), list(files.policy.action), files)
+        if problems:
+            raise ConfigError(problems)
+        joints = tuple(joint for group in files.policy.action.values() for joint in group)
+        vectors[layout.ACTION] = Column(sources={recorded.ACTIONS: action_dim}, groups=groups, names=joints)
     cameras = _cameras(arrays, policy) if videos else {}
     return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
-
-
-def _vectors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Return the size of every observation of the group ``policy`` that is a vector."""
-    prefix = f"{recorded.OBSERVATIONS}/"
-    return {
-        path.removeprefix(prefix): shape[1]
-        for path, shape in shapes.items()
-        if path.startswith(prefix) and len(shape) == 2 and shape[1]
-    }
 
 
 def _whole(sizes: Mapping[str, int]) -> Column:
@@ -383,12 +370,12 @@ def _whole(sizes: Mapping[str, int]) -> Column:
 
 
 def _state(observed: Mapping[str, int], names: Sequence[str], files: JointFiles) -> Column:
-    missing = [name for name in names if name not in observed]
-    if missing:
-        problems = [
-            Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
-            for name in missing
-        ]
+    problems = [
+        Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
+        for name in names
+        if name not in observed
+    ]
+    if problems:
         raise ConfigError(problems)
     # Without joint files each observation is a group of its own.
     if files.policy is None:
@@ -402,16 +389,6 @@ def _state(observed: Mapping[str, int], names: Sequence[str], files: JointFiles)
         groups=groups,
         names=tuple(joint for joints in files.policy.state.values() for joint in joints),
     )
-
-
-def _action(size: int, files: JointFiles) -> Column:
-    if files.policy is None:
-        return whole_arrays({ACTION_KEY: (recorded.ACTIONS, size)})
-    groups, problems = wired_action(ArraySpec(shape=(size,)), list(files.policy.action), files)
-    if problems:
-        raise ConfigError(problems)
-    names = tuple(joint for joints in files.policy.action.values() for joint in joints)
-    return Column(sources={recorded.ACTIONS: size}, groups=groups, names=names)
 
 
 def _cameras(arrays: Mapping[str, ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None) -> dict[str, Camera]:
@@ -447,17 +424,8 @@ def _cameras(arrays: Mapping[str, ArrayPlace], policy: Gr00tClosedloopPolicyConf
     return {key: found[name] for key, name in wanted.items()}
 
 
-def _scalar(dtype: str) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": [1], "names": None}
-
-
-def features_document(features: DatasetFeatures) -> dict[str, Any]:
-    """Return features as plain values; inverse of `features_of_document`."""
-    return dataclasses.asdict(features)
-
-
 def features_of_document(document: Mapping[str, Any]) -> DatasetFeatures:
-    """Return the features of a `features_document`; KeyError, TypeError or ValueError if it is malformed."""
+    """Return the features whose `dataclasses.asdict` was stored; KeyError, TypeError or ValueError if malformed."""
     vectors = {
         str(name): Column(
             sources={str(path): int(size) for path, size in column["sources"].items()},
@@ -475,7 +443,6 @@ def features_of_document(document: Mapping[str, Any]) -> DatasetFeatures:
 
 # Read and write ``modality.json``, which assigns a dataset's numbers and videos to a model's groups and pictures.
 
-_MAX_NUMBERS = 65_536
 _COLUMN_OF_MODALITY = {"state": layout.STATE, "action": layout.ACTION}
 
 
@@ -495,15 +462,9 @@ def modality_document(features: DatasetFeatures) -> dict[str, Any]:
 
 def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
     """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
-    default = _COLUMN_OF_MODALITY[modality]
+    default, most = _COLUMN_OF_MODALITY[modality], 65_536
     found = {}
     for key, group in Fields(document, layout.MODALITY_FILE).optional_mapping(modality).mappings().items():
-        start = group.integer("start", 0, _MAX_NUMBERS)
-        found[key] = (group.optional_text("original_key", default), start, group.integer("end", start, _MAX_NUMBERS))
+        start = group.integer("start", 0, most)
+        found[key] = (group.optional_text("original_key", default), start, group.integer("end", start, most))
     return found
-
-
-def video_columns(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the video feature of each of the model's pictures; StorageError as in `groups_of`."""
-    videos = Fields(document, layout.MODALITY_FILE).optional_mapping("video").mappings()
-    return {key: video.optional_text("original_key", layout.PICTURES_PREFIX + key) for key, video in videos.items()}

@@ -34,7 +34,6 @@ from isaaclab_arena_gr00t.data.features import (
     groups_of,
     read_encoded,
     read_frames,
-    video_columns,
     whole_arrays,
 )
 from isaaclab_arena_gr00t.data.layout import Fields, is_inside, regular_file, shown
@@ -410,7 +409,8 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
     # The actions stay whole, because a replay needs them in the order of the environment.
     vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
     # A camera has the name of ``modality.json``, or else that of its feature.
-    keys = {feature: key for key, feature in video_columns(modality).items()}
+    videos = Fields(modality, layout.MODALITY_FILE).optional_mapping("video").mappings()
+    keys = {video.optional_text("original_key", layout.PICTURES_PREFIX + key): key for key, video in videos.items()}
     cameras = {}
     for name in dataset.picture_features:
         key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))

@@ -10,12 +10,9 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, locate_arrays, read_all_attributes
 from isaaclab_arena.storage.layout import ACTIONS, EPISODES_DIRECTORY, demo_name
-from isaaclab_arena.storage.recorded_episode import AttributeValue
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes
 
 DATASET_OPTION = "--dataset"
-_FPS_TOLERANCE = 1e-6
-_SHORTEST_STEP_S, _LONGEST_STEP_S = 1e-6, 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,23 +32,43 @@ class SourceEpisode:
 
 def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: str = "") -> list[SourceEpisode]:
     """Return the episodes of a recording, pattern, job or run; ConfigError if there are none or without instruction."""
-    found = []
+    found: list[SourceEpisode] = []
     num_recorded = 0
     for files in jobs_of(dataset):
         places = index_episodes(files, key=DATASET_OPTION)
         num_recorded += len(places)
-        of_job = []
+        of_job: list[SourceEpisode] = []
         for file in dict.fromkeys(places.values()):
             # Read the attributes of a file's episodes at once, because opening a file is slow.
             indices = [index for index, place in places.items() if place == file]
             for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
-                if not only_successes or attributes.get("success") is True:
-                    of_job.append(_episode(file, index, attributes, default_instruction))
+                if only_successes and attributes.get("success") is not True:
+                    continue
+                # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.
+                control_dt = attributes.get("control_dt")
+                if not (isinstance(control_dt, int | float) and 1e-6 <= control_dt <= 1e3):
+                    control_dt = None
+                instruction = attributes.get("language_instruction")
+                of_job.append(
+                    SourceEpisode(
+                        file=file,
+                        episode_index=index,
+                        instruction=(instruction if isinstance(instruction, str) else "") or default_instruction,
+                        control_dt=None if control_dt is None else float(control_dt),
+                    )
+                )
         found += sorted(of_job, key=lambda episode: episode.episode_index)
     if not found:
         reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
         raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=DATASET_OPTION))
-    _refuse_silent(found)
+
+    # Every episode of a dataset needs an instruction.
+    silent = [episode for episode in found if not episode.instruction]
+    if silent:
+        message = (
+            f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
+        )
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
     return found
 
 
@@ -73,20 +90,15 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
         raise ConfigError(Problem(message, key=DATASET_OPTION))
     # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
     rate = 1 / control_dt
-    if round(rate) < 1 or abs(rate - round(rate)) > _FPS_TOLERANCE * rate:
+    if round(rate) < 1 or abs(rate - round(rate)) > 1e-6 * rate:
         message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
         raise ConfigError(Problem(message, key=DATASET_OPTION))
     return round(rate)
 
 
-def arrays_of(episode: SourceEpisode) -> Mapping[str, ArrayPlace]:
-    """Return shape and type of every recorded array, by path; StorageError if the recording cannot be read."""
-    return locate_arrays(episode.file, episode.episode_index)
-
-
 def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> None:
     """Refuse an episode whose arrays differ from those `wanted` (the first episode's): ConfigError."""
-    arrays = arrays_of(episode)
+    arrays = locate_arrays(episode.file, episode.episode_index)
     num_steps = next(iter(arrays[ACTIONS].shape), 0) if ACTIONS in arrays else 0
     if num_steps == 0:
         raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
@@ -108,13 +120,9 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> No
 def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
     """Yield the recordings of each job; ConfigError if there is none."""
     directory = given_path(dataset)
-    jobs = (
-        [directory, *sorted(path for path in directory.glob("*") if path.is_dir())]
-        if directory.is_dir()
-        else [directory]
-    )
+    below = sorted(path for path in directory.glob("*") if path.is_dir()) if directory.is_dir() else []
     files: dict[Path, list[Path]] = {}
-    for job in jobs:
+    for job in [directory, *below]:
         try:
             recordings = find_recordings(str(job), key=DATASET_OPTION)
         except ConfigError:
@@ -128,28 +136,3 @@ def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
     if not files:
         raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
     yield from files.values()
-
-
-def _episode(file: Path, index: int, attributes: dict[str, AttributeValue], default_instruction: str) -> SourceEpisode:
-    control_dt = attributes.get("control_dt")
-    instruction = attributes.get("language_instruction")
-    return SourceEpisode(
-        file=file,
-        episode_index=index,
-        instruction=(instruction if isinstance(instruction, str) else "") or default_instruction,
-        control_dt=float(control_dt) if isinstance(control_dt, int | float) and _is_step(control_dt) else None,
-    )
-
-
-def _is_step(control_dt: float) -> bool:
-    """Whether a time between control steps [s] is plausible: from a microsecond to a quarter of an hour."""
-    return _SHORTEST_STEP_S <= control_dt <= _LONGEST_STEP_S
-
-
-def _refuse_silent(episodes: Iterable[SourceEpisode]) -> None:
-    silent = [episode for episode in episodes if not episode.instruction]
-    if silent:
-        message = (
-            f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
-        )
-        raise ConfigError(Problem(message, key=DATASET_OPTION))

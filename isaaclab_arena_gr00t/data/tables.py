@@ -1,7 +1,7 @@
 """The tables of a LeRobot dataset: Parquet files, their pages and their statistics."""
 
 import tempfile
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,15 +123,12 @@ class _Header:
             kinds = self._byte() if count else 0
             self._skip_elements(count, (kinds >> 4, kinds & 0xF), depth)
         elif kind == _STRUCT:
-            self._skip_struct(depth)
+            while (field := self._byte()) & 0xF != _STOP:
+                if not field >> 4:
+                    self._varint()
+                self._skip(field & 0xF, depth - 1)
         elif kind not in (_TRUE, _FALSE):
             raise ValueError("the header of a page holds what no header holds")
-
-    def _skip_struct(self, depth: int) -> None:
-        while (field := self._byte()) & 0xF != _STOP:
-            if not field >> 4:
-                self._varint()
-            self._skip(field & 0xF, depth - 1)
 
     def _skip_elements(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
         for _ in range(count):
@@ -198,61 +195,47 @@ def intensity_counts(frames: np.ndarray) -> np.ndarray:
 
 def picture_statistics(counts: np.ndarray, num_frames: int) -> Statistics:
     """Return LeRobot's statistics of intensities in [0, 1], each (channels, 1, 1), from (summed) `intensity_counts`."""
-    channels = [_of_counts(channel) for channel in counts]
+    levels = np.arange(256, dtype=np.float64)
+    channels: list[dict[str, float]] = []
+    for channel in counts:
+        total = int(channel.sum())
+        mean = float(channel @ levels / total)
+        found = np.flatnonzero(channel)
+        statistics = {
+            "min": float(found[0]),
+            "max": float(found[-1]),
+            "mean": mean,
+            "std": float(np.sqrt(channel @ (levels - mean) ** 2 / total)),
+        }
+        # The same quantiles as `numpy.quantile` of the values themselves.
+        ends = np.cumsum(channel)
+        for name, share in QUANTILES.items():
+            position = share * (total - 1)
+            below = int(np.floor(position))
+            ranks = (below, min(below + 1, total - 1))
+            low, high = (int(np.searchsorted(ends, rank, side="right")) for rank in ranks)
+            statistics[name] = low + (high - low) * (position - below)
+        channels.append(statistics)
     joined = {name: np.array([each[name] for each in channels]).reshape(-1, 1, 1) / 255 for name in channels[0]}
     return joined | {"count": np.array([num_frames])}
 
 
-def _of_counts(counts: np.ndarray) -> dict[str, float]:
-    levels = np.arange(256, dtype=np.float64)
-    total = int(counts.sum())
-    mean = float(counts @ levels / total)
-    found = np.flatnonzero(counts)
-    return {
-        "min": float(found[0]),
-        "max": float(found[-1]),
-        "mean": mean,
-        "std": float(np.sqrt(counts @ (levels - mean) ** 2 / total)),
-        **{name: _quantile(counts, total, share) for name, share in QUANTILES.items()},
-    }
-
-
-def _quantile(counts: np.ndarray, total: int, share: float) -> float:
-    """Return the same quantile as `numpy.quantile` of the values, given their `counts`."""
-    position = share * (total - 1)
-    below = int(np.floor(position))
-    ends = np.cumsum(counts)
-    low, high = (int(np.searchsorted(ends, rank, side="right")) for rank in (below, min(below + 1, total - 1)))
-    return low + (high - low) * (position - below)
-
-
 # Read and write the tables of a dataset: Parquet files, one row per control step or per episode.
-
-_VALUES_AT_ONCE = 1 << 21
-_MAX_ROWS_AT_ONCE = 65_536
-_MAX_TEXTS = 1000
-_PICTURES_AT_ONCE = 8
-_MOST_PICTURE_BYTES = 2 << 30
-_BYTES_PER_PICTURE, _BYTES_PER_PAGE = 64, 1 << 16
-_PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-"""How Hugging Face's `datasets` keeps a picture, which LeRobot reads."""
-_MAX_SIZE = 65_536
-"""Largest number of values of a column in a row."""
 
 
 def steps_table(columns: Mapping[str, np.ndarray], encoded: Mapping[str, Sequence[bytes]]) -> pa.Table:
     """Return a table of control steps: numbers (num_steps[, size]), and per picture column the encoded files."""
-    pictures = {
-        name: pa.array([{"bytes": each, "path": None} for each in files], _PICTURE) for name, files in encoded.items()
-    }
-    return pa.table({name: _arrow(values) for name, values in columns.items()} | pictures)
-
-
-def _arrow(values: np.ndarray) -> pa.Array:
-    # A column of size 1 is stored as plain numbers, not as lists of one number.
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    size = values.shape[1] if values.ndim == 2 else 1
-    return flat if size == 1 else pa.FixedSizeListArray.from_arrays(flat, size)
+    arrays: dict[str, pa.Array] = {}
+    for name, values in columns.items():
+        # A column of size 1 is stored as plain numbers, not as lists of one number.
+        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+        size = values.shape[1] if values.ndim == 2 else 1
+        arrays[name] = flat if size == 1 else pa.FixedSizeListArray.from_arrays(flat, size)
+    # Hugging Face's `datasets` stores a picture as this struct, which LeRobot reads.
+    picture = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    for name, files in encoded.items():
+        arrays[name] = pa.array([{"bytes": each, "path": None} for each in files], picture)
+    return pa.table(arrays)
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -355,7 +338,13 @@ def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container
     last: dict[int, float] = {}
     unordered: set[int] = set()
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
-        _check_number_columns(file, names, path)
+        for name in names:
+            if name not in file.schema_arrow.names:
+                raise StorageError(f"{path} has no column '{name}'")
+            kind = file.schema_arrow.field(name).type
+            _check_type(kind, f"column '{name}' of {path}")
+            if pa.types.is_nested(kind):
+                raise StorageError(f"column '{name}' of {path} holds lists, and should hold a number per row")
         groups = list(range(file.metadata.num_row_groups))
         rows_at_once = _rows_at_once(file, groups, names, 1, path)
         for batch in file.iter_batches(rows_at_once, columns=names):
@@ -377,23 +366,13 @@ def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container
     return EpisodeRows(counts=counts, unordered=frozenset(unordered))
 
 
-def _check_number_columns(file: parquet.ParquetFile, names: Sequence[str], path: Path) -> None:
-    for name in names:
-        if name not in file.schema_arrow.names:
-            raise StorageError(f"{path} has no column '{name}'")
-        kind = file.schema_arrow.field(name).type
-        _check_type(kind, f"column '{name}' of {path}")
-        if pa.types.is_nested(kind):
-            raise StorageError(f"column '{name}' of {path} holds lists, and should hold a number per row")
-
-
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, with the named columns that exist; StorageError if the file cannot be read."""
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
         known = file.schema_arrow.names
         columns = [name for name in names if name in known]
         groups = list(range(file.metadata.num_row_groups))
-        rows_at_once = _rows_at_once(file, groups, columns, _MAX_TEXTS, path)
+        rows_at_once = _rows_at_once(file, groups, columns, 1000, path)
         for batch in file.iter_batches(rows_at_once, columns=columns):
             yield from batch.to_pylist()
 
@@ -406,12 +385,25 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
         if kind is None or not pa.types.is_struct(kind) or "bytes" not in [field.name for field in kind]:
             raise StorageError(f"{path} has no column '{plain_text(name)}' of pictures with their bytes")
         _check_type(file.schema_arrow.field(extent.key).type, f"column '{extent.key}' of {path}")
-        # Check sizes in the metadata before reading: a small file may decompress to gigabytes.
-        groups = _groups_with(file.metadata, extent)
+
+        # A small file may decompress to gigabytes: check its metadata and page headers before anything is read.
+        leaf, groups = f"{name}.bytes", _groups_with(file.metadata, extent)
         _rows_at_once(file, groups, [extent.key], 1, path)
-        _check_pictures_size(file.metadata, groups, f"{name}.bytes", extent.max_size, path)
+        with path.open("rb") as content:
+            for group in map(file.metadata.row_group, groups):
+                most = min(2 << 30, group.num_rows * (extent.max_size + 64) + (1 << 16))
+                for column in (group.column(position) for position in range(group.num_columns)):
+                    if column.path_in_schema != leaf:
+                        continue
+                    if column.total_uncompressed_size > most:
+                        raise StorageError(
+                            f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in "
+                            f"{group.num_rows} rows; at most {most} are due"
+                        )
+                    _check_pages(content, column, path, most)
+
         # The file may store equal pictures once, so only a few rows are read at a time, and each picture is measured.
-        for batch in file.iter_batches(_PICTURES_AT_ONCE, row_groups=groups, columns=[extent.key, f"{name}.bytes"]):
+        for batch in file.iter_batches(8, row_groups=groups, columns=[extent.key, leaf]):
             rows = batch[extent.key].to_numpy(zero_copy_only=False) == extent.value
             encoded = batch[name].field("bytes")
             for position in np.flatnonzero(rows).tolist():
@@ -440,9 +432,19 @@ def _rows_at_once(
     file: parquet.ParquetFile, groups: Sequence[int], names: Sequence[str], max_size: int, path: Path
 ) -> int:
     """Return a number of rows that takes a few megabytes; StorageError if a row or a decompressed page is too large."""
-    # Read the number of values from the metadata, before any buffer is allocated.
-    for column, num_rows in _chunks_to_read(file.metadata, groups, names):
-        most = max_size if _is_leaf(column.path_in_schema, names, file.schema_arrow.names) else _MAX_SIZE
+    # Arrow takes the dots of a name as levels: with ``action`` it reads ``action.delta`` too.
+    chunks = [
+        (column, group.num_rows)
+        for group in map(file.metadata.row_group, groups)
+        for column in map(group.column, range(group.num_columns))
+        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names)
+    ]
+    # Read the number of values from the metadata, before any buffer is allocated. A leaf of the schema belongs to the
+    # column with the longest name that fits, which may be none of `names`.
+    for column, num_rows in chunks:
+        leaf = f"{column.path_in_schema}."
+        owners = (name for name in file.schema_arrow.names if leaf.startswith(f"{name}."))
+        most = max_size if max(owners, key=len, default="") in names else 65_536
         if column.num_values > max(1, num_rows) * max(1, most):
             raise StorageError(
                 f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
@@ -450,26 +452,9 @@ def _rows_at_once(
             )
     # The metadata may lie about a column's size, so the page headers count.
     with path.open("rb") as content:
-        for column, _ in _chunks_to_read(file.metadata, groups, names):
+        for column, _ in chunks:
             _check_pages(content, column, path, MAX_PAGE_BYTES)
-    return max(1, min(_MAX_ROWS_AT_ONCE, _VALUES_AT_ONCE // max(1, max_size)))
-
-
-def _chunks_to_read(
-    metadata: parquet.FileMetaData, groups: Iterable[int], names: Sequence[str]
-) -> Iterator[tuple[parquet.ColumnChunkMetaData, int]]:
-    """Yield each column chunk that Arrow reads for `names`, with the number of rows of its row group."""
-    for number in groups:
-        group = metadata.row_group(number)
-        for column in (group.column(position) for position in range(group.num_columns)):
-            # Arrow takes the dots of a name as levels: with ``action`` it reads ``action.delta`` too.
-            if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names):
-                yield column, group.num_rows
-
-
-def _is_leaf(leaf: str, names: Sequence[str], known: Sequence[str]) -> bool:
-    """Whether a leaf of the schema belongs to one of the named columns, not to a column with a longer name."""
-    return max((name for name in known if f"{leaf}.".startswith(f"{name}.")), key=len, default="") in names
+    return max(1, min(65_536, (1 << 21) // max(1, max_size)))
 
 
 def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: Path, most: int) -> None:
@@ -483,24 +468,6 @@ def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: P
         raise StorageError(f"{what} is damaged: {error}") from error
     if largest > most:
         raise StorageError(f"{what} has a page that unfolds to {largest} bytes; at most {most} are read")
-
-
-def _check_pictures_size(
-    metadata: parquet.FileMetaData, groups: Iterable[int], leaf: str, max_size: int, path: Path
-) -> None:
-    """Refuse a file that decompresses to more than its pictures can take, by its metadata or its page headers."""
-    with path.open("rb") as content:
-        for group in map(metadata.row_group, groups):
-            most = min(_MOST_PICTURE_BYTES, group.num_rows * (max_size + _BYTES_PER_PICTURE) + _BYTES_PER_PAGE)
-            for column in (group.column(position) for position in range(group.num_columns)):
-                if column.path_in_schema != leaf:
-                    continue
-                if column.total_uncompressed_size > most:
-                    raise StorageError(
-                        f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in "
-                        f"{group.num_rows} rows; at most {most} are due"
-                    )
-                _check_pages(content, column, path, most)
 
 
 def _check_type(kind: pa.DataType, what: str) -> None:

@@ -1,5 +1,6 @@
 """Recordings as a LeRobot dataset, one episode at a time."""
 
+import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
+from isaaclab_arena.storage.hdf5.episodes import locate_arrays, read_attributes, read_episode
 from isaaclab_arena.storage.json_values import json_line, json_text, plain
 from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
@@ -24,13 +25,12 @@ from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import (
     DatasetFeatures,
     VideoWriter,
-    features_document,
     modality_document,
     plan_features,
     png_bytes,
 )
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
-from isaaclab_arena_gr00t.data.sources import SourceEpisode, arrays_of, check_shapes, find_episodes, frames_per_second
+from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_episodes, frames_per_second
 from isaaclab_arena_gr00t.data.tables import (
     ColumnSpool,
     Statistics,
@@ -45,7 +45,6 @@ from isaaclab_arena_gr00t.data.tables import (
 
 # Write episodes into the files of each version of the layout.
 
-_EPISODES_AT_ONCE = 100
 _V21_EPISODE_STATISTICS = ("min", "max", "mean", "std", "count")
 _V21_STATISTICS = (*_V21_EPISODE_STATISTICS, "q01", "q99")
 
@@ -139,11 +138,25 @@ class EpisodeWriterV30(EpisodeWriter):
         # The row has been made first, because its file number is the one before this table is added.
         self._data.append(steps_table(episode.columns, episode.encoded))
         for key, frames in episode.pictures.items():
-            row |= self._add_pictures(key, frames)
+            video = self._videos.get(key)
+            # A full video is completed, and the next one begins.
+            if video is None or video.num_bytes >= self.sizes.video_mb * layout.MEGABYTE:
+                if video is not None:
+                    video.close()
+                number = self._video_numbers[key] = self._video_numbers.get(key, -1) + 1
+                path = self.root / layout.of_number(layout.VIDEO_PATHS[DatasetVersion.V30], number, self.sizes, key)
+                video = self._videos[key] = VideoWriter(path, fps=self.fps, lossless=self.lossless)
+            first_frame = video.num_frames
+            video.add(frames)
+            row |= {
+                **_place(f"videos/{key}", self._video_numbers[key], self.sizes),
+                f"videos/{key}/from_timestamp": first_frame / self.fps,
+                f"videos/{key}/to_timestamp": video.num_frames / self.fps,
+            }
         for feature, statistics in episode.statistics.items():
             row |= {f"stats/{feature}/{name}": values.tolist() for name, values in statistics.items()}
         self._rows.append(row)
-        if len(self._rows) == _EPISODES_AT_ONCE:
+        if len(self._rows) == 100:
             self._write_rows()
 
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
@@ -158,22 +171,6 @@ class EpisodeWriterV30(EpisodeWriter):
         with parquet_errors("write", path):
             frame.to_parquet(path)
         write_text(self.root / layout.STATS_FILE, json_line(plain(statistics)))
-
-    def _add_pictures(self, key: str, frames: Iterable[np.ndarray]) -> dict[str, Any]:
-        video = self._videos.get(key)
-        if video is None or video.num_bytes >= self.sizes.video_mb * layout.MEGABYTE:
-            if video is not None:
-                video.close()
-            number = self._video_numbers[key] = self._video_numbers.get(key, -1) + 1
-            path = self.root / layout.of_number(layout.VIDEO_PATHS[DatasetVersion.V30], number, self.sizes, key)
-            video = self._videos[key] = VideoWriter(path, fps=self.fps, lossless=self.lossless)
-        first = video.num_frames
-        video.add(frames)
-        return {
-            **_place(f"videos/{key}", self._video_numbers[key], self.sizes),
-            f"videos/{key}/from_timestamp": first / self.fps,
-            f"videos/{key}/to_timestamp": video.num_frames / self.fps,
-        }
 
     def _write_rows(self) -> None:
         if self._rows:
@@ -207,41 +204,22 @@ def _chosen(statistics: Mapping[str, Statistics], names: Sequence[str]) -> dict[
 
 # Convert recordings to a LeRobot dataset, one episode at a time; ``info.json`` is written last.
 
-_UNKNOWN_ROBOT = "unknown"
-_NOT_KEPT = frozenset({"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE})
-"""Attributes of an episode that concern its file."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotOptions:
-    """What becomes of a recording.
+    """Options of a conversion; see `plan_features` for the choice of columns and videos."""
 
-    Attributes:
-        version: Of the layout.
-        policy_config_yaml_path: The YAML file of the policy that the dataset is for; see `plan_features`.
-        only_successes: Whether episodes are left out that did not succeed.
-        state_names: See `plan_features`.
-        environment_state: See `plan_features`.
-        videos: See `plan_features`.
-        lossless: See `VideoWriter`.
-        png: Whether pictures are kept as PNG in the tables, and not in videos.
-        language_instruction: The instruction of episodes that were recorded without one.
-        fps: Control steps per second; None for the recorded value, which must be a whole number.
-        robot_type: What the robot is called.
-        sizes: How much goes into a file.
-    """
-
-    version: DatasetVersion = DatasetVersion.V21
-    policy_config_yaml_path: Path | None = None
-    only_successes: bool = False
+    version: DatasetVersion = DatasetVersion.V21  # of the layout
+    policy_config_yaml_path: Path | None = None  # the YAML file of the policy that the dataset is for
+    only_successes: bool = False  # leave out the other episodes
     state_names: Sequence[str] = ()
     environment_state: bool = False
     videos: bool = True
-    lossless: bool = False
-    png: bool = False
-    language_instruction: str = ""
-    fps: int | None = None
-    robot_type: str | None = None
+    lossless: bool = False  # see `VideoWriter`
+    png: bool = False  # pictures as PNG in the tables, and not in videos
+    language_instruction: str = ""  # of episodes that were recorded without one
+    fps: int | None = None  # control steps per second; None for the recorded value, which must be a whole number
+    robot_type: str | None = None  # the robot's name; None for the recorded one
     sizes: layout.FileSizes = field(default_factory=layout.FileSizes)
 
 
@@ -262,14 +240,34 @@ def write_lerobot_dataset(
     # ConfigError: a recording is missing or lacks an input. StorageError: reading or writing failed. Files written by
     # then stay, without ``info.json``.
     output_dir = given_path(output_dir)
-    episodes, features = _planned(dataset, options)
+    policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
+    instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
+    episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
+    first = locate_arrays(episodes[0].file, episodes[0].episode_index)
+    features = plan_features(
+        first,
+        policy=policy,
+        state_names=options.state_names,
+        environment_state=options.environment_state,
+        videos=options.videos,
+    )
+    # All episodes share one layout, so a deviating one must fail before any file is written.
+    wanted = {path: first[path] for path in features.paths()}
+    for episode in episodes:
+        check_shapes(episode, wanted)
     fps = options.fps or frames_per_second(episodes)
-    _make_directory(output_dir)
+
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
+        raise ConfigError(Problem(message, key="--output_dir"))
+    with storage_errors("make", output_dir):
+        (output_dir / "meta").mkdir(parents=True, exist_ok=True)
     writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless, sizes=options.sizes)
     conversion = _Conversion(output_dir, features, writer, fps, png=options.png)
     for number, episode in enumerate(episodes):
         conversion.add(number, episode)
         told(number + 1, len(episodes))
+
     tasks = conversion.finish()
     info = layout.info_document(
         options.version,
@@ -284,26 +282,6 @@ def write_lerobot_dataset(
     # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
     write_text(output_dir / layout.INFO_FILE, json_text(info))
     return Written(num_episodes=len(episodes), num_frames=conversion.num_frames, tasks=tasks, features=features)
-
-
-def _planned(dataset: Path, options: LeRobotOptions) -> tuple[list[SourceEpisode], DatasetFeatures]:
-    """Return the episodes to convert, and the features of the dataset."""
-    policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
-    instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
-    episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
-    first = arrays_of(episodes[0])
-    features = plan_features(
-        first,
-        policy=policy,
-        state_names=options.state_names,
-        environment_state=options.environment_state,
-        videos=options.videos,
-    )
-    wanted = {path: first[path] for path in features.paths()}
-    # All episodes share one layout, so a deviating one must fail before any file is written.
-    for episode in episodes:
-        check_shapes(episode, wanted)
-    return episodes, features
 
 
 class _Conversion:
@@ -322,28 +300,45 @@ class _Conversion:
         self._env_args: dict[Path, Mapping[str, Any]] = {}
 
     def add(self, number: int, episode: SourceEpisode) -> None:
-        steps = RecordedSteps()
-        arrays = {path: steps.array(_array(episode, path)) for path in self._features.paths()}
+        """Write an episode as number `number` of the dataset."""
+        steps, index = RecordedSteps(), episode.episode_index
+        arrays = {
+            path: steps.array(RecordedArray(file=episode.file, episode_index=index, name=path))
+            for path in self._features.paths()
+        }
         # An instruction gets its number when it first occurs.
         task = self._tasks.setdefault(episode.instruction, len(self._tasks))
         columns = self._columns(arrays, number, task)
-        _refuse_endless(columns, episode)
+        for name, values in columns.items():
+            if not np.isfinite(values).all():
+                raise StorageError(
+                    f"{episode.name}: '{name}' holds values that are no finite numbers; leave the episode out"
+                )
         pictures = {
             layout.PICTURES_PREFIX + key: in_colours(arrays[camera.path])
             for key, camera in self._features.cameras.items()
         }
-        statistics = self._statistics(columns, pictures)
         content = EpisodeContent(
             episode_index=number,
             columns=columns,
             pictures={} if self._png else pictures,
             encoded={name: list(map(png_bytes, frames)) for name, frames in pictures.items()} if self._png else {},
             task=episode.instruction,
-            statistics=statistics,
+            statistics=self._statistics(columns, pictures),
         )
         self._writer.add(content)
-        # LeRobot's files have no place for a recording's attributes.
-        self._remember(number, episode)
+
+        # LeRobot's files have no place for a recording's attributes. Some of these concern the recording's file only.
+        file_only = {"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE}
+        attributes = {
+            name: value for name, value in read_attributes(episode.file, index).items() if name not in file_only
+        }
+        if episode.file not in self._env_args:
+            # These values are the same for a whole file.
+            self._env_args[episode.file] = read_episode(episode.file, index).env_args
+        env_args = self._env_args[episode.file]
+        line = {"episode_index": number, "source": episode.name, "attributes": attributes, "env_args": env_args}
+        append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
         self.num_frames += content.num_steps
 
     def finish(self) -> tuple[str, ...]:
@@ -352,7 +347,7 @@ class _Conversion:
         statistics |= {name: picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()}
         self._writer.finish(tuple(self._tasks), statistics)
         write_text(self._root / layout.MODALITY_FILE, json_text(modality_document(self._features)))
-        arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": features_document(self._features)}
+        arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": dataclasses.asdict(self._features)}
         write_text(self._root / layout.ARENA_FILE, json_text(arena))
         return tuple(self._tasks)
 
@@ -388,42 +383,11 @@ class _Conversion:
             statistics[name] = picture_statistics(counts, len(frames))
         return statistics
 
-    def _remember(self, number: int, episode: SourceEpisode) -> None:
-        """Write the values that do not fit into LeRobot's files."""
-        attributes = read_attributes(episode.file, episode.episode_index)
-        kept = {name: value for name, value in attributes.items() if name not in _NOT_KEPT}
-        if episode.file not in self._env_args:
-            # These values are the same for a whole file.
-            self._env_args[episode.file] = read_episode(episode.file, episode.episode_index).env_args
-        env_args = self._env_args[episode.file]
-        line = {"episode_index": number, "source": episode.name, "attributes": kept, "env_args": env_args}
-        append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
-
-
-def _make_directory(output_dir: Path) -> None:
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
-        raise ConfigError(Problem(message, key="--output_dir"))
-    with storage_errors("make", output_dir):
-        (output_dir / "meta").mkdir(parents=True, exist_ok=True)
-
-
-def _array(episode: SourceEpisode, path: str) -> RecordedArray:
-    return RecordedArray(file=episode.file, episode_index=episode.episode_index, name=path)
-
-
-def _refuse_endless(columns: Mapping[str, np.ndarray], episode: SourceEpisode) -> None:
-    for name, values in columns.items():
-        if not np.isfinite(values).all():
-            raise StorageError(
-                f"{episode.name}: '{name}' holds values that are no finite numbers; leave the episode out"
-            )
-
 
 def _robot_type(episode: SourceEpisode) -> str:
     attributes = read_attributes(episode.file, episode.episode_index)
     try:
         provenance = json.loads(str(attributes.get("provenance", "{}")))
     except (ValueError, RecursionError):
-        return _UNKNOWN_ROBOT
-    return str(provenance.get("embodiment", _UNKNOWN_ROBOT)) if isinstance(provenance, dict) else _UNKNOWN_ROBOT
+        return "unknown"
+    return str(provenance.get("embodiment", "unknown")) if isinstance(provenance, dict) else "unknown"
