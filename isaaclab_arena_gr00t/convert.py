@@ -1,7 +1,7 @@
 """Convert recordings to LeRobot datasets and back: ``python -m isaaclab_arena_gr00t.convert``."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,8 +14,6 @@ from isaaclab_arena.paths import typed_words
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
-
-_PROGRAM = "python -m isaaclab_arena_gr00t.convert"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_missing_streams()
     command = tyro.cli(
         _Command,
-        prog=_PROGRAM,
+        prog="python -m isaaclab_arena_gr00t.convert",
         args=typed_words(argv),
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
     )
     try:
-        _to_lerobot(command) if isinstance(command, ToLeRobot) else _from_lerobot(command)
+        if isinstance(command, FromLeRobot):
+            for recording in write_recordings(command.dataset, command.output_dir, _say_progress):
+                _say(f"recording in {recording}")
+        else:
+            _to_lerobot(command)
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -105,26 +107,17 @@ def _to_lerobot(command: ToLeRobot) -> None:
         fps=command.fps,
         robot_type=command.robot_type,
     )
-    written = write_lerobot_dataset(command.dataset, command.output_dir, options, _progress())
+    written = write_lerobot_dataset(command.dataset, command.output_dir, options, _say_progress)
     _say(
         f"{written.num_episodes} episodes, {written.num_frames} control steps, {len(written.tasks)} instructions, "
         f"{len(written.features.cameras)} cameras in {command.output_dir}"
     )
 
 
-def _from_lerobot(command: FromLeRobot) -> None:
-    for recording in write_recordings(command.dataset, command.output_dir, _progress()):
-        _say(f"recording in {recording}")
-
-
-def _progress() -> Callable[[int, int], None]:
-    """Return a function that reports the progress at every tenth."""
-
-    def told(done: int, due: int) -> None:
-        if done * 10 // due > (done - 1) * 10 // due:
-            _say(f"{done} of {due} episodes")
-
-    return told
+def _say_progress(done: int, due: int) -> None:
+    """Print the progress at every tenth."""
+    if done * 10 // due > (done - 1) * 10 // due:
+        _say(f"{done} of {due} episodes")
 
 
 def _say(text: str) -> None:

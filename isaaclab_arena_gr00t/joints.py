@@ -98,16 +98,15 @@ def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions |
 
 def positions_of(joints: Sequence[str], order: Sequence[str]) -> tuple[int, ...]:
     """Return the position of each joint in `order`; KeyError if a joint is missing or there twice."""
-    return tuple(_position(joint, order) for joint in joints)
-
-
-def _position(joint: str, order: Sequence[str]) -> int:
-    found = [position for position, name in enumerate(order) if name == joint]
-    if not found:
-        raise KeyError(f"there is no joint '{joint}'{did_you_mean(joint, order)}")
-    if len(found) > 1:
-        raise KeyError(f"'{joint}' stands at positions {' and '.join(map(str, found))}")
-    return found[0]
+    positions: list[int] = []
+    for joint in joints:
+        found = [position for position, name in enumerate(order) if name == joint]
+        if not found:
+            raise KeyError(f"there is no joint '{joint}'{did_you_mean(joint, order)}")
+        if len(found) > 1:
+            raise KeyError(f"'{joint}' stands at positions {' and '.join(map(str, found))}")
+        positions += found
+    return tuple(positions)
 
 
 def to_groups(values: torch.Tensor, positions: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
@@ -201,20 +200,15 @@ def _mapping(value: Any, file: str, key: str | None) -> dict[str, Any]:
 
 
 def _groups(document: dict[str, Any], file: str, prefix: str) -> JointGroups:
-    problems = [
-        Problem("must be a list of joint names without repetition", file=file, key=f"{prefix}{group}")
-        for group, joints in document.items()
-        if not _are_names(joints)
-    ]
+    problems: list[Problem] = []
+    for group, joints in document.items():
+        are_names = isinstance(joints, list) and joints and all(isinstance(joint, str) for joint in joints)
+        if not are_names or len(set(joints)) != len(joints):
+            message = "must be a list of joint names without repetition"
+            problems.append(Problem(message, file=file, key=f"{prefix}{group}"))
     if problems:
         raise ConfigError(problems)
     return {group: tuple(joints) for group, joints in _mapping(document, file, prefix.rstrip(".") or None).items()}
-
-
-def _are_names(joints: Any) -> bool:
-    if not isinstance(joints, list) or not joints or not all(isinstance(joint, str) for joint in joints):
-        return False
-    return len(set(joints)) == len(joints)
 
 
 # Map the numbers of an environment's state and action to the groups of a model.
@@ -228,17 +222,24 @@ def wired_state(
     groups: JointGroups = files.policy.state if files.policy else {}
     needed = tuple(joint_terms) if any(key in groups for key in keys) else ()
     wanted = list(dict.fromkeys([*needed, *(key for key in keys if key not in groups)]))
-    problems = [
-        Problem(wrong, key="state_names_sim" if name in needed else "policy_joints_config_path")
-        for name in wanted
-        if (wrong := _wrong_term(name, observed)) is not None
-    ]
+    problems: list[Problem] = []
+    for name in wanted:
+        key = "state_names_sim" if name in needed else "policy_joints_config_path"
+        if name not in observed:
+            message = f"the environment observes no '{name}'{did_you_mean(name, observed)}"
+            problems.append(Problem(message, key=key))
+        elif len(observed[name].shape) != 1:
+            message = f"'{name}' has shape {observed[name].shape}; only a list of numbers can be part of the state"
+            problems.append(Problem(message, key=key))
     if problems:
         return (), {}, problems
+
     names = _names_of([observed[name] for name in needed])
     order, problems = _agreed_order(names, files.state_order if needed else None, key="state_joints_config_path")
     if problems:
         return (), {}, problems
+
+    # The observations lie side by side, each from its start.
     starts: dict[str, int] = {}
     for name in wanted:
         starts[name] = sum(observed[earlier].shape[0] for earlier in starts)
@@ -250,13 +251,6 @@ def wired_state(
         else:
             places[key] = tuple(range(starts[key], starts[key] + observed[key].shape[0]))
     return tuple(wanted), places, problems
-
-
-def _wrong_term(name: str, observed: Mapping[str, ArraySpec]) -> str | None:
-    if name not in observed:
-        return f"the environment observes no '{name}'{did_you_mean(name, observed)}"
-    shape = observed[name].shape
-    return None if len(shape) == 1 else f"'{name}' has shape {shape}; only a list of numbers can be part of the state"
 
 
 def wired_action(
@@ -278,13 +272,12 @@ def wired_action(
             continue
         places[key], wrong = _places(groups[key], order, group=key, kind="action")
         problems += wrong
-    return places, problems or _uneven(places, order)
+    if problems:
+        return places, problems
 
-
-def _uneven(places: Mapping[str, Sequence[int]], order: Sequence[str]) -> list[Problem]:
-    """Return the problems of action joints that get no value, or more than one."""
+    # Every joint of the environment needs exactly one value.
     taken = [place for group in places.values() for place in group]
-    return [
+    return places, [
         Problem(
             f"{taken.count(place) or 'none'} of the model's actions is for '{joint}'; there must be exactly one",
             key="policy_joints_config_path",

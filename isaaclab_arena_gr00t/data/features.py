@@ -424,8 +424,11 @@ def _cameras(arrays: Mapping[str, ArrayPlace], policy: Gr00tClosedloopPolicyConf
     return {key: found[name] for key, name in wanted.items()}
 
 
-def features_of_document(document: Mapping[str, Any]) -> DatasetFeatures:
-    """Return the features whose `dataclasses.asdict` was stored; KeyError, TypeError or ValueError if malformed."""
+def features_of_document(arena: Mapping[str, Any]) -> DatasetFeatures:
+    """Return the features in the content of ``arena.json``; KeyError, TypeError or ValueError if it is malformed."""
+    if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
+        raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
+    document = arena["features"]
     vectors = {
         str(name): Column(
             sources={str(path): int(size) for path, size in column["sources"].items()},

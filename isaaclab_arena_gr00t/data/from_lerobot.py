@@ -39,18 +39,11 @@ from isaaclab_arena_gr00t.data.features import (
 from isaaclab_arena_gr00t.data.layout import Fields, is_inside, regular_file, shown
 from isaaclab_arena_gr00t.data.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_rows
 
-# A LeRobot dataset of version 2.0, 2.1 or 3.0 from any writer, one episode at a time.
-
 # Read a LeRobot dataset of version 2.0, 2.1 or 3.0 from any writer, one episode at a time.
 
-_LEAST_FPS, _MOST_FPS = 1e-3, 1e6
 _MAX_EPISODES = 200_000
 _MAX_STEPS = 10_000_000
-_MAX_FEATURES = 1000
 _MAX_NUMBERS = 65_536
-_MAX_PIXELS = 16_384
-_MAX_DIMENSIONS = 4
-_PICTURE_DIMENSIONS = 3
 _MAX_LINE = 1 << 20
 _MOST = 2**53
 
@@ -74,19 +67,33 @@ class StoredDataset(ABC):
     def __init__(self, root: Path, info: Mapping[str, Any]) -> None:
         self.root = root
         self._info = Fields(info, str(root / layout.INFO_FILE))
-        self.fps = self._info.number("fps", _LEAST_FPS, _MOST_FPS)
+        self.fps = self._info.number("fps", 1e-3, 1e6)
         described = self._info.mapping("features").mappings()
-        if len(described) > _MAX_FEATURES:
-            raise self._info.wrong("features", f"at most {_MAX_FEATURES}")
-        self.features: dict[str, dict[str, Any]] = {
-            name: {**info["features"][name], **_feature(fields)} for name, fields in described.items()
-        }
+        if len(described) > 1000:
+            raise self._info.wrong("features", "at most 1000")
+
+        # Check type and shape of each column or video. A video has height, width and channels.
+        self.features: dict[str, dict[str, Any]] = {}
+        for name, fields in described.items():
+            dtype = fields.text("dtype")
+            is_picture = dtype in ("video", "image")
+            length = 3 if is_picture else len(fields.items("shape"))
+            if length > 4:
+                raise fields.wrong("shape", "a list of at most 4 whole numbers")
+            shape = fields.integers("shape", length, 16_384 if is_picture else _MAX_NUMBERS)
+            if math.prod(shape) > _MAX_NUMBERS and not is_picture:
+                raise fields.wrong("shape", f"lengths of at most {_MAX_NUMBERS} together")
+            if is_picture and 0 in shape:
+                raise fields.wrong("shape", "height, width and channels of a picture")
+            self.features[name] = {**info["features"][name], "dtype": dtype, "shape": list(shape)}
         self._named_there: dict[str, str] = {}
         if layout.ACTION not in self.features and layout.ACTIONS in self.features:
             self.features[layout.ACTION] = self.features[layout.ACTIONS]
             self._named_there[layout.ACTION] = layout.ACTIONS
-        self.video_features = self._features_of("video")
-        self.picture_features = (*self.video_features, *self._features_of("image"))
+        self.video_features = tuple(name for name, each in self.features.items() if each["dtype"] == "video")
+        images = (name for name, each in self.features.items() if each["dtype"] == "image")
+        self.picture_features = (*self.video_features, *images)
+
         # Locate every episode at once: all later reads rely on unique numbers, and foreign files may repeat them.
         found: dict[int, StoredEpisode] = {}
         for episode in self._read_episodes():
@@ -142,12 +149,13 @@ class StoredDataset(ABC):
             notes.append(
                 f"{self.root / layout.INFO_FILE} says that there are {stated} episodes, and {len(self.episodes)} are"
             )
-        if moved:
-            notes.append(f"{self.root} names another table for {_in_words(moved)} than the one that has it")
-        if unordered:
-            notes.append(
-                f"{self.root} has the rows of {_in_words(unordered)} in another order than {layout.FRAME_INDEX}"
-            )
+        for indices, before, after in (
+            (moved, "names another table for", "than the one that has it"),
+            (unordered, "has the rows of", f"in another order than {layout.FRAME_INDEX}"),
+        ):
+            if indices:
+                named = f"episode{'' if len(indices) == 1 else 's'} {in_words(indices)}"
+                notes.append(f"{self.root} {before} {named} {after}")
         return missing, notes
 
     def remembered(self) -> dict[int, dict[str, Any]]:
@@ -219,9 +227,6 @@ class StoredDataset(ABC):
                 raise StorageError(f"{path} has frames of {frame.shape[:2]}, {layout.INFO_FILE} says {(height, width)}")
             yield frame
 
-    def _features_of(self, dtype: str) -> tuple[str, ...]:
-        return tuple(name for name, each in self.features.items() if each["dtype"] == dtype)
-
     def document(self, name: str) -> dict[str, Any] | None:
         """Return the mapping in a small JSON file of the dataset, None if there is no such file."""
         path = self.root / name
@@ -240,7 +245,13 @@ class StoredDataset(ABC):
                 for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE + 1), b""), start=1):
                     if len(line) > _MAX_LINE:
                         raise StorageError(f"{path}, line {number} has more than {_MAX_LINE} bytes")
-                    yield _mapping(line, f"{path}, line {number}")
+                    try:
+                        value = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        raise StorageError(f"{path}, line {number} is no JSON: {plain_text(error)}") from error
+                    if not isinstance(value, dict):
+                        raise StorageError(f"{path}, line {number} is no mapping")
+                    yield value
 
     def _located(self, template: str, **names: int | str) -> Path:
         """Return a file of the dataset; refuse a path outside of it."""
@@ -282,12 +293,14 @@ class StoredDatasetV3(StoredDataset):
         for path in sorted((self.root / "meta" / "episodes").glob("*/*.parquet")):
             for number, row in enumerate(read_rows(regular_file(path, self.root), names)):
                 fields = Fields(row, f"{path}, row {number}")
+                index, num_steps = fields.integer("episode_index", 0, _MOST), fields.integer("length", 1, _MAX_STEPS)
+                task, data_file = _first_task(fields), self._file("data_path", fields, "data")
+                videos: dict[str, tuple[Path, int]] = {}
+                for key in self.video_features:
+                    first = round(fields.number(f"videos/{key}/from_timestamp", 0, _MAX_STEPS) * self.fps)
+                    videos[key] = self._file("video_path", fields, f"videos/{key}", video_key=key), first
                 yield StoredEpisode(
-                    episode_index=fields.integer("episode_index", 0, _MOST),
-                    num_steps=fields.integer("length", 1, _MAX_STEPS),
-                    task=_first_task(fields),
-                    data_file=self._file("data_path", fields, "data"),
-                    videos={key: self._video(fields, key) for key in self.video_features},
+                    episode_index=index, num_steps=num_steps, task=task, data_file=data_file, videos=videos
                 )
 
     def _tables(self) -> Sequence[Path]:
@@ -296,10 +309,6 @@ class StoredDatasetV3(StoredDataset):
     def _file(self, template: str, fields: Fields, prefix: str, **more: str) -> Path:
         numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
         return self._located(template, **numbers, **more)
-
-    def _video(self, fields: Fields, key: str) -> tuple[Path, int]:
-        first = round(fields.number(f"videos/{key}/from_timestamp", 0, _MAX_STEPS) * self.fps)
-        return self._file("video_path", fields, f"videos/{key}", video_key=key), first
 
 
 _READERS = {"v2.0": StoredDatasetV2, "v2.1": StoredDatasetV2, "v3.0": StoredDatasetV3}
@@ -325,10 +334,6 @@ def open_dataset(root: Path) -> StoredDataset:
     return dataset
 
 
-def _in_words(episodes: Sequence[int]) -> str:
-    return f"episode{'' if len(episodes) == 1 else 's'} {in_words(episodes)}"
-
-
 def _rows_of(episode: StoredEpisode, *, max_size: int) -> TableExtent:
     return TableExtent(
         key=layout.EPISODE_INDEX, value=episode.episode_index, num_rows=episode.num_steps, max_size=max_size
@@ -342,36 +347,11 @@ def frame_size(shape: Sequence[int]) -> tuple[int, int]:
     return (second, third) if channels_first else (first, second)
 
 
-def _feature(fields: Fields) -> dict[str, Any]:
-    """Return type and shape of a column or a video; the shape of a video has three lengths."""
-    dtype = fields.text("dtype")
-    is_picture = dtype in ("video", "image")
-    length = _PICTURE_DIMENSIONS if is_picture else len(fields.items("shape"))
-    if length > _MAX_DIMENSIONS:
-        raise fields.wrong("shape", f"a list of at most {_MAX_DIMENSIONS} whole numbers")
-    shape = fields.integers("shape", length, _MAX_PIXELS if is_picture else _MAX_NUMBERS)
-    if math.prod(shape) > _MAX_NUMBERS and not is_picture:
-        raise fields.wrong("shape", f"lengths of at most {_MAX_NUMBERS} together")
-    if is_picture and 0 in shape:
-        raise fields.wrong("shape", "height, width and channels of a picture")
-    return {"dtype": dtype, "shape": list(shape)}
-
-
 def _first_task(fields: Fields) -> str:
     tasks = fields.items("tasks")
     if tasks and not isinstance(tasks[0], str):
         raise fields.wrong("tasks", "a list of texts")
     return tasks[0] if tasks else ""
-
-
-def _mapping(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise StorageError(f"{place} is no JSON: {plain_text(error)}") from error
-    if not isinstance(value, dict):
-        raise StorageError(f"{place} is no mapping")
-    return value
 
 
 # Map a dataset's columns to recorded arrays, by ``arena.json``, else by ``modality.json``, else unchanged.
@@ -384,7 +364,7 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
     try:
         # A dataset of this program has its own file, which restores the original arrays.
         arena = dataset.document(layout.ARENA_FILE)
-        features = _foreign(dataset) if arena is None else _own(arena)
+        features = _foreign(dataset) if arena is None else features_of_document(arena)
         _check(features, dataset)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         words = plain_text(f"{type(error).__name__}: {error}")[:500]
@@ -392,20 +372,25 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
     return features
 
 
-def _own(arena: Mapping[str, Any]) -> DatasetFeatures:
-    if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
-        raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
-    return features_of_document(arena["features"])
-
-
 def _foreign(dataset: StoredDataset) -> DatasetFeatures:
     modality = dataset.document(layout.MODALITY_FILE) or {}
-    # ``modality.json`` splits the state into groups, each of which becomes an observation.
-    states = {key: span for key, span in groups_of(modality, "state").items() if span[0] == layout.STATE}
-    vectors = {}
+    spans = [
+        (key, start, end) for key, (name, start, end) in groups_of(modality, "state").items() if name == layout.STATE
+    ]
+    spans.sort(key=lambda span: span[1:])
+    vectors: dict[str, Column] = {}
     for name, feature in dataset.features.items():
-        if name.startswith("observation.") and _is_vector(feature):
-            vectors[name] = _observed(name, _size(feature), states if name == layout.STATE else {})
+        if not (name.startswith("observation.") and "float" in str(feature["dtype"]) and len(feature["shape"]) == 1):
+            continue
+        # A column becomes one observation; the state one per group of ``modality.json`` if these cover it without gaps.
+        size = int(feature["shape"][0])
+        sizes = {name.removeprefix("observation.").replace(".", "_"): size}
+        starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
+        if name == layout.STATE and spans and [*starts, size] == [0, *ends]:
+            sizes = {key: end - start for key, start, end in spans}
+        terms = {term: (f"{recorded.OBSERVATIONS}/{term}", length) for term, length in sizes.items()}
+        vectors[name] = whole_arrays(terms)
+
     # The actions stay whole, because a replay needs them in the order of the environment.
     vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
     # A camera has the name of ``modality.json``, or else that of its feature.
@@ -419,21 +404,6 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
             path=f"{recorded.CAMERA_OBSERVATIONS}/{key}", height=height, width=width
         )
     return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
-
-
-def _observed(name: str, size: int, groups: Mapping[str, tuple[str, int, int]]) -> Column:
-    """Return a column of observations: its groups if they cover it without gaps, else one observation."""
-    ordered = sorted(groups.items(), key=lambda item: item[1][1:])
-    ends = [0, *(end for _, (_, _, end) in ordered)]
-    if (
-        ordered
-        and ends[-1] == size
-        and all(start == end for (_, (_, start, _)), end in zip(ordered, ends, strict=False))
-    ):
-        sizes = {key: (f"{recorded.OBSERVATIONS}/{key}", end - start) for key, (_, start, end) in ordered}
-        return whole_arrays(sizes)
-    term = name.removeprefix("observation.").replace(".", "_")
-    return whole_arrays({term: (f"{recorded.OBSERVATIONS}/{term}", size)})
 
 
 def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:
@@ -464,19 +434,7 @@ def video_feature(dataset: StoredDataset, key: str) -> str:
     return prefixed if prefixed in dataset.features else key
 
 
-def _is_vector(feature: Mapping[str, Any]) -> bool:
-    return "float" in str(feature["dtype"]) and len(feature["shape"]) == 1
-
-
-def _size(feature: Mapping[str, Any]) -> int:
-    (size,) = feature["shape"]
-    return int(size)
-
-
 # Convert a LeRobot dataset to recordings, one episode at a time.
-
-_MAX_PICTURE_BYTES = 16 << 30
-_MOST_TOLD = 3
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -496,7 +454,7 @@ def write_recordings(
     # Refuse a dataset with incomplete tables before any recording is written.
     wrong, notes = stored.held_against_tables(stored.episodes)
     if wrong:
-        raise StorageError("; ".join(list(wrong.values())[:_MOST_TOLD]))
+        raise StorageError("; ".join(list(wrong.values())[:3]))
     for note in notes:
         _LOG.warning("%s", note)
     remembered = stored.remembered()
@@ -525,7 +483,7 @@ def _jobs(stored: StoredDataset, remembered: Mapping[int, Mapping[str, Any]]) ->
     jobs: dict[str, list[int]] = {}
     for index in stored.episodes:
         about = remembered.get(index, {})
-        job = str(about.get("attributes", {}).get("job", _fallback_job(stored)))
+        job = str(about.get("attributes", {}).get("job", stored.root.resolve().name))
         key = job, json_line(about.get("env_args", {}))
         if key not in names:
             # File systems may fold the case of names, so the names of two jobs must differ without it.
@@ -537,16 +495,19 @@ def _jobs(stored: StoredDataset, remembered: Mapping[int, Mapping[str, Any]]) ->
     return jobs
 
 
-def _fallback_job(stored: StoredDataset) -> str:
-    return stored.root.resolve().name
-
-
 def _episode(
     stored: StoredDataset, features: DatasetFeatures, index: int, about: Mapping[str, dict[str, Any]]
 ) -> RecordedEpisode:
-    names = [*features.vectors, *([layout.REWARD] if features.rewards else [])]
-    columns = stored.columns(index, names)
-    _check_pictures(stored, features, index)
+    episode = stored.episodes[index]
+    columns = stored.columns(index, [*features.vectors, *([layout.REWARD] if features.rewards else [])])
+    # All pictures of an episode are in memory at once.
+    num_bytes = sum(episode.num_steps * camera.height * camera.width * 3 for camera in features.cameras.values())
+    if num_bytes > 16 << 30:
+        raise StorageError(
+            f"{stored.root}: the pictures of episode {index} would take {num_bytes >> 30} GiB of memory; "
+            "at most 16 are taken"
+        )
+
     arrays: dict[str, np.ndarray] = {}
     for name, column in features.vectors.items():
         arrays |= column.unpacked(columns[name])
@@ -563,16 +524,18 @@ def _episode(
         # A lossy video pads pictures to even sizes.
         frames = [frame[: camera.height, : camera.width] for frame in stored.frames(index, feature)]
         arrays[camera.path] = np.stack(frames)
+
     num_steps = len(columns[layout.ACTION])
     arrays[recorded.DONES] = np.zeros(num_steps, np.uint8)
     arrays[recorded.DONES][-1:] = 1
-    episode = stored.episodes[index]
-    attributes: dict[str, AttributeValue] = {
-        **_success(stored, index),
-        **dict(_plain_attributes(about.get("attributes", {}))),
-    }
+    attributes: dict[str, AttributeValue] = {}
+    # LeRobot's column of successes is not in every dataset; the recorded attributes overrule it.
+    if stored.features.get(layout.SUCCESS, {}).get("shape") == [1]:
+        attributes["success"] = bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())
+    remembered = about.get("attributes", {})
+    attributes |= {name: value for name, value in remembered.items() if isinstance(value, str | int | float | bool)}
     attributes |= {
-        "job": attributes.get("job", _fallback_job(stored)),
+        "job": attributes.get("job", stored.root.resolve().name),
         "episode_index": index,
         "language_instruction": episode.task,
         "control_dt": 1 / stored.fps,
@@ -580,26 +543,3 @@ def _episode(
     return RecordedEpisode(
         episode_index=index, arrays=arrays, attributes=attributes, env_args=about.get("env_args", {})
     )
-
-
-def _success(stored: StoredDataset, index: int) -> dict[str, AttributeValue]:
-    """Return the attribute ``success`` from LeRobot's column, no attribute if the dataset has no such column."""
-    if stored.features.get(layout.SUCCESS, {}).get("shape") != [1]:
-        return {}
-    return {"success": bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())}
-
-
-def _check_pictures(stored: StoredDataset, features: DatasetFeatures, index: int) -> None:
-    num_steps = stored.episodes[index].num_steps
-    num_bytes = sum(num_steps * camera.height * camera.width * 3 for camera in features.cameras.values())
-    if num_bytes > _MAX_PICTURE_BYTES:
-        raise StorageError(
-            f"{stored.root}: the pictures of episode {index} would take {num_bytes >> 30} GiB of memory; "
-            f"at most {_MAX_PICTURE_BYTES >> 30} are taken"
-        )
-
-
-def _plain_attributes(values: Mapping[str, Any]) -> Iterator[tuple[str, AttributeValue]]:
-    for name, value in values.items():
-        if isinstance(value, str | int | float | bool):
-            yield name, value

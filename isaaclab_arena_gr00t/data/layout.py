@@ -13,8 +13,6 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors
 
-# Define the paths and JSON documents of a LeRobot dataset, in both versions. Pure functions.
-#
 # Version 2.1 has a table and a video per episode; GR00T's finetuning reads it, together with ``modality.json``.
 # Version 3.0 puts many episodes into one file. Two further files of this program hold the rest of a recording.
 
@@ -101,6 +99,10 @@ def info_document(
 ) -> dict[str, Any]:
     """Return the content of ``info.json``; see `DatasetFeatures.described` for `features`."""
     num_videos = sum(feature["dtype"] == "video" for feature in features.values())
+    if version is DatasetVersion.V21:
+        files = {"total_videos": num_videos * num_episodes, "total_chunks": -(-num_episodes // sizes.chunk)}
+    else:
+        files = {"data_files_size_in_mb": sizes.data_mb, "video_files_size_in_mb": sizes.video_mb}
     return {
         "codebase_version": str(version),
         "robot_type": robot_type,
@@ -108,7 +110,7 @@ def info_document(
         "total_frames": num_frames,
         "total_tasks": num_tasks,
         "chunks_size": sizes.chunk,
-        **_files(version, sizes, num_episodes=num_episodes, num_videos=num_videos),
+        **files,
         "fps": fps,
         "splits": {"train": f"0:{num_episodes}"},
         "data_path": DATA_PATHS[version],
@@ -117,17 +119,7 @@ def info_document(
     }
 
 
-def _files(version: DatasetVersion, sizes: FileSizes, *, num_episodes: int, num_videos: int) -> dict[str, int]:
-    if version is DatasetVersion.V21:
-        return {"total_videos": num_videos * num_episodes, "total_chunks": -(-num_episodes // sizes.chunk)}
-    return {"data_files_size_in_mb": sizes.data_mb, "video_files_size_in_mb": sizes.video_mb}
-
-
 # Check foreign files field by field; every error names file, key and value.
-
-_LONGEST_SHOWN = 80
-_LONGEST_PATH = 500
-_NUMBER_FORMAT = re.compile(r"(0?\d?d?)?")
 
 
 class Fields:
@@ -208,12 +200,13 @@ class Fields:
         """Return a path from the template in field `key`, such as ``data/chunk-{chunk_index:03d}``."""
         template = self.text(key)
         try:
-            pieces = list(Formatter().parse(template)) if len(template) <= _LONGEST_PATH else []
+            pieces = list(Formatter().parse(template)) if len(template) <= 500 else []
         except ValueError:
             pieces = []
         # A foreign template may use only the known names, and a width for numbers: format strings can do more.
         for _, name, form, conversion in pieces:
-            is_known = name is None or (name in names and not conversion and _NUMBER_FORMAT.fullmatch(form or ""))
+            is_width = re.fullmatch(r"(0?\d?d?)?", form or "") is not None
+            is_known = name is None or (name in names and not conversion and is_width)
             if not is_known or (form and isinstance(names[name or ""], str)):
                 pieces = []
                 break
@@ -225,16 +218,18 @@ class Fields:
 
 def shown(value: object) -> str:
     """Return a value of a file as short text, without control characters."""
-    words = f"{value:.6g}" if isinstance(value, float) else ""
-    if isinstance(value, str):
-        words = repr(value[:_LONGEST_SHOWN])
+    longest = 80
+    if isinstance(value, float):
+        words = f"{value:.6g}"
+    elif isinstance(value, str):
+        words = repr(value[:longest])
     elif isinstance(value, list | dict):
         words = f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"
-    elif not words:
+    else:
         # Python refuses to print very long numbers.
         is_long = isinstance(value, int) and value.bit_length() > 200
         words = "a number of many digits" if is_long else repr(value)
-    return plain_text(words[:_LONGEST_SHOWN])
+    return plain_text(words[:longest])
 
 
 def regular_file(path: Path, root: Path) -> Path:

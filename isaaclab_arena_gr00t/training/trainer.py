@@ -1,7 +1,6 @@
 """One rank's optimiser steps on recorded demonstrations: samples, averaged weights, and a state to resume from."""
 
 import copy
-import json
 import math
 import re
 import shutil
@@ -26,17 +25,14 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
-from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, read_attributes
-from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.joints import to_groups
 from isaaclab_arena_gr00t.observations import CAMERA_GROUP, STATE_GROUP, Wiring, model_observation, shown_now
 
 # Read recorded episodes as training data: every control step with the actions that followed it.
-
-_ACTIONS_DIMENSIONS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,31 +77,28 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
             if only_successes and not (isinstance(success, bool | int) and success):
                 left_out += 1
                 continue
-            demonstration = Demonstration(
-                file=file,
-                episode_index=index,
-                num_steps=_num_steps(file, index, attributes.get("num_samples")),
-                instruction=str(attributes.get("language_instruction", "")),
-                job=str(attributes.get("job", "")),
-                checksum=attributes.get("checksum"),
-            )
-            if demonstration.num_steps > 0:
+            # The recorded number of control steps must be that of the actions.
+            actions, said = locate_arrays(file, index).get(ACTIONS), attributes.get("num_samples")
+            num_steps = 0 if actions is None or len(actions.shape) != 2 else actions.shape[0]
+            if not isinstance(said, int) or said != num_steps:
+                raise StorageError(
+                    f"{file}: {demo_name(index)}: num_samples: must be {num_steps}, the number of its actions, "
+                    f"got {said!r:.80}"
+                )
+            if num_steps > 0:
+                demonstration = Demonstration(
+                    file=file,
+                    episode_index=index,
+                    num_steps=num_steps,
+                    instruction=str(attributes.get("language_instruction", "")),
+                    job=str(attributes.get("job", "")),
+                    checksum=attributes.get("checksum"),
+                )
                 found.append(demonstration)
     if not found:
         why = f"; {left_out} did not succeed" if left_out else ""
         raise ConfigError(Problem(f"there is no demonstration in these recordings{why}", key="--dataset"))
     return found
-
-
-def _num_steps(file: Path, index: int, said: object) -> int:
-    """Return the number of control steps of an episode, checked against its actions."""
-    actions = locate_arrays(file, index).get(ACTIONS)
-    has = 0 if actions is None or len(actions.shape) != _ACTIONS_DIMENSIONS else actions.shape[0]
-    if not isinstance(said, int) or said != has:
-        raise StorageError(
-            f"{file}: {demo_name(index)}: num_samples: must be {has}, the number of its actions, got {said!r:.80}"
-        )
-    return has
 
 
 def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> RecordedSpaces:
@@ -141,61 +134,56 @@ class DemonstrationSteps:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    @property
-    def num_demonstrations(self) -> int:
-        """Number of episodes."""
-        return len(self.demonstrations)
-
     def batch(self, numbers: Sequence[int] | np.ndarray) -> DemonstrationBatch:
         """Return the control steps of these numbers, each in [0, len(self)); shape of ``numbers``: (batch,)."""
-        places = [self._locate(int(number)) for number in numbers]
+        wiring = self._wiring
+        places: list[tuple[Demonstration, int]] = []  # each with the step in the episode
+        for each in numbers:
+            number = int(each)
+            episode = int(np.searchsorted(self._starts, number, side="right")) - 1
+            places.append((self.demonstrations[episode], number - int(self._starts[episode])))
+
         # Use the functions of an evaluation, so that the model sees the same inputs in training.
-        shown = shown_now(
-            {
-                CAMERA_GROUP: {
-                    camera: self._gather(places, f"{CAMERA_GROUP}/{camera}") for camera in self._wiring.cameras.values()
-                },
-                STATE_GROUP: {
-                    term: self._gather(places, f"{OBSERVATIONS}/{term}") for term in self._wiring.state_terms
-                },
+        observed = {
+            CAMERA_GROUP: {
+                camera: self._gather(places, f"{CAMERA_GROUP}/{camera}") for camera in wiring.cameras.values()
             },
-            self._wiring,
-            list(range(len(places))),
-        )
-        instructions = [demonstration.instruction for demonstration, _ in places]
-        observation = model_observation(shown, self._wiring, instructions)
-        chunks = [self._chunk(demonstration, step) for demonstration, step in places]
-        actions = torch.from_numpy(np.stack([chunk for chunk, _ in chunks]))
-        groups = {key: values.numpy() for key, values in to_groups(actions, self._wiring.action).items()}
+            STATE_GROUP: {term: self._gather(places, f"{OBSERVATIONS}/{term}") for term in wiring.state_terms},
+        }
+        shown = shown_now(observed, wiring, list(range(len(places))))
+        observation = model_observation(shown, wiring, [demonstration.instruction for demonstration, _ in places])
+
+        # The actions from each step on; at the end of an episode its last action is repeated.
+        chunks: list[np.ndarray] = []
+        paddings: list[np.ndarray] = []
+        for demonstration, step in places:
+            actions = self._steps.array(_place(demonstration, ACTIONS))
+            wanted = np.arange(step, step + self._horizon)
+            chunks.append(np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32))
+            paddings.append(wanted >= len(actions))
+        groups = to_groups(torch.from_numpy(np.stack(chunks)), wiring.action)
         return DemonstrationBatch(
-            observation=observation, action=groups, is_padding=np.stack([is_padding for _, is_padding in chunks])
+            observation=observation,
+            action={key: values.numpy() for key, values in groups.items()},
+            is_padding=np.stack(paddings),
         )
 
     def states(self) -> dict[str, np.ndarray]:
         """Return the state at every step, by key. Shape of each: (num_steps, size), float32."""
         if not self._wiring.state_terms:
             return {}
-        terms = [self._all(f"{OBSERVATIONS}/{term}") for term in self._wiring.state_terms]
-        return _grouped(np.concatenate(terms, axis=1), self._wiring.state)
+        states = np.concatenate([self._all(f"{OBSERVATIONS}/{term}") for term in self._wiring.state_terms], axis=1)
+        return {key: states[:, list(columns)] for key, columns in self._wiring.state.items()}
 
     def actions(self) -> dict[str, np.ndarray]:
         """Return the action at every step, by key. Shape of each: (num_steps, size), float32."""
-        return _grouped(self._all(ACTIONS), self._wiring.action)
-
-    def _locate(self, number: int) -> tuple[Demonstration, int]:
-        episode = int(np.searchsorted(self._starts, number, side="right")) - 1
-        return self.demonstrations[episode], number - int(self._starts[episode])
+        actions = self._all(ACTIONS)
+        return {key: actions[:, list(columns)] for key, columns in self._wiring.action.items()}
 
     def _gather(self, places: Sequence[tuple[Demonstration, int]], name: str) -> torch.Tensor:
         return torch.from_numpy(
             np.stack([self._steps.array(_place(demonstration, name))[step] for demonstration, step in places])
         )
-
-    def _chunk(self, demonstration: Demonstration, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the actions from a step on, the last one repeated at the end, and the mask of repetitions."""
-        actions = self._steps.array(_place(demonstration, ACTIONS))
-        wanted = np.arange(step, step + self._horizon)
-        return np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32), wanted >= len(actions)
 
     def _all(self, name: str) -> np.ndarray:
         arrays = (self._steps.array(_place(demonstration, name)) for demonstration in self.demonstrations)
@@ -224,17 +212,9 @@ def _place(demonstration: Demonstration, name: str) -> RecordedArray:
     return RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
 
 
-def _grouped(values: np.ndarray, places: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
-    return {key: values[:, list(columns)] for key, columns in places.items()}
+# Read and write the checkpoints of a training run, each in one atomic step.
 
-
-# One rank's optimiser steps: samples, averaged weights, and a state to resume from.
-
-# Read and write the checkpoints and settings of a training run, each in one atomic step.
-
-TRAINING_FILE = "training.json"
 _STATE_FILE = "training_state.pt"
-_CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
 
 
 def checkpoint_directory(output_directory: Path, num_steps: int) -> Path:
@@ -272,7 +252,7 @@ def checkpoints(output_directory: Path) -> list[Path]:
     found = {
         int(match[1]): path
         for path in output_directory.glob("checkpoint-*")
-        if (match := _CHECKPOINT.fullmatch(path.name))
+        if (match := re.fullmatch(r"checkpoint-(\d{1,12})", path.name))
     }
     return [found[number] for number in sorted(found)]
 
@@ -289,19 +269,6 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 def state_path(checkpoint: Path) -> Path:
     """Return the file of a checkpoint from which training resumes."""
     return checkpoint / _STATE_FILE
-
-
-def write_settings(output_directory: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings of a training run; StorageError if this fails."""
-    write_text(output_directory / TRAINING_FILE, json_text(settings))
-
-
-def read_settings(output_directory: Path) -> dict[str, Any]:
-    """Return the settings of a training run; ConfigError if the directory contains no training run."""
-    path = output_directory / TRAINING_FILE
-    if not path.is_file():
-        raise ConfigError(Problem(f"'{output_directory}' holds no {TRAINING_FILE} to go on with", key="--resume"))
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 # Choose the samples and random numbers of each rank at each step. Pure functions.
@@ -401,31 +368,28 @@ class Trainer:
         self._data = data
         self._context = context
         nn.Module.to(model, context.device)
-        self._model = model.train()
-        self._average = copy.deepcopy(self._model).eval().requires_grad_(requires_grad=False)
+        self.model = model.train()
+        # The averaged weights, which checkpoints contain.
+        self.average = copy.deepcopy(self.model).eval().requires_grad_(requires_grad=False)
         # The forward pass uses torch's wrapper, so that the weights have the same bits on all ranks after every step.
-        self._wrapped = self._model
+        self._wrapped = self.model
         if context.is_distributed:
             # A dimension of size 1 may have any stride, and kernels of one pixel have two such dimensions.
             warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
             device_ids = [context.device] if context.device.type == "cuda" else None
-            self._wrapped = DistributedDataParallel(self._model, device_ids=device_ids)
-        self._optimizer = torch.optim.AdamW(_parameter_groups(self._model, settings), lr=settings.learning_rate)
-
-    @property
-    def model(self) -> Gr00tSmall:
-        """The weights under training."""
-        return self._model
-
-    @property
-    def average(self) -> Gr00tSmall:
-        """The averaged weights, which checkpoints contain."""
-        return self._average
+            self._wrapped = DistributedDataParallel(self.model, device_ids=device_ids)
+        # Only matrices decay.
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [each for each in trained if each.ndim >= 2], "weight_decay": settings.weight_decay},
+            {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate)
 
     def step(self) -> float:
         """Make one optimiser step and return this rank's loss; DivergedError if it is NaN or infinite."""
         settings, rank = self.settings, self._context.rank
-        learning_rate = self.learning_rate()
+        learning_rate = learning_rate_at(self.num_steps, settings)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         # Samples, augmentation and noise follow from seed, rank and step, so that a resumed run repeats them.
@@ -450,15 +414,16 @@ class Trainer:
             raise DivergedError(message)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(self._model.parameters(), settings.max_grad_norm)
+        nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
         self._optimizer.step()
         self.num_steps += 1
-        self._move_average()
-        return float(loss.detach())
 
-    def learning_rate(self) -> float:
-        """Return the learning rate of the next step."""
-        return learning_rate_at(self.num_steps, self.settings)
+        # Early in training the random first weights must not weigh much in the average.
+        decay = min(settings.ema_decay, (1 + self.num_steps) / (10 + self.num_steps))
+        with torch.no_grad():
+            for average, weights in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                average.lerp_(weights, 1 - decay)
+        return float(loss.detach())
 
     @torch.no_grad()
     def validation_loss(self, data: DemonstrationSteps, *, max_samples: int = 512) -> float:
@@ -471,7 +436,7 @@ class Trainer:
             inputs = self._inputs(data.batch(part), generator=None)
             generator = noise_generator(start, rank=0, seed=self.settings.seed + 1)
             with self._precision():
-                total += float(self._average(inputs, noise_draws=4, generator=generator).loss) * len(part)
+                total += float(self.average(inputs, noise_draws=4, generator=generator).loss) * len(part)
         self._processor.train()
         return total / len(numbers)
 
@@ -479,16 +444,16 @@ class Trainer:
         """Return the tensors and numbers for `load_state`."""
         return {
             "num_steps": self.num_steps,
-            "model": self._model.state_dict(),
-            "average": self._average.state_dict(),
+            "model": self.model.state_dict(),
+            "average": self.average.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another trainer with the same settings."""
         self.num_steps = int(state["num_steps"])
-        self._model.load_state_dict(state["model"])
-        self._average.load_state_dict(state["average"])
+        self.model.load_state_dict(state["model"])
+        self.average.load_state_dict(state["average"])
         self._optimizer.load_state_dict(state["optimizer"])
 
     def _inputs(self, batch: DemonstrationBatch, *, generator: torch.Generator | None) -> dict[str, torch.Tensor]:
@@ -508,13 +473,6 @@ class Trainer:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
 
-    @torch.no_grad()
-    def _move_average(self) -> None:
-        # Early in training the random first weights must not weigh much in the average.
-        decay = min(self.settings.ema_decay, (1 + self.num_steps) / (10 + self.num_steps))
-        for average, trained in zip(self._average.parameters(), self._model.parameters(), strict=True):
-            average.lerp_(trained, 1 - decay)
-
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:
     """Return the learning rate after `step` steps: a linear warm-up, then a cosine decay to a hundredth."""
@@ -523,11 +481,3 @@ def learning_rate_at(step: int, settings: TrainingSettings) -> float:
     span = max(1, settings.max_steps - settings.warmup_steps)
     progress = min(1.0, (step - settings.warmup_steps) / span)
     return settings.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def _parameter_groups(model: nn.Module, settings: TrainingSettings) -> list[dict[str, Any]]:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [
-        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
-    ]

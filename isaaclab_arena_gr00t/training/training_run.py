@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena.training.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
@@ -46,13 +49,12 @@ from isaaclab_arena_gr00t.training.trainer import (
     checkpoint_directory,
     checkpoints,
     find_demonstrations,
-    read_settings,
+    learning_rate_at,
     read_state,
     recorded_spaces,
     split,
     state_path,
     write_checkpoint,
-    write_settings,
 )
 
 # Define the options of a GR00T training run.
@@ -113,14 +115,6 @@ class FinetuneOptions(TrainingSettings):
             "world_size": world_size,
             "torch": torch.__version__,
         }
-
-    def schedule(self) -> Schedule:
-        """Return the schedule of checkpoints and evaluations, and the last step."""
-        return Schedule(
-            max_steps=self.max_steps,
-            save_every=self.save_every,
-            evaluate_every=self.eval_every or self.save_every,
-        )
 
     def check(self) -> None:
         """Refuse numbers that make no sense: ConfigError with every problem."""
@@ -208,30 +202,6 @@ def new_model(
     return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
 
 
-def based_on(
-    base_model_path: Path,
-    data: DemonstrationSteps,
-    interface: ModelInterface,
-    config: Gr00tClosedloopPolicyConfig,
-    *,
-    seed: int,
-) -> NewModel:
-    """Return a checkpoint's model, plus the YAML file's robot if unknown; ConfigError if the checkpoint is unfit."""
-    # A known robot keeps the statistics of its states and actions. `data` and `seed` serve a new robot only.
-    try:
-        model, processor = add_embodiment(
-            load_model(base_model_path, device="cpu", dtype=torch.float32),
-            load_processor(base_model_path),
-            config.embodiment_tag,
-            _modalities(interface),
-            _statistics(data),
-            seed=seed,
-        )
-    except Gr00tError as error:
-        raise ConfigError(Problem(str(error), key="--base_model_path")) from error
-    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
-
-
 def _modalities(interface: ModelInterface) -> dict[str, ModalityConfig]:
     return {
         "video": ModalityConfig(delta_indices=[0], modality_keys=list(interface.video_keys)),
@@ -252,6 +222,7 @@ def _statistics(data: DemonstrationSteps) -> dict[str, dict[str, KeyStatistics]]
 
 # Run one rank's part of a GR00T training, from recordings to checkpoints.
 
+_TRAINING_FILE = "training.json"
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 
@@ -269,11 +240,17 @@ class TrainingRun:
         self._context = context
         self._ranks = ranks
         self._asked = options.what_must_stay(context.world_size)
+        self._schedule = Schedule(
+            max_steps=options.max_steps,
+            save_every=options.save_every,
+            evaluate_every=options.eval_every or options.save_every,
+        )
         if context.is_rank_zero:
             _check_directory(options, self._asked)
+
         # Refuse ranks that differ in software, options or data before any of them trains.
         agree_on_versions(ranks, training_versions())
-        same = {**self._asked, "schedule": options.schedule(), "--output_dir": options.output_dir}
+        same = {**self._asked, "schedule": self._schedule, "--output_dir": options.output_dir}
         # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
         same |= {"--resume": options.resume, "the kind of device": context.device.type}
         ranks.agree_on("training", {name: str(value) for name, value in same.items()})
@@ -285,40 +262,58 @@ class TrainingRun:
                 "the model's inputs, outputs and their statistics": _digest(made.processor.embodiments),
             },
         )
+
         self._evaluation = _evaluation(options, ranks, made)
         self._processor = made.processor
         self._trainer = Trainer(
             made.model, made.processor, made.embodiment_tag, data, options.training_settings(), context
         )
-        self._schedule = options.schedule()
-        self._since_last_line = _SinceLastLine()
+        # Losses and time since the last line of the log.
+        self._losses: list[float] = []
+        self._began = time.perf_counter()
         if context.is_rank_zero:
             _LOG.info(
                 "%d demonstrations of %d control steps, %d held out; %.1f million parameters",
-                data.num_demonstrations,
+                len(data.demonstrations),
                 len(data),
-                self._validation.num_demonstrations,
+                len(self._validation.demonstrations),
                 sum(parameter.numel() for parameter in made.model.parameters()) / 1e6,
             )
 
     def execute(self) -> int:
-        """Train to the end and return the exit code: 0, or 130 or 143 after a signal."""
+        """Write the settings or resume, train to the end, and return the exit code: 0, or 130 or 143 after a signal."""
         # A signal stops all ranks after the same step, with a checkpoint to resume from.
-        directory, rank = self._options.output_dir, self._context.rank
+        directory, rank, is_rank_zero = self._options.output_dir, self._context.rank, self._context.is_rank_zero
         with log_file(directory / "logs" / f"rank{rank}.log", rank):
-            self._begin()
-            return self._run_loop(directory)
+            if is_rank_zero:
+                kept = self._options.kept_checkpoints
+                _LOG.info(
+                    "the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept
+                )
+            if self._options.resume:
+                # Rank 0 chooses, and all ranks must be able to read the chosen checkpoint.
+                newest = checkpoints(directory)[-1:] if is_rank_zero else []
+                chosen = newest[0].name if newest else ""
+                name = agreed_checkpoint(self._ranks, chosen, lambda name: [state_path(directory / name)])
+                if name:
+                    self._trainer.load_state(read_state(directory / name))
+                    # No rank may wait in a collective for one that could not read it.
+                    self._ranks.gather("state to go on from", "read")
+                    _LOG.info("going on from %s", directory / name)
+            elif is_rank_zero:
+                began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
+                write_text(directory / _TRAINING_FILE, json_text({**self._asked, **began}))
+            self._check_synchrony()
 
-    def _run_loop(self, directory: Path) -> int:
-        is_rank_zero, after_step = self._context.is_rank_zero, self._trainer.num_steps
-        writer = tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
-        with (
-            Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
-            watch_for_interruption() as interruption,
-        ):
-            self._since_last_line = _SinceLastLine()
-            loop = TrainingLoop(self, self._schedule, evaluation=self._evaluation, progress=progress)
-            return loop.run(interruption)
+            after_step = self._trainer.num_steps
+            writer = tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
+            with (
+                Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+                watch_for_interruption() as interruption,
+            ):
+                self._losses, self._began = [], time.perf_counter()
+                loop = TrainingLoop(self, self._schedule, evaluation=self._evaluation, progress=progress)
+                return loop.run(interruption)
 
     @property
     def num_steps(self) -> int:
@@ -328,51 +323,30 @@ class TrainingRun:
     def step(self, progress: Progress) -> None:
         """Make one optimiser step; if due, write the measures and the loss on held-out episodes."""
         options, trainer = self._options, self._trainer
-        self._since_last_line.add(trainer.step())
+        self._losses.append(trainer.step())
         if trainer.num_steps % options.log_every == 0 or self._schedule.is_last(trainer.num_steps):
+            steps_per_s = len(self._losses) / (time.perf_counter() - self._began)
             measures = {
-                "loss": self._since_last_line.mean_loss(),
-                "learning_rate": trainer.learning_rate(),
-                "samples_per_s": self._since_last_line.steps_per_s() * options.batch_size * self._context.world_size,
+                "loss": sum(self._losses) / len(self._losses),
+                "learning_rate": learning_rate_at(trainer.num_steps, trainer.settings),
+                "samples_per_s": steps_per_s * options.batch_size * self._context.world_size,
             }
             progress.write(trainer.num_steps, measures)
-            self._since_last_line = _SinceLastLine()
-        if self._schedule.is_saved_after(trainer.num_steps):
-            self._validate(progress)
+            self._losses, self._began = [], time.perf_counter()
+
+        is_validated = self._schedule.is_saved_after(trainer.num_steps) and self._context.is_rank_zero
+        if is_validated and len(self._validation):
+            measures = {"validation_loss": trainer.validation_loss(self._validation)}
+            progress.write(trainer.num_steps, measures)
 
     def checkpoint(self, num_steps: int) -> Path:
         """Return the directory of the checkpoint after `num_steps` steps."""
         return checkpoint_directory(self._options.output_dir, num_steps)
 
-    def _begin(self) -> None:
-        """Write the settings, or resume from the newest checkpoint."""
-        directory, kept, ranks = self._options.output_dir, self._options.kept_checkpoints, self._ranks
-        if self._context.is_rank_zero:
-            _LOG.info("the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept)
-        if self._options.resume:
-            # Rank 0 chooses, and all ranks must be able to read the chosen checkpoint.
-            newest = checkpoints(directory)[-1:] if self._context.is_rank_zero else []
-            chosen = newest[0].name if newest else ""
-            name = agreed_checkpoint(ranks, chosen, lambda name: [state_path(directory / name)])
-            if name:
-                self._trainer.load_state(read_state(directory / name))
-                # No rank may wait in a collective for one that could not read it.
-                ranks.gather("state to go on from", "read")
-                _LOG.info("going on from %s", directory / name)
-        elif self._context.is_rank_zero:
-            began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
-            write_settings(directory, {**self._asked, **began})
-        self._check_synchrony()
-
     def _check_synchrony(self) -> None:
         """Refuse to continue if the ranks' training states differ; every rank calls it."""
         if self._context.is_distributed:
             check_synchrony(self._trainer.state())
-
-    def _validate(self, progress: Progress) -> None:
-        if self._context.is_rank_zero and len(self._validation):
-            measures = {"validation_loss": self._trainer.validation_loss(self._validation)}
-            progress.write(self._trainer.num_steps, measures)
 
     def save(self) -> None:
         """Write a checkpoint on rank 0; OutOfSyncError before any file changes if the ranks differ."""
@@ -395,27 +369,8 @@ class TrainingRun:
         del evaluation_s
         rates = {f"{self.evaluation_measure}{job}": rate for job, rate in evaluated.success_rates.items()}
         progress.write(self._trainer.num_steps, rates)
-        self._since_last_line = _SinceLastLine()
-
-
-class _SinceLastLine:
-    """Losses and time since the last line of the log."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._losses: list[float] = []
-
-    def add(self, loss: float) -> None:
-        """Add the loss of a step."""
-        self._losses.append(loss)
-
-    def mean_loss(self) -> float:
-        """Return the mean loss of these steps."""
-        return sum(self._losses) / len(self._losses)
-
-    def steps_per_s(self) -> float:
-        """Return the speed of training [1/s]."""
-        return len(self._losses) / (time.perf_counter() - self._began)
+        # The speed of training leaves out the evaluation.
+        self._losses, self._began = [], time.perf_counter()
 
 
 def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, DemonstrationSteps, DemonstrationSteps]:
@@ -424,7 +379,11 @@ def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, Demon
     config = read_policy_config(options.policy_config_yaml_path)
     files = read_joint_files(config)
     interface = interface_of(config, files)
-    found = find_demonstrations(recordings_of(options.dataset), only_successes=not options.include_failures)
+    # Several entries of `dataset` (files, patterns, job or run directories) may name the same recording.
+    recordings = dict.fromkeys(
+        path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
+    )
+    found = find_demonstrations(recordings, only_successes=not options.include_failures)
     wiring = wire_recordings(found, interface, config, files, file=str(options.policy_config_yaml_path), steps=steps)
     learned, held_out = (
         DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
@@ -432,7 +391,20 @@ def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, Demon
     )
     if options.base_model_path is None:
         return new_model(learned, found, interface, config, seed=options.seed), learned, held_out
-    return based_on(options.base_model_path, learned, interface, config, seed=options.seed), learned, held_out
+
+    # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
+    try:
+        model, processor = add_embodiment(
+            load_model(options.base_model_path, device="cpu", dtype=torch.float32),
+            load_processor(options.base_model_path),
+            config.embodiment_tag,
+            _modalities(interface),
+            _statistics(learned),
+            seed=options.seed,
+        )
+    except Gr00tError as error:
+        raise ConfigError(Problem(str(error), key="--base_model_path")) from error
+    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag), learned, held_out
 
 
 def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> ClosedLoopEvaluation | None:
@@ -461,16 +433,14 @@ def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
-def recordings_of(datasets: Sequence[str]) -> list[Path]:
-    """Return the recordings that `datasets` (files, patterns, job or run directories) name, without duplicates."""
-    return list(dict.fromkeys(path for dataset in datasets for files in jobs_of(Path(dataset)) for path in files))
-
-
 def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
     """Refuse a resume with other settings, and a new run in a directory that is not empty."""
     directory = options.output_dir
     if options.resume:
-        before = read_settings(directory)
+        path = directory / _TRAINING_FILE
+        if not path.is_file():
+            raise ConfigError(Problem(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume"))
+        before = json.loads(path.read_text(encoding="utf-8"))
         changed = [
             Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
             for key, value in asked.items()
