@@ -21,11 +21,6 @@ YAML_OPTION = "policy_config_yaml_path"
 
 SettingsT = TypeVar("SettingsT")
 
-_EMBODIMENTS_OF_TASK_MODE = {
-    "g1_locomanipulation": ("NEW_EMBODIMENT",),
-    "gr1_tabletop_manipulation": ("GR1",),
-    "droid_manipulation": ("OXE_DROID", "OXE_DROID_RELATIVE_EEF_RELATIVE_JOINT"),
-}
 JOINT_FILES = ("policy_joints_config_path", "action_joints_config_path", "state_joints_config_path")
 _PATHS = ("modality_config_path", *JOINT_FILES)
 
@@ -147,7 +142,43 @@ def check_args(args: ClosedloopPolicyArgs) -> None:
 def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
     """Read a policy's YAML file, with its paths resolved; ConfigError with every problem, each with file and key."""
     config = read_settings(Gr00tClosedloopPolicyConfig, path, owner="a GR00T policy", paths=(*_PATHS, "model_path"))
-    problems = [*_mistakes(config), *_missing_files(config)]
+    problems: list[Problem] = []
+    if config.action_chunk_length > config.action_horizon:
+        message = (
+            f"{config.action_chunk_length} steps of a chunk cannot be played from answers of action_horizon "
+            f"{config.action_horizon} steps; make it {config.action_horizon} or less"
+        )
+        problems.append(Problem(message, key="action_chunk_length"))
+    for key in ("original_image_size", "target_image_size"):
+        size = getattr(config, key)
+        if size is not None and (size[2] != 3 or min(size) < 1):
+            problems.append(Problem(f"must be height, width and 3 channels, got {list(size)}", key=key))
+
+    # Isaac Lab Arena's task mode must fit the embodiment.
+    mode = config.task_mode_name
+    embodiments = {
+        "g1_locomanipulation": ("NEW_EMBODIMENT",),
+        "gr1_tabletop_manipulation": ("GR1",),
+        "droid_manipulation": ("OXE_DROID", "OXE_DROID_RELATIVE_EEF_RELATIVE_JOINT"),
+    }
+    if mode is not None and mode not in embodiments:
+        message = f"no task mode called '{mode}'{did_you_mean(mode, embodiments)}"
+        problems.append(Problem(message, key="task_mode_name"))
+    elif mode is not None and config.embodiment_tag.strip().upper() not in embodiments[mode]:
+        due = " or ".join(embodiments[mode])
+        message = f"'{mode}' is for embodiment_tag {due}, not {config.embodiment_tag}; leave it out"
+        problems.append(Problem(message, key="task_mode_name"))
+
+    for key in _PATHS:
+        named = getattr(config, key)
+        if named is None:
+            continue
+        wrong = not_a_plain_file(Path(named))
+        if not Path(named).exists():
+            message = f"there is no file '{named}', neither beside this file nor in the working directory"
+            problems.append(Problem(message, key=key))
+        elif wrong is not None:
+            problems.append(Problem(f"'{named}' {wrong}", key=key))
     if problems:
         raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in problems])
     return config
@@ -177,56 +208,7 @@ def read_settings(
     return dataclasses.replace(settings, **{key: name for key, name in beside.items() if Path(name).exists()})
 
 
-def _mistakes(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
-    problems = []
-    if config.action_chunk_length > config.action_horizon:
-        message = (
-            f"{config.action_chunk_length} steps of a chunk cannot be played from answers of action_horizon "
-            f"{config.action_horizon} steps; make it {config.action_horizon} or less"
-        )
-        problems.append(Problem(message, key="action_chunk_length"))
-    for key in ("original_image_size", "target_image_size"):
-        size = getattr(config, key)
-        if size is not None and (size[2] != 3 or min(size) < 1):
-            problems.append(Problem(f"must be height, width and 3 channels, got {list(size)}", key=key))
-    return problems + _wrong_task_mode(config)
-
-
-def _wrong_task_mode(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
-    mode = config.task_mode_name
-    if mode is None:
-        return []
-    if mode not in _EMBODIMENTS_OF_TASK_MODE:
-        message = f"no task mode called '{mode}'{did_you_mean(mode, _EMBODIMENTS_OF_TASK_MODE)}"
-        return [Problem(message, key="task_mode_name")]
-    due = _EMBODIMENTS_OF_TASK_MODE[mode]
-    if config.embodiment_tag.strip().upper() not in due:
-        message = f"'{mode}' is for embodiment_tag {' or '.join(due)}, not {config.embodiment_tag}; leave it out"
-        return [Problem(message, key="task_mode_name")]
-    return []
-
-
-def _missing_files(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
-    problems = []
-    for key in _PATHS:
-        path = getattr(config, key)
-        if path is None:
-            continue
-        wrong = not_a_plain_file(Path(path))
-        if not Path(path).exists():
-            message = f"there is no file '{path}', neither beside this file nor in the working directory"
-            problems.append(Problem(message, key=key))
-        elif wrong is not None:
-            problems.append(Problem(f"'{path}' {wrong}", key=key))
-    return problems
-
-
 # Check and describe a checkpoint before loading it.
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_LOADED = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"})
-_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_PROCESSOR = "processor_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,13 +227,29 @@ def checkpoint_problems(
     key = "model_path"
     if not model_path:
         return [Problem("is missing; the model's directory has to be named", key=key)]
-    directory = Path(model_path)
+    directory, config = Path(model_path), Path(model_path) / "config.json"
     # The model package may fetch a name ``owner/name`` from the hub.
-    if not directory.exists() and _HUB_NAME.fullmatch(model_path) and not directory.parent.exists():
+    is_hub_name = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model_path, re.ASCII) is not None
+    if not directory.exists() and is_hub_name and not directory.parent.exists():
         return []
     if not directory.exists():
         return [Problem(f"'{model_path}' does not exist, {searched}", key=key)]
-    wrong = _wrong_with_directory(directory)
+
+    wrong: str | None = None
+    if not directory.is_dir():
+        wrong = "is a file; name the directory that holds it"
+    elif not config.exists():
+        wrong = "is no checkpoint: it has no config.json"
+    elif (unreadable := not_a_plain_file(config)) is not None:
+        wrong = f"is no checkpoint: its config.json {unreadable}"
+    elif any(directory.glob("*.safetensors")):
+        damage = wrong_with_weights(directory)
+        wrong = None if damage is None else f"cannot be loaded: {damage}"
+    else:
+        suffixes = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+        pickled = sorted(path.name for suffix in suffixes for path in directory.glob(suffix))
+        found = f" but {pickled[0]}, and loading that could run code; save the model as safetensors" if pickled else ""
+        wrong = f"has no weights in a *.safetensors file{found}"
     return [] if wrong is None else [Problem(f"'{model_path}' {wrong}", key=key)]
 
 
@@ -261,7 +259,8 @@ def checkpoint_files(model_path: str) -> dict[str, Path]:
     if not directory.is_dir():
         return {}
     # Files that only resume a training are left out.
-    files = (path for path in sorted(directory.rglob("*")) if path.suffix in _LOADED and not path.is_dir())
+    loaded = {".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"}
+    files = (path for path in sorted(directory.rglob("*")) if path.suffix in loaded and not path.is_dir())
     return {f"model_path {path.relative_to(directory).as_posix()}": path for path in files}
 
 
@@ -269,7 +268,7 @@ def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
     """Return the embodiments in a checkpoint's ``processor_config.json``, by tag value; none if it is unreadable."""
     # The included package and NVIDIA's write two different formats. The model package judges any other content.
     try:
-        document = read_document(Path(model_path) / _PROCESSOR)
+        document = read_document(Path(model_path) / "processor_config.json")
         if "embodiments" in document:
             found: Mapping[str, Any] = document["embodiments"]
             return {tag: _stated(each["modality_configs"], each["statistics"]) for tag, each in found.items()}
@@ -299,19 +298,3 @@ def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None)
         for kind in ("state", "action")
     }
     return StatedEmbodiment(modalities=found, dimensions=dimensions)
-
-
-def _wrong_with_directory(directory: Path) -> str | None:
-    if not directory.is_dir():
-        return "is a file; name the directory that holds it"
-    if not (directory / "config.json").exists():
-        return "is no checkpoint: it has no config.json"
-    wrong = not_a_plain_file(directory / "config.json")
-    if wrong is not None:
-        return f"is no checkpoint: its config.json {wrong}"
-    if any(directory.glob("*.safetensors")):
-        wrong = wrong_with_weights(directory)
-        return None if wrong is None else f"cannot be loaded: {wrong}"
-    pickled = sorted(path.name for pattern in _PICKLED for path in directory.glob(pattern))
-    found = f" but {pickled[0]}, and loading that could run code; save the model as safetensors" if pickled else ""
-    return f"has no weights in a *.safetensors file{found}"

@@ -108,7 +108,12 @@ def wired(
 ) -> Wiring:
     """Locate a model's inputs and outputs in an environment or recording; ConfigError with all problems by YAML key."""
     # Collect all problems, so that the user can correct the file in one pass.
-    problems: list[Problem] = _wrong_horizon(model, config)
+    problems: list[Problem] = []
+    if config.action_horizon > model.horizon:
+        message = (
+            f"is {config.action_horizon}, but the model predicts {model.horizon} steps; make it {model.horizon} or less"
+        )
+        problems.append(Problem(message, key="action_horizon"))
     cameras, wrong = _cameras(environment, model.video_keys, config)
     problems += wrong
     state_terms, state, wrong = wired_state(
@@ -117,9 +122,20 @@ def wired(
     problems += wrong
     action, wrong = wired_action(environment.action_spec, model.action_keys, files)
     problems += wrong
+
     # Sizes are known only if all keys were found.
+    found: Mapping[str, Mapping[str, Sequence[int]]] = {"state": state, "action": action}
     if not problems:
-        problems = _wrong_sizes(model, {"state": state, "action": action})
+        problems = [
+            Problem(
+                f"the model's {kind} '{key}' has {size} numbers, the environment has {len(found[kind][key])} for it; "
+                "give the joints that the model was trained with",
+                key="policy_joints_config_path",
+            )
+            for kind, sizes in (model.dimensions or {}).items()
+            for key, size in sizes.items()
+            if key in found.get(kind, {}) and len(found[kind][key]) != size
+        ]
     if problems:
         raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
     return Wiring(
@@ -132,28 +148,6 @@ def wired(
         video_steps=model.video_steps,
         state_steps=model.state_steps,
     )
-
-
-def _wrong_horizon(model: ModelInterface, config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
-    if config.action_horizon <= model.horizon:
-        return []
-    message = (
-        f"is {config.action_horizon}, but the model predicts {model.horizon} steps; make it {model.horizon} or less"
-    )
-    return [Problem(message, key="action_horizon")]
-
-
-def _wrong_sizes(model: ModelInterface, found: Mapping[str, Mapping[str, Sequence[int]]]) -> list[Problem]:
-    return [
-        Problem(
-            f"the model's {kind} '{key}' has {size} numbers, the environment has {len(found[kind][key])} for it; give "
-            "the joints that the model was trained with",
-            key="policy_joints_config_path",
-        )
-        for kind, sizes in (model.dimensions or {}).items()
-        for key, size in sizes.items()
-        if key in found.get(kind, {}) and len(found[kind][key]) != size
-    ]
 
 
 def _cameras(
@@ -183,25 +177,22 @@ def _cameras(
         for video in video_keys
         if video not in chosen
     ]
+
+    # Each chosen camera must be there, with pictures of the size that the file states.
     pictures = _terms(environment, CAMERA_GROUP)
     for camera in chosen.values():
-        problems += _wrong_camera(camera, pictures, config)
+        if camera not in pictures:
+            problems.append(Problem(no_camera(camera, pictures), key=key))
+            continue
+        try:
+            shape = picture_layout(pictures[camera].shape, pictures[camera].dtype).shape
+        except ValueError as reason:
+            problems.append(Problem(f"'{camera}' {reason}", key=key))
+            continue
+        if config.original_image_size is not None and shape != config.original_image_size:
+            message = f"is {list(config.original_image_size)}, but '{camera}' gives {list(shape)}"
+            problems.append(Problem(message, key="original_image_size"))
     return {video: chosen[video] for video in video_keys if video in chosen}, problems
-
-
-def _wrong_camera(camera: str, pictures: Mapping[str, ArraySpec], config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
-    key = "pov_cam_name_sim"
-    if camera not in pictures:
-        return [Problem(no_camera(camera, pictures), key=key)]
-    spec = pictures[camera]
-    try:
-        shape = picture_layout(spec.shape, spec.dtype).shape
-    except ValueError as reason:
-        return [Problem(f"'{camera}' {reason}", key=key)]
-    if config.original_image_size is not None and shape != config.original_image_size:
-        message = f"is {list(config.original_image_size)}, but '{camera}' gives {list(shape)}"
-        return [Problem(message, key="original_image_size")]
-    return []
 
 
 def _terms(environment: Spaces, group: str) -> dict[str, ArraySpec]:
