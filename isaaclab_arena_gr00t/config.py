@@ -156,7 +156,7 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
 
     # Isaac Lab Arena's task mode must fit the embodiment.
     mode = config.task_mode_name
-    embodiments = {
+    embodiments: dict[str, tuple[str, ...]] = {
         "g1_locomanipulation": ("NEW_EMBODIMENT",),
         "gr1_tabletop_manipulation": ("GR1",),
         "droid_manipulation": ("OXE_DROID", "OXE_DROID_RELATIVE_EEF_RELATIVE_JOINT"),

@@ -457,9 +457,25 @@ def write_recordings(
         raise StorageError("; ".join(list(wrong.values())[:3]))
     for note in notes:
         _LOG.warning("%s", note)
+
+    # A recording has one environment, so two environments of a job are two jobs.
     remembered = stored.remembered()
+    names: dict[tuple[str, str], str] = {}
+    jobs: dict[str, list[int]] = {}
+    for index in stored.episodes:
+        about = remembered.get(index, {})
+        recorded_job = str(about.get("attributes", {}).get("job", stored.root.resolve().name))
+        key = recorded_job, json_line(about.get("env_args", {}))
+        if key not in names:
+            # File systems may fold the case of names, so the names of two jobs must differ without it.
+            safe = recorded_job if name_problem(recorded_job) is None else "job"
+            taken = {folded(name) for name in names.values()}
+            choices = chain([safe], (f"{safe}-{number}" for number in count(2)))
+            names[key] = next(name for name in choices if folded(name) not in taken)
+        jobs.setdefault(names[key], []).append(index)
+
     recordings, done = [], 0
-    for job, indices in _jobs(stored, remembered).items():
+    for job, indices in jobs.items():
         directory = output_dir / job / recorded.EPISODES_DIRECTORY
         parts = []
         for index in indices:
@@ -475,24 +491,6 @@ def write_recordings(
         with storage_errors("remove", directory):
             directory.rmdir()
     return tuple(recordings)
-
-
-def _jobs(stored: StoredDataset, remembered: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Return the episodes of each job; a recording has one environment, so two environments are two jobs."""
-    names: dict[tuple[str, str], str] = {}
-    jobs: dict[str, list[int]] = {}
-    for index in stored.episodes:
-        about = remembered.get(index, {})
-        job = str(about.get("attributes", {}).get("job", stored.root.resolve().name))
-        key = job, json_line(about.get("env_args", {}))
-        if key not in names:
-            # File systems may fold the case of names, so the names of two jobs must differ without it.
-            safe = job if name_problem(job) is None else "job"
-            taken = {folded(name) for name in names.values()}
-            choices = chain([safe], (f"{safe}-{number}" for number in count(2)))
-            names[key] = next(name for name in choices if folded(name) not in taken)
-        jobs.setdefault(names[key], []).append(index)
-    return jobs
 
 
 def _episode(

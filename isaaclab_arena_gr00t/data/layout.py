@@ -74,49 +74,10 @@ VIDEO_PATHS = {
 }
 
 
-def of_episode(template: str, episode_index: int, sizes: FileSizes, video_key: str = "") -> str:
-    """Return the path of an episode's own file, version 2.1."""
-    chunk = episode_index // sizes.chunk
-    return template.format(episode_chunk=chunk, episode_index=episode_index, video_key=video_key)
-
-
 def of_number(template: str, number: int, sizes: FileSizes, video_key: str = "") -> str:
     """Return the path of file `number`, counted over all chunks, version 3.0."""
     chunk, file = divmod(number, sizes.chunk)
     return template.format(chunk_index=chunk, file_index=file, video_key=video_key)
-
-
-def info_document(
-    version: DatasetVersion,
-    features: Mapping[str, Any],
-    *,
-    fps: int,
-    robot_type: str,
-    sizes: FileSizes,
-    num_episodes: int,
-    num_frames: int,
-    num_tasks: int,
-) -> dict[str, Any]:
-    """Return the content of ``info.json``; see `DatasetFeatures.described` for `features`."""
-    num_videos = sum(feature["dtype"] == "video" for feature in features.values())
-    if version is DatasetVersion.V21:
-        files = {"total_videos": num_videos * num_episodes, "total_chunks": -(-num_episodes // sizes.chunk)}
-    else:
-        files = {"data_files_size_in_mb": sizes.data_mb, "video_files_size_in_mb": sizes.video_mb}
-    return {
-        "codebase_version": str(version),
-        "robot_type": robot_type,
-        "total_episodes": num_episodes,
-        "total_frames": num_frames,
-        "total_tasks": num_tasks,
-        "chunks_size": sizes.chunk,
-        **files,
-        "fps": fps,
-        "splits": {"train": f"0:{num_episodes}"},
-        "data_path": DATA_PATHS[version],
-        "video_path": VIDEO_PATHS[version] if num_videos else None,
-        "features": dict(features),
-    }
 
 
 # Check foreign files field by field; every error names file, key and value.

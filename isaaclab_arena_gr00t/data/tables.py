@@ -238,13 +238,6 @@ def steps_table(columns: Mapping[str, np.ndarray], encoded: Mapping[str, Sequenc
     return pa.table(arrays)
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table into a file of its own; StorageError if this fails."""
-    with parquet_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(table, path, compression="snappy")
-
-
 class TableFiles:
     """Writes tables of one kind one after the other, and begins a new file if the present one is large enough."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.pictures import in_colours
@@ -40,7 +41,6 @@ from isaaclab_arena_gr00t.data.tables import (
     parquet_errors,
     picture_statistics,
     steps_table,
-    write_table,
 )
 
 # Write episodes into the files of each version of the layout.
@@ -90,12 +90,14 @@ class EpisodeWriterV21(EpisodeWriter):
     def add(self, episode: EpisodeContent) -> None:
         """Write an episode; see `EpisodeWriter.add`."""
         index = episode.episode_index
-        data_path, video_path = (paths[DatasetVersion.V21] for paths in (layout.DATA_PATHS, layout.VIDEO_PATHS))
-        write_table(
-            self.root / layout.of_episode(data_path, index, self.sizes), steps_table(episode.columns, episode.encoded)
-        )
+        place = {"episode_chunk": index // self.sizes.chunk, "episode_index": index}
+        table = steps_table(episode.columns, episode.encoded)
+        path = self.root / layout.DATA_PATHS[DatasetVersion.V21].format(**place)
+        with parquet_errors("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parquet.write_table(table, path, compression="snappy")
         for key, frames in episode.pictures.items():
-            path = self.root / layout.of_episode(video_path, index, self.sizes, key)
+            path = self.root / layout.VIDEO_PATHS[DatasetVersion.V21].format(**place, video_key=key)
             video = VideoWriter(path, fps=self.fps, lossless=self.lossless)
             video.add(frames)
             video.close()
@@ -179,12 +181,6 @@ class EpisodeWriterV30(EpisodeWriter):
             self._rows.clear()
 
 
-WRITERS: Mapping[DatasetVersion, type[EpisodeWriter]] = {
-    DatasetVersion.V21: EpisodeWriterV21,
-    DatasetVersion.V30: EpisodeWriterV30,
-}
-
-
 def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
     """Append lines of JSON to a file; StorageError if this fails."""
     with storage_errors("append to", path):
@@ -262,38 +258,28 @@ def write_lerobot_dataset(
         raise ConfigError(Problem(message, key="--output_dir"))
     with storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)
-    writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless, sizes=options.sizes)
-    conversion = _Conversion(output_dir, features, writer, fps, png=options.png)
+    conversion = _Conversion(output_dir, features, options, fps)
     for number, episode in enumerate(episodes):
         conversion.add(number, episode)
         told(number + 1, len(episodes))
-
-    tasks = conversion.finish()
-    info = layout.info_document(
-        options.version,
-        features.described(fps=fps, lossless=options.lossless, png=options.png),
-        fps=fps,
-        robot_type=options.robot_type or _robot_type(episodes[0]),
-        sizes=options.sizes,
-        num_episodes=len(episodes),
-        num_frames=conversion.num_frames,
-        num_tasks=len(tasks),
-    )
-    # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
-    write_text(output_dir / layout.INFO_FILE, json_text(info))
+    tasks = conversion.finish(episodes)
     return Written(num_episodes=len(episodes), num_frames=conversion.num_frames, tasks=tasks, features=features)
 
 
 class _Conversion:
     """Converts episodes one by one, and accumulates statistics and instructions."""
 
-    def __init__(self, root: Path, features: DatasetFeatures, writer: EpisodeWriter, fps: int, *, png: bool) -> None:
+    def __init__(self, root: Path, features: DatasetFeatures, options: LeRobotOptions, fps: int) -> None:
         self.num_frames = 0
         self._root = root
         self._features = features
-        self._writer = writer
+        self._options = options
         self._fps = fps
-        self._png = png
+        writers: Mapping[DatasetVersion, type[EpisodeWriter]] = {
+            DatasetVersion.V21: EpisodeWriterV21,
+            DatasetVersion.V30: EpisodeWriterV30,
+        }
+        self._writer = writers[options.version](root, fps=fps, lossless=options.lossless, sizes=options.sizes)
         self._tasks: dict[str, int] = {}
         self._spools: dict[str, ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
@@ -318,11 +304,12 @@ class _Conversion:
             layout.PICTURES_PREFIX + key: in_colours(arrays[camera.path])
             for key, camera in self._features.cameras.items()
         }
+        png = self._options.png
         content = EpisodeContent(
             episode_index=number,
             columns=columns,
-            pictures={} if self._png else pictures,
-            encoded={name: list(map(png_bytes, frames)) for name, frames in pictures.items()} if self._png else {},
+            pictures={} if png else pictures,
+            encoded={name: list(map(png_bytes, frames)) for name, frames in pictures.items()} if png else {},
             task=episode.instruction,
             statistics=self._statistics(columns, pictures),
         )
@@ -341,14 +328,50 @@ class _Conversion:
         append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
         self.num_frames += content.num_steps
 
-    def finish(self) -> tuple[str, ...]:
-        """Write all files but ``info.json``, and return the instructions."""
+    def finish(self, episodes: Sequence[SourceEpisode]) -> tuple[str, ...]:
+        """Write all files of the whole dataset, and return the instructions."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
         statistics |= {name: picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()}
         self._writer.finish(tuple(self._tasks), statistics)
         write_text(self._root / layout.MODALITY_FILE, json_text(modality_document(self._features)))
         arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": dataclasses.asdict(self._features)}
         write_text(self._root / layout.ARENA_FILE, json_text(arena))
+
+        # The robot's name is an option, or else that of the recorded embodiment.
+        options, first = self._options, episodes[0]
+        robot_type = options.robot_type
+        if not robot_type:
+            attributes = read_attributes(first.file, first.episode_index)
+            try:
+                provenance = json.loads(str(attributes.get("provenance", "{}")))
+            except (ValueError, RecursionError):
+                provenance = None
+            robot_type = str(provenance.get("embodiment", "unknown")) if isinstance(provenance, dict) else "unknown"
+        described = self._features.described(fps=self._fps, lossless=options.lossless, png=options.png)
+        num_videos = sum(feature["dtype"] == "video" for feature in described.values())
+        if options.version is DatasetVersion.V21:
+            files = {
+                "total_videos": num_videos * len(episodes),
+                "total_chunks": -(-len(episodes) // options.sizes.chunk),
+            }
+        else:
+            files = {"data_files_size_in_mb": options.sizes.data_mb, "video_files_size_in_mb": options.sizes.video_mb}
+        info: dict[str, Any] = {
+            "codebase_version": str(options.version),
+            "robot_type": robot_type,
+            "total_episodes": len(episodes),
+            "total_frames": self.num_frames,
+            "total_tasks": len(self._tasks),
+            "chunks_size": options.sizes.chunk,
+            **files,
+            "fps": self._fps,
+            "splits": {"train": f"0:{len(episodes)}"},
+            "data_path": layout.DATA_PATHS[options.version],
+            "video_path": layout.VIDEO_PATHS[options.version] if num_videos else None,
+            "features": described,
+        }
+        # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
+        write_text(self._root / layout.INFO_FILE, json_text(info))
         return tuple(self._tasks)
 
     def _columns(self, arrays: Mapping[str, np.ndarray], number: int, task: int) -> dict[str, np.ndarray]:
@@ -382,12 +405,3 @@ class _Conversion:
             self._counts[name] = self._counts.get(name, 0) + counts
             statistics[name] = picture_statistics(counts, len(frames))
         return statistics
-
-
-def _robot_type(episode: SourceEpisode) -> str:
-    attributes = read_attributes(episode.file, episode.episode_index)
-    try:
-        provenance = json.loads(str(attributes.get("provenance", "{}")))
-    except (ValueError, RecursionError):
-        return "unknown"
-    return str(provenance.get("embodiment", "unknown")) if isinstance(provenance, dict) else "unknown"

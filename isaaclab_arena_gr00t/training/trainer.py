@@ -380,7 +380,7 @@ class Trainer:
             self._wrapped = DistributedDataParallel(self.model, device_ids=device_ids)
         # Only matrices decay.
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": [each for each in trained if each.ndim >= 2], "weight_decay": settings.weight_decay},
             {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
         ]

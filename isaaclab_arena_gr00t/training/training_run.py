@@ -255,13 +255,12 @@ class TrainingRun:
         same |= {"--resume": options.resume, "the kind of device": context.device.type}
         ranks.agree_on("training", {name: str(value) for name, value in same.items()})
         made, data, self._validation = _model_and_demonstrations(options)
-        ranks.agree_on(
-            "data",
-            {
-                "the demonstrations": _digest([data.demonstrations, self._validation.demonstrations]),
-                "the model's inputs, outputs and their statistics": _digest(made.processor.embodiments),
-            },
-        )
+        contents = {
+            "the demonstrations": [data.demonstrations, self._validation.demonstrations],
+            "the model's inputs, outputs and their statistics": made.processor.embodiments,
+        }
+        digests = {name: hashlib.sha256(repr(value).encode()).hexdigest()[:12] for name, value in contents.items()}
+        ranks.agree_on("data", digests)
 
         self._evaluation = _evaluation(options, ranks, made)
         self._processor = made.processor
@@ -427,10 +426,6 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
 
     evaluation.check(save_untrained)
     return evaluation
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
 def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
