@@ -68,6 +68,10 @@ class StoredDataset(ABC):
         self.root = root
         self._info = Fields(info, str(root / layout.INFO_FILE))
         self.fps = self._info.number("fps", 1e-3, 1e6)
+        # The stated number of episodes is not relied on, and compared only if it is a number.
+        stated = info.get("total_episodes")
+        is_count = isinstance(stated, int) and not isinstance(stated, bool) and stated >= 0
+        self._stated_episodes = stated if is_count else None
         described = self._info.mapping("features").mappings()
         if len(described) > 1000:
             raise self._info.wrong("features", "at most 1000")
@@ -144,10 +148,10 @@ class StoredDataset(ABC):
             if index in self._rows_in(table).unordered:
                 unordered.append(index)
         notes = []
-        stated = self._info.stated_count("total_episodes")
-        if stated not in (None, len(self.episodes)):
+        if self._stated_episodes not in (None, len(self.episodes)):
             notes.append(
-                f"{self.root / layout.INFO_FILE} says that there are {stated} episodes, and {len(self.episodes)} are"
+                f"{self.root / layout.INFO_FILE} says that there are {self._stated_episodes} episodes, and "
+                f"{len(self.episodes)} are"
             )
         for indices, before, after in (
             (moved, "names another table for", "than the one that has it"),

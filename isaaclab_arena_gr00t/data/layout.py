@@ -104,11 +104,6 @@ class Fields:
             raise self.wrong(key, f"a whole number from {least} to {most}")
         return value
 
-    def stated_count(self, key: str) -> int | None:
-        """Return a whole number from 0, None for anything else."""
-        value = self._values.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
     def number(self, key: str, least: float, most: float) -> float:
         """Return a number from ``least`` to ``most``."""
         value = self._values.get(key)

@@ -45,8 +45,7 @@ from isaaclab_arena_gr00t.data.tables import (
 
 # Write episodes into the files of each version of the layout.
 
-_V21_EPISODE_STATISTICS = ("min", "max", "mean", "std", "count")
-_V21_STATISTICS = (*_V21_EPISODE_STATISTICS, "q01", "q99")
+_V21_STATISTICS = ("min", "max", "mean", "std", "count")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +102,7 @@ class EpisodeWriterV21(EpisodeWriter):
             video.close()
         line = {"episode_index": index, "tasks": [episode.task], "length": episode.num_steps}
         append_lines(self.root / layout.EPISODES_LINES_FILE, [line])
-        statistics = _chosen(episode.statistics, _V21_EPISODE_STATISTICS)
+        statistics = _chosen(episode.statistics, _V21_STATISTICS)
         append_lines(self.root / layout.EPISODES_STATS_FILE, [{"episode_index": index, "stats": statistics}])
 
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
@@ -111,7 +110,8 @@ class EpisodeWriterV21(EpisodeWriter):
         lines = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
         # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
-        write_text(self.root / layout.STATS_FILE, json_line(_chosen(statistics, _V21_STATISTICS)))
+        chosen = _chosen(statistics, (*_V21_STATISTICS, "q01", "q99"))
+        write_text(self.root / layout.STATS_FILE, json_line(chosen))
 
 
 class EpisodeWriterV30(EpisodeWriter):

@@ -2,8 +2,6 @@
 
 import copy
 import math
-import re
-import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from gr00t.model import Gr00tSmallProcessor
-from gr00t.model.checkpoint import save_checkpoint
 from gr00t.model.modeling import Gr00tSmall
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,7 +22,6 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
-from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, read_attributes
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
@@ -212,49 +208,9 @@ def _place(demonstration: Demonstration, name: str) -> RecordedArray:
     return RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
 
 
-# Read and write the checkpoints of a training run, each in one atomic step.
+# The state in a checkpoint from which training resumes.
 
 _STATE_FILE = "training_state.pt"
-
-
-def checkpoint_directory(output_directory: Path, num_steps: int) -> Path:
-    """Return the directory of the checkpoint after a number of steps."""
-    return output_directory / f"checkpoint-{num_steps}"
-
-
-def write_checkpoint(
-    output_directory: Path,
-    model: Gr00tSmall,
-    processor: Gr00tSmallProcessor,
-    state: Mapping[str, Any],
-    *,
-    num_steps: int,
-    kept: int,
-) -> Path:
-    """Write a checkpoint atomically, keep the newest `kept`, and return its directory; StorageError if this fails."""
-    target = checkpoint_directory(output_directory, num_steps)
-    temporary = target.with_name(f".{target.name}.tmp")
-    with storage_errors("write", target):
-        # Write beside the target and rename, so that an interruption leaves no partial checkpoint.
-        shutil.rmtree(temporary, ignore_errors=True)
-        save_checkpoint(temporary, model, processor)
-        torch.save(dict(state), state_path(temporary))
-        if target.exists():
-            shutil.rmtree(target)
-        temporary.replace(target)
-        for older in checkpoints(output_directory)[:-kept]:
-            shutil.rmtree(older)
-    return target
-
-
-def checkpoints(output_directory: Path) -> list[Path]:
-    """Return the checkpoints of a training run, the newest last."""
-    found = {
-        int(match[1]): path
-        for path in output_directory.glob("checkpoint-*")
-        if (match := re.fullmatch(r"checkpoint-(\d{1,12})", path.name))
-    }
-    return [found[number] for number in sorted(found)]
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

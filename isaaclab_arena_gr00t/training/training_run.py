@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena.training.checkpoints import agreed_checkpoint
@@ -46,15 +48,12 @@ from isaaclab_arena_gr00t.training.trainer import (
     RecordedSpaces,
     Trainer,
     TrainingSettings,
-    checkpoint_directory,
-    checkpoints,
     find_demonstrations,
     learning_rate_at,
     read_state,
     recorded_spaces,
     split,
     state_path,
-    write_checkpoint,
 )
 
 # Define the options of a GR00T training run.
@@ -291,7 +290,7 @@ class TrainingRun:
                 )
             if self._options.resume:
                 # Rank 0 chooses, and all ranks must be able to read the chosen checkpoint.
-                newest = checkpoints(directory)[-1:] if is_rank_zero else []
+                newest = _checkpoints(directory)[-1:] if is_rank_zero else []
                 chosen = newest[0].name if newest else ""
                 name = agreed_checkpoint(self._ranks, chosen, lambda name: [state_path(directory / name)])
                 if name:
@@ -340,7 +339,7 @@ class TrainingRun:
 
     def checkpoint(self, num_steps: int) -> Path:
         """Return the directory of the checkpoint after `num_steps` steps."""
-        return checkpoint_directory(self._options.output_dir, num_steps)
+        return self._options.output_dir / f"checkpoint-{num_steps}"
 
     def _check_synchrony(self) -> None:
         """Refuse to continue if the ranks' training states differ; every rank calls it."""
@@ -348,20 +347,24 @@ class TrainingRun:
             check_synchrony(self._trainer.state())
 
     def save(self) -> None:
-        """Write a checkpoint on rank 0; OutOfSyncError before any file changes if the ranks differ."""
+        """Write a checkpoint on rank 0, keep the newest; OutOfSyncError before any file changes if the ranks differ."""
         self._check_synchrony()
         if not self._context.is_rank_zero:
             return
-        trainer = self._trainer
-        path = write_checkpoint(
-            self._options.output_dir,
-            trainer.average,
-            self._processor,
-            trainer.state(),
-            num_steps=trainer.num_steps,
-            kept=self._options.kept_checkpoints,
-        )
-        _LOG.info("wrote %s", path)
+        options, state = self._options, self._trainer.state()
+        target = self.checkpoint(self._trainer.num_steps)
+        temporary = target.with_name(f".{target.name}.tmp")
+        with storage_errors("write", target):
+            # Write beside the target and rename, so that an interruption leaves no partial checkpoint.
+            shutil.rmtree(temporary, ignore_errors=True)
+            save_checkpoint(temporary, self._trainer.average, self._processor)
+            torch.save(state, state_path(temporary))
+            if target.exists():
+                shutil.rmtree(target)
+            temporary.replace(target)
+            for older in _checkpoints(options.output_dir)[: -options.kept_checkpoints]:
+                shutil.rmtree(older)
+        _LOG.info("wrote %s", target)
 
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write the success rates of an evaluation."""
@@ -426,6 +429,16 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
 
     evaluation.check(save_untrained)
     return evaluation
+
+
+def _checkpoints(output_directory: Path) -> list[Path]:
+    """Return the checkpoints of a training run, the newest last."""
+    found = {
+        int(match[1]): path
+        for path in output_directory.glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d{1,12})", path.name))
+    }
+    return [found[number] for number in sorted(found)]
 
 
 def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
