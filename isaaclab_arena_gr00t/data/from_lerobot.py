@@ -128,6 +128,7 @@ class StoredDataset(ABC):
                     f"{episode.data_file}: '{name}' of episode {episode_index} has {len(values)} rows of "
                     f"{values.shape[1]}; {episode.num_steps} rows of {sizes[name]} are due"
                 )
+
         # Some writers store the rows of an episode in another order than their frame index.
         order = self._order(episode, table)
         return columns if order is None else {name: values[order] for name, values in columns.items()}
@@ -147,7 +148,8 @@ class StoredDataset(ABC):
                 moved.append(index)
             if index in self._rows_in(table).unordered:
                 unordered.append(index)
-        notes = []
+
+        notes: list[str] = []
         if self._stated_episodes not in (None, len(self.episodes)):
             notes.append(
                 f"{self.root / layout.INFO_FILE} says that there are {self._stated_episodes} episodes, and "
@@ -224,6 +226,7 @@ class StoredDataset(ABC):
             order = self._order(episode, table)
             yield from pictures if order is None else map(list(pictures).__getitem__, order)
             return
+
         path, first = episode.videos[feature]
         found = regular_file(path, self.root)
         for frame in read_frames(found, fps=self.fps, first=first, count=episode.num_steps, size=(height, width)):

@@ -199,7 +199,7 @@ def regular_file(path: Path, root: Path) -> Path:
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Whether a path, with all links followed, is inside `root` or in the hub's cache of `root`; else False."""
+    """True if a path, with all links followed, is inside `root` or in the hub's cache of `root`."""
     try:
         with storage_errors("find", path):
             found, inside = path.resolve(), root.resolve()

@@ -290,15 +290,15 @@ class TableExtent:
 def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[str, np.ndarray]:
     """Return columns of the wanted rows, each (num_rows, size); StorageError if rows, columns or types do not fit."""
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
-        known = file.schema_arrow.names
         # Check names and types in the schema, before any page is read.
-        missing = [name for name in (extent.key, *names) if name not in known]
+        missing = [name for name in (extent.key, *names) if name not in file.schema_arrow.names]
         if missing:
             raise StorageError(f"{path} has no column '{missing[0]}'")
         for name in (extent.key, *names):
             _check_type(file.schema_arrow.field(name).type, f"column '{name}' of {path}")
         if pa.types.is_nested(file.schema_arrow.field(extent.key).type):
             raise StorageError(f"column '{extent.key}' of {path} holds lists, and should hold a number per row")
+
         # Skip row groups without wanted rows, and keep wanted rows only: even a small file may decompress to much more.
         groups = _groups_with(file.metadata, extent)
         rows_at_once = _rows_at_once(file, groups, [extent.key, *names], extent.max_size, path)
@@ -338,6 +338,7 @@ def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container
             _check_type(kind, f"column '{name}' of {path}")
             if pa.types.is_nested(kind):
                 raise StorageError(f"column '{name}' of {path} holds lists, and should hold a number per row")
+
         groups = list(range(file.metadata.num_row_groups))
         rows_at_once = _rows_at_once(file, groups, names, 1, path)
         for batch in file.iter_batches(rows_at_once, columns=names):
@@ -362,8 +363,7 @@ def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, with the named columns that exist; StorageError if the file cannot be read."""
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
-        known = file.schema_arrow.names
-        columns = [name for name in names if name in known]
+        columns = [name for name in names if name in file.schema_arrow.names]
         groups = list(range(file.metadata.num_row_groups))
         rows_at_once = _rows_at_once(file, groups, columns, 1000, path)
         for batch in file.iter_batches(rows_at_once, columns=columns):
@@ -432,6 +432,7 @@ def _rows_at_once(
         for column in map(group.column, range(group.num_columns))
         if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names)
     ]
+
     # Read the number of values from the metadata, before any buffer is allocated. A leaf of the schema belongs to the
     # column with the longest name that fits, which may be none of `names`.
     for column, num_rows in chunks:
@@ -443,6 +444,7 @@ def _rows_at_once(
                 f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
                 f"{num_rows} rows; at most {most} in a row are due"
             )
+
     # The metadata may lie about a column's size, so the page headers count.
     with path.open("rb") as content:
         for column, _ in chunks:

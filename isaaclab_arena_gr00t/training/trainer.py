@@ -210,21 +210,16 @@ def _place(demonstration: Demonstration, name: str) -> RecordedArray:
 
 # The state in a checkpoint from which training resumes.
 
-_STATE_FILE = "training_state.pt"
+STATE_FILE = "training_state.pt"
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return the state from which training resumes; ConfigError if missing or damaged, StorageError if unreadable."""
-    path = state_path(checkpoint)
+    path = checkpoint / STATE_FILE
     # A checkpoint for evaluation only has no training state.
     if not path.is_file():
-        raise ConfigError(Problem(f"{checkpoint} holds no {_STATE_FILE} to go on from", key="--resume"))
+        raise ConfigError(Problem(f"{checkpoint} holds no {STATE_FILE} to go on from", key="--resume"))
     return dict(read_checkpoint(path))
-
-
-def state_path(checkpoint: Path) -> Path:
-    """Return the file of a checkpoint from which training resumes."""
-    return checkpoint / _STATE_FILE
 
 
 # Choose the samples and random numbers of each rank at each step. Pure functions.

@@ -43,6 +43,7 @@ from isaaclab_arena_gr00t.data.sources import jobs_of
 from isaaclab_arena_gr00t.joints import JointFiles, ModelInterface, read_joint_files
 from isaaclab_arena_gr00t.observations import Wiring, wired
 from isaaclab_arena_gr00t.training.trainer import (
+    STATE_FILE,
     Demonstration,
     DemonstrationSteps,
     RecordedSpaces,
@@ -53,7 +54,6 @@ from isaaclab_arena_gr00t.training.trainer import (
     read_state,
     recorded_spaces,
     split,
-    state_path,
 )
 
 # Define the options of a GR00T training run.
@@ -292,7 +292,7 @@ class TrainingRun:
                 # Rank 0 chooses, and all ranks must be able to read the chosen checkpoint.
                 newest = _checkpoints(directory)[-1:] if is_rank_zero else []
                 chosen = newest[0].name if newest else ""
-                name = agreed_checkpoint(self._ranks, chosen, lambda name: [state_path(directory / name)])
+                name = agreed_checkpoint(self._ranks, chosen, lambda name: [directory / name / STATE_FILE])
                 if name:
                     self._trainer.load_state(read_state(directory / name))
                     # No rank may wait in a collective for one that could not read it.
@@ -358,7 +358,7 @@ class TrainingRun:
             # Write beside the target and rename, so that an interruption leaves no partial checkpoint.
             shutil.rmtree(temporary, ignore_errors=True)
             save_checkpoint(temporary, self._trainer.average, self._processor)
-            torch.save(state, state_path(temporary))
+            torch.save(state, temporary / STATE_FILE)
             if target.exists():
                 shutil.rmtree(target)
             temporary.replace(target)
