@@ -234,8 +234,8 @@ def wired_state(
     if problems:
         return (), {}, problems
 
-    names = _names_of([observed[name] for name in needed])
-    order, problems = _agreed_order(names, files.state_order if needed else None, key="state_joints_config_path")
+    specs = [observed[name] for name in needed]
+    order, problems = _agreed_order(specs, files.state_order if needed else None, key="state_joints_config_path")
     if problems:
         return (), {}, problems
 
@@ -261,7 +261,7 @@ def wired_action(
     # A single group that the joint files do not name is the whole action.
     if len(keys) == 1 and keys[0] not in groups:
         return {keys[0]: tuple(range(spec.shape[0]))}, []
-    order, problems = _agreed_order(_names_of([spec]), files.action_order, key="action_joints_config_path")
+    order, problems = _agreed_order([spec], files.action_order, key="action_joints_config_path")
     if problems:
         return {}, problems
     places: dict[str, tuple[int, ...]] = {}
@@ -301,18 +301,14 @@ def _places(
     return tuple(places), problems
 
 
-def _names_of(specs: Sequence[ArraySpec]) -> tuple[str | None, ...]:
-    """Return one name per number, None for a number without a name."""
+def _agreed_order(
+    specs: Sequence[ArraySpec], given: Sequence[str] | None, *, key: str
+) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return the joints in order, from the environment or the file; if both have an order, they must agree."""
+    # One name per number, None for a number without a name.
     names: list[str | None] = []
     for spec in specs:
         names.extend(spec.names if spec.names is not None else [None] * spec.shape[0])
-    return tuple(names)
-
-
-def _agreed_order(
-    names: Sequence[str | None], given: Sequence[str] | None, *, key: str
-) -> tuple[tuple[str, ...], list[Problem]]:
-    """Return the joints in order, from the environment or the file; if both have an order, they must agree."""
     if given is None:
         if None in names:
             return (), [Problem("is missing; the environment does not name all its joints", key=key)]

@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -352,13 +352,13 @@ class Trainer:
             num_samples=len(self._data),
             seed=settings.seed,
         )
-        inputs = self._inputs(
+        loss = self._loss(
+            self._wrapped,
             self._data.batch(numbers),
-            generator=augmentation_generator(self.num_steps, rank=rank, seed=settings.seed),
+            augmentation=augmentation_generator(self.num_steps, rank=rank, seed=settings.seed),
+            noise=noise_generator(self.num_steps, rank=rank, seed=settings.seed),
+            noise_draws=settings.noise_draws,
         )
-        noise = noise_generator(self.num_steps, rank=rank, seed=settings.seed)
-        with self._precision():
-            loss = self._wrapped(inputs, noise_draws=settings.noise_draws, generator=noise).loss
         # Stop before the gradients spoil the weights.
         if not torch.isfinite(loss):
             message = f"the loss is {loss.item()} at step {self.num_steps}; a smaller --learning_rate may help"
@@ -384,10 +384,9 @@ class Trainer:
         total = 0.0
         for start in range(0, len(numbers), self.settings.batch_size):
             part = numbers[start : start + self.settings.batch_size]
-            inputs = self._inputs(data.batch(part), generator=None)
-            generator = noise_generator(start, rank=0, seed=self.settings.seed + 1)
-            with self._precision():
-                total += float(self.average(inputs, noise_draws=4, generator=generator).loss) * len(part)
+            noise = noise_generator(start, rank=0, seed=self.settings.seed + 1)
+            loss = self._loss(self.average, data.batch(part), augmentation=None, noise=noise, noise_draws=4)
+            total += float(loss) * len(part)
         self._processor.train()
         return total / len(numbers)
 
@@ -407,22 +406,27 @@ class Trainer:
         self.average.load_state_dict(state["average"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _inputs(self, batch: DemonstrationBatch, *, generator: torch.Generator | None) -> dict[str, torch.Tensor]:
-        return dict(
-            self._processor(
-                batch.observation,
-                self._tag,
-                action=batch.action,
-                action_is_padding=batch.is_padding,
-                generator=generator,
-                device=self._context.device,
-            )
+    def _loss(
+        self,
+        model: nn.Module,
+        batch: DemonstrationBatch,
+        *,
+        augmentation: torch.Generator | None,
+        noise: torch.Generator,
+        noise_draws: int,
+    ) -> torch.Tensor:
+        """Return the loss of a model on a batch, on a GPU in mixed precision; `augmentation` None: none."""
+        inputs = self._processor(
+            batch.observation,
+            self._tag,
+            action=batch.action,
+            action_is_padding=batch.is_padding,
+            generator=augmentation,
+            device=self._context.device,
         )
-
-    def _precision(self) -> AbstractContextManager[object]:
-        if self._context.device.type == "cuda":
-            return torch.autocast("cuda", dtype=torch.bfloat16)
-        return nullcontext()
+        is_gpu = self._context.device.type == "cuda"
+        with torch.autocast("cuda", dtype=torch.bfloat16) if is_gpu else nullcontext():
+            return model(dict(inputs), noise_draws=noise_draws, generator=noise).loss
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:
