@@ -88,7 +88,21 @@ class OnnxNetwork(PolicyNetwork):
     def __init__(self, path: Path) -> None:
         self._session = _onnx_session(path)
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        _check_interface(inputs, outputs, path)
+
+        # Refuse a program that does not map one vector per batch entry, with or without a memory, to one.
+        ranks = [len(each.shape) for each in inputs]
+        if ranks not in ([2], [2, 3], [2, 3, 3]) or len(outputs) < len(inputs):
+            wanted = ", ".join(f"{each.name} {each.shape}" for each in inputs) or "nothing"
+            message = (
+                f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per batch entry and, if it "
+                "is recurrent, its memory, and give as many back; write a policy of your own for others"
+            )
+            raise ConfigError(Problem(message, file=str(path)))
+        fixed = next((size for size in _batches(inputs) if isinstance(size, int) and size != _ONE_BY_ONE), None)
+        if fixed is not None:
+            message = f"is for a batch of {fixed}; export it for a batch of 1, or of any size (dynamic_axes)"
+            raise ConfigError(Problem(message, file=str(path)))
+
         shape = inputs[0].shape
         # Recurrent networks take their memory as inputs ``h_in`` and ``c_in``, and return it.
         self._inputs = [each.name for each in inputs]
@@ -131,22 +145,6 @@ def one_by_one(ask: Callable[[torch.Tensor, Memory], Answer], observation: torch
 
 def _entry(observation: torch.Tensor, memory: Memory, entry: int) -> tuple[torch.Tensor, Memory]:
     return observation[entry : entry + 1], tuple(part[:, entry : entry + 1] for part in memory)
-
-
-def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
-    """Refuse a program that does not map one vector per batch entry, with or without a memory, to one."""
-    ranks = [len(each.shape) for each in inputs]
-    if ranks not in ([2], [2, 3], [2, 3, 3]) or len(outputs) < len(inputs):
-        wanted = ", ".join(f"{each.name} {each.shape}" for each in inputs) or "nothing"
-        message = (
-            f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per batch entry and, if it is "
-            "recurrent, its memory, and give as many back; write a policy of your own for others"
-        )
-        raise ConfigError(Problem(message, file=str(path)))
-    fixed = next((size for size in _batches(inputs) if isinstance(size, int) and size != _ONE_BY_ONE), None)
-    if fixed is not None:
-        message = f"is for a batch of {fixed}; export it for a batch of 1, or of any size (dynamic_axes)"
-        raise ConfigError(Problem(message, file=str(path)))
 
 
 def _batches(inputs: list[Any]) -> list[Any]:

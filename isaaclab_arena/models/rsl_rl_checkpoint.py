@@ -172,9 +172,27 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
         raise ConfigError(
             f"there is no activation '{network.activation}'{did_you_mean(network.activation, ACTIVATIONS)}"
         )
-    layers = _take_layers(state)
+
+    # Linear layers: an activation, which has no tensors but counts, separates two of them.
+    indices = sorted(int(match[1]) for name in state if (match := _LAYER.fullmatch(name)))
+    if not indices or indices != list(range(0, 2 * len(indices), 2)):
+        raise ConfigError(f"has no multilayer perceptron of rsl_rl: its linear layers are {indices}; {EXPORT}")
+    layers = []
+    for index in indices:
+        weight, bias = state.pop(f"mlp.{index}.weight"), state.pop(f"mlp.{index}.bias", None)
+        if weight.dim() != 2 or bias is None or bias.shape != weight.shape[:1]:
+            raise ConfigError(f"has a layer mlp.{index} that is not linear with a bias; {EXPORT}")
+        layers.append(Layer(weight=weight, bias=bias))
+
     rnn = _take_rnn(state)
-    normalizer = _take_normalizer(state)
+    prefix, normalizer = "obs_normalizer.", None
+    parts = {name: state.pop(name) for name in list(state) if name.startswith(prefix)}
+    if parts:
+        mean, std = parts.get(f"{prefix}_mean"), parts.get(f"{prefix}_std")
+        if mean is None or std is None:
+            raise ConfigError(f"has an observation normaliser that is not rsl_rl's EmpiricalNormalization; {EXPORT}")
+        normalizer = Normalizer(mean=mean.reshape(1, -1), std=std.reshape(1, -1))
+
     distribution = _take_distribution(state, network.distribution)
     if state:
         names = ", ".join(sorted(state)[:5])
@@ -191,22 +209,20 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
         "distribution": distribution,
     }
     actor = Actor(layers, **shared) if rnn is None else RecurrentActor(rnn, layers, **shared)
-    _check_sizes(layers, normalizer, rnn, actor.num_inputs or 0)
+
+    # What one part gives, the next one has to take.
+    num_inputs = actor.num_inputs or 0
+    sizes = [layer.weight.shape[0] for layer in layers]
+    first = [] if rnn is None else [(rnn.hidden_size, layers[0].weight.shape[1])]
+    joints = [*first, *((size, layer.weight.shape[1]) for size, layer in zip(sizes, layers[1:], strict=False))]
+    if normalizer is not None:
+        joints.append((normalizer.mean.shape[1], num_inputs))
+        joints.append((normalizer.std.shape[1], num_inputs))
+    wrong = [f"{given} numbers meet {taken}" for given, taken in joints if given != taken]
+    if wrong:
+        raise ConfigError(f"has parts whose sizes do not fit: {', '.join(wrong)}; the file is damaged or mixed up")
+
     return actor
-
-
-def _take_layers(state: State) -> list[Layer]:
-    indices = sorted(int(match[1]) for name in state if (match := _LAYER.fullmatch(name)))
-    # An activation, which has no tensors but counts, separates two linear layers.
-    if not indices or indices != list(range(0, 2 * len(indices), 2)):
-        raise ConfigError(f"has no multilayer perceptron of rsl_rl: its linear layers are {indices}; {EXPORT}")
-    layers = []
-    for index in indices:
-        weight, bias = state.pop(f"mlp.{index}.weight"), state.pop(f"mlp.{index}.bias", None)
-        if weight.dim() != 2 or bias is None or bias.shape != weight.shape[:1]:
-            raise ConfigError(f"has a layer mlp.{index} that is not linear with a bias; {EXPORT}")
-        layers.append(Layer(weight=weight, bias=bias))
-    return layers
 
 
 def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
@@ -233,17 +249,6 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
     return rnn.requires_grad_(requires_grad=False).eval()
 
 
-def _take_normalizer(state: State) -> Normalizer | None:
-    prefix = "obs_normalizer."
-    tensors = {name: state.pop(name) for name in list(state) if name.startswith(prefix)}
-    if not tensors:
-        return None
-    mean, std = tensors.get(f"{prefix}_mean"), tensors.get(f"{prefix}_std")
-    if mean is None or std is None:
-        raise ConfigError(f"has an observation normaliser that is not rsl_rl's EmpiricalNormalization; {EXPORT}")
-    return Normalizer(mean=mean.reshape(1, -1), std=std.reshape(1, -1))
-
-
 def _take_distribution(state: State, options: Mapping[str, Any]) -> ActionDistribution:
     std, log_std = state.pop("distribution.std_param", None), state.pop("distribution.log_std_param", None)
     name = str(options.get("class_name") or "GaussianDistribution").replace(":", ".").rpartition(".")[2]
@@ -265,20 +270,6 @@ def _interval(options: Mapping[str, Any], key: str, default: tuple[float, float]
         return float(low), float(high)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"has a distribution whose {key} is no pair of numbers: {options[key]!r}") from error
-
-
-def _check_sizes(
-    layers: list[Layer], normalizer: Normalizer | None, rnn: torch.nn.LSTM | torch.nn.GRU | None, num_inputs: int
-) -> None:
-    sizes = [layer.weight.shape[0] for layer in layers]
-    first = [] if rnn is None else [(rnn.hidden_size, layers[0].weight.shape[1])]
-    joints = [*first, *((size, layer.weight.shape[1]) for size, layer in zip(sizes, layers[1:], strict=False))]
-    if normalizer is not None:
-        joints.append((normalizer.mean.shape[1], num_inputs))
-        joints.append((normalizer.std.shape[1], num_inputs))
-    wrong = [f"{given} numbers meet {taken}" for given, taken in joints if given != taken]
-    if wrong:
-        raise ConfigError(f"has parts whose sizes do not fit: {', '.join(wrong)}; the file is damaged or mixed up")
 
 
 # rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl.
@@ -312,7 +303,12 @@ _CRITIC_NORMALIZERS = ("critic_obs_norm_state_dict", "privileged_obs_norm_state_
 def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Actor:
     """Load the actor of a checkpoint ``model_<iteration>.pt``; ConfigError if it or its network is of another kind."""
     network = settings.network
-    _check_class(network, path)
+    foreign = network.module and network.module.partition(".")[0] != "rsl_rl"
+    if foreign or network.class_name not in {"", *CLASSES}:
+        name = f"{network.module}.{network.class_name}" if network.module else network.class_name
+        message = f"is a network of the class '{name}'; known are {', '.join(CLASSES)}; {EXPORT}"
+        raise ConfigError(Problem(message, file=str(path)))
+
     state = actor_state(read_checkpoint(path), path)
     moved = {name: tensor.to(device, torch.float32, copy=True) for name, tensor in state.items()}
     try:
@@ -516,14 +512,6 @@ def _with_new_names(state: Mapping[str, torch.Tensor]) -> State:
     return renamed
 
 
-def _check_class(network: NetworkSettings, path: Path) -> None:
-    foreign = network.module and network.module.partition(".")[0] != "rsl_rl"
-    if foreign or network.class_name not in {"", *CLASSES}:
-        name = f"{network.module}.{network.class_name}" if network.module else network.class_name
-        message = f"is a network of the class '{name}'; known are {', '.join(CLASSES)}; {EXPORT}"
-        raise ConfigError(Problem(message, file=str(path)))
-
-
 # The checkpoints in a training's directory: what they are called, and which of them is meant.
 
 BEST = "best"
@@ -547,24 +535,19 @@ def numbered_checkpoints(directory: Path) -> dict[int, Path]:
 def checkpoint_file(path: str, choice: int | str | None) -> Path:
     """Return a file, or the checkpoint chosen in a directory; ConfigError, with ``key``, if there is none."""
     # ``choice`` is ``best``, ``latest`` or an iteration; None for the best if there is one, otherwise the latest.
-    file = _named_file(path, choice)
+    file = Path(path)
+    if file.is_dir():
+        file = _chosen(file, choice)
+    elif not file.exists():
+        message = f"'{path}' does not exist, and is looked for in the working directory"
+        raise ConfigError(Problem(message, key="checkpoint_path"))
+    elif choice is not None:
+        message = f"'{path}' is a file already; leave this out, or name its directory as checkpoint_path"
+        raise ConfigError(Problem(message, key="checkpoint"))
     wrong = not_a_plain_file(file)
     if wrong is not None:
         raise ConfigError(Problem(f"'{file}': {wrong}", key="checkpoint_path"))
     return file
-
-
-def _named_file(path: str, choice: int | str | None) -> Path:
-    found = Path(path)
-    if found.is_dir():
-        return _chosen(found, choice)
-    if found.exists():
-        if choice is not None:
-            message = f"'{path}' is a file already; leave this out, or name its directory as checkpoint_path"
-            raise ConfigError(Problem(message, key="checkpoint"))
-        return found
-    message = f"'{path}' does not exist, and is looked for in the working directory"
-    raise ConfigError(Problem(message, key="checkpoint_path"))
 
 
 def _chosen(directory: Path, choice: int | str | None) -> Path:

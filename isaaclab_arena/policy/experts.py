@@ -65,7 +65,7 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
     # In this order: release a placed object, carry a held one, close around one, else approach.
     if plan.place is not None:
         place = np.asarray(plan.place) + (observed[f"{plan.onto}_pos"] if plan.onto else 0.0)
-        if _is_placed(plan, thing, place):
+        if np.linalg.norm(thing[:2] - place[:2]) < 1.5 * plan.tolerance_m and thing[2] - place[2] < 0.005:
             return _towards(_UP_M if opening_m > _OPENED_M else np.zeros(3), fingers=OPEN)
         if is_held:
             return _towards(_carried_to(plan, thing, place), fingers=CLOSE)
@@ -73,7 +73,9 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
         return _towards(_UP_M, fingers=CLOSE)
     if is_around and off_m < 0.012:
         return _towards(grip - gripper, fingers=CLOSE)
-    turn = _quarter_turn(_yaw(observed[f"{plan.thing}_quat"]) - _yaw(observed["robot0_eef_quat"]))
+    # Quarter turns do not change a cube.
+    turn = _yaw(observed[f"{plan.thing}_quat"]) - _yaw(observed["robot0_eef_quat"])
+    turn = (turn + np.pi / 4) % (np.pi / 2) - np.pi / 4
     turn = turn if plan.has_corners else 0.0
     # Stay above the object while the fingers are not open, and go lower the better they are aligned.
     funnel_m = float(np.clip(8 * (off_m - 0.008) + 0.3 * abs(turn) - 0.01, 0.0, 0.12))
@@ -108,10 +110,6 @@ class RobosuiteExpertPolicy(PolicyBase):
         return torch.from_numpy(np.stack(actions)).to(env.device)
 
 
-def _is_placed(plan: Plan, thing: np.ndarray, place: np.ndarray) -> bool:
-    return bool(np.linalg.norm(thing[:2] - place[:2]) < 1.5 * plan.tolerance_m and thing[2] - place[2] < 0.005)
-
-
 def _carried_to(plan: Plan, thing: np.ndarray, place: np.ndarray) -> np.ndarray:
     """Return the motion of a held object: up, then over its place, then down. Shape: (3,) [m]."""
     off_m, height_m = float(np.linalg.norm(thing[:2] - place[:2])), float(thing[2] - place[2])
@@ -137,11 +135,6 @@ def _yaw(quaternion: np.ndarray) -> float:
     """Return the turn of a body's first axis about the vertical [rad]. Order: x, y, z, w."""
     x, y, z, w = quaternion
     return float(np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)))
-
-
-def _quarter_turn(angle: float) -> float:
-    """Return an angle modulo quarter turns [rad], which do not change a cube."""
-    return (angle + np.pi / 4) % (np.pi / 2) - np.pi / 4
 
 
 # A scripted expert for LIBERO's first spatial task, which sees nothing but the observation.

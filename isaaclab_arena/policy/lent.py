@@ -34,7 +34,14 @@ _TOLD_BY_THE_LOOP = "task_description"
 
 def content_of_lent(policy: Any) -> ContentSources:
     """Return the content that decides the actions of a policy object or function; nothing is changed or called."""
-    return ContentSources(modules=_modules(policy), stated={STATE: state_hash(policy) or UNKNOWN})
+    # The function's module and those of the object's classes.
+    function: Any = policy.__func__ if isinstance(policy, MethodType) else policy
+    classes = type(policy.__self__ if isinstance(policy, MethodType) else policy).__mro__
+    names = [function.__module__] if isinstance(function, FunctionType) else []
+    return ContentSources(
+        modules=tuple(dict.fromkeys(name for name in [*names, *(each.__module__ for each in classes)] if name)),
+        stated={STATE: state_hash(policy) or UNKNOWN},
+    )
 
 
 def state_hash(value: Any) -> str | None:
@@ -116,13 +123,6 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     # Names of imported things stand for sources, which count by themselves.
     named = inspect.getclosurevars(function)
     yield from sorted({**named.globals, **named.nonlocals}.items())
-
-
-def _modules(policy: Any) -> tuple[str, ...]:
-    function: Any = policy.__func__ if isinstance(policy, MethodType) else policy
-    classes = type(policy.__self__ if isinstance(policy, MethodType) else policy).__mro__
-    names = [function.__module__] if isinstance(function, FunctionType) else []
-    return tuple(dict.fromkeys(name for name in [*names, *(each.__module__ for each in classes)] if name))
 
 
 def name_of_lent(policy: Callable[..., Any] | Any) -> str:

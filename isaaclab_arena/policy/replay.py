@@ -135,7 +135,31 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             self._lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
             self._positions = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
         for start in starts:
-            self._load(env, start)
+            recordings, wanted = self._recordings, start.episode.episode_index
+            index = recordings.of(wanted)
+            if index is None:
+                lacking = f"no {demo_name(wanted)}" if self.config.episodes is None else f"nothing for episode {wanted}"
+                raise PolicyError(
+                    f"'{self.config.replay_file_path}' holds {lacking}; it holds {demos_in_words(recordings.files)}"
+                )
+            file = recordings.files[index]
+            try:
+                actions = read_actions(file, index)
+            except StorageError as error:
+                raise PolicyError(str(error)) from error
+            misfit = _misfit(actions, index, file, env)
+            if misfit is not None:
+                raise PolicyError(misfit)
+
+            # The longest recording decides the width of the table of actions.
+            env_id = start.env_id
+            missing = len(actions) - self._actions.shape[1]
+            if missing > 0:
+                shape = (len(self._actions), missing, *self._actions.shape[2:])
+                self._actions = torch.cat([self._actions, torch.zeros(shape, device=self._actions.device)], dim=1)
+            self._actions[env_id, : len(actions)] = torch.as_tensor(actions, dtype=torch.float32)
+            self._lengths[env_id] = len(actions)
+            self._positions[env_id] = 0
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return each env slot's next recorded action, (num_envs, action_dim); past the end the last one again."""
@@ -155,33 +179,6 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     def finished(self) -> torch.Tensor | None:
         """Mask the env slots whose recording has been played to its end. Shape: (num_envs,), bool."""
         return (self._lengths > 0) & (self._positions >= self._lengths)
-
-    def _load(self, env: Environment, start: EpisodeStart) -> None:
-        recordings, wanted = self._recordings, start.episode.episode_index
-        index = recordings.of(wanted)
-        if index is None:
-            lacking = f"no {demo_name(wanted)}" if self.config.episodes is None else f"nothing for episode {wanted}"
-            raise PolicyError(
-                f"'{self.config.replay_file_path}' holds {lacking}; it holds {demos_in_words(recordings.files)}"
-            )
-        file = recordings.files[index]
-        try:
-            actions = read_actions(file, index)
-        except StorageError as error:
-            raise PolicyError(str(error)) from error
-        misfit = _misfit(actions, index, file, env)
-        if misfit is not None:
-            raise PolicyError(misfit)
-        self._put(start.env_id, actions)
-
-    def _put(self, env_id: int, actions: np.ndarray) -> None:
-        missing = len(actions) - self._actions.shape[1]
-        if missing > 0:
-            shape = (len(self._actions), missing, *self._actions.shape[2:])
-            self._actions = torch.cat([self._actions, torch.zeros(shape, device=self._actions.device)], dim=1)
-        self._actions[env_id, : len(actions)] = torch.as_tensor(actions, dtype=torch.float32)
-        self._lengths[env_id] = len(actions)
-        self._positions[env_id] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -594,46 +594,48 @@ class _Player:
         self.named[env_id] = named[0] if named else 0
 
     def action(self) -> torch.Tensor:
-        # Go back to an earlier phase where the plan failed, before goals are computed.
-        now = self._landmarks()
-        self._start_again_where_dropped(now)
-        self._start_again_where_beside(now)
-        self._follow(now)
-        translation, rotation = self.motion.errors(self._goal(now), self.hand)
-        self._advance(norm(translation), norm(rotation))
-        # The phase may have advanced, so the errors are computed again for the new goal.
-        translation, rotation = self.motion.errors(self._goal(now), self.hand)
-        targets = self.motion.joint_targets(translation, rotation, self.tables.step_m[self.phase])
-        arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
-        if self.env.robot.gripper_actuator is None:
-            return arm
-        return torch.cat((arm, self.tables.width_m[self.phase][:, None]), dim=-1)
+        """Return the next action of all env slots. Shape: (num_envs, action_dim)."""
+        now, tables = self._landmarks(), self.tables
 
-    def _start_again_where_dropped(self, now: torch.Tensor) -> None:
+        # A phase that carries an object is tried again if the object is no longer between the fingertips.
         tcp = self.motion.tool_position()
-        held = now[self.tables.carries[self.phase], self.slots] + self.grip
-        away = norm(held - tcp) > _AT_FINGERTIPS_M
-        dropped = self.tables.carrying[self.phase] & away
+        held = now[tables.carries[self.phase], self.slots] + self.grip
+        dropped = tables.carrying[self.phase] & (norm(held - tcp) > _AT_FINGERTIPS_M)
         self.steps = torch.where(dropped, 0, self.steps)
-        self.phase = torch.where(dropped, self.tables.retry[self.phase], self.phase)
+        self.phase = torch.where(dropped, tables.retry[self.phase], self.phase)
 
-    def _follow(self, now: torch.Tensor) -> None:
+        # A push is tried again if the tool is no longer behind the object.
+        if tables.any_toward:
+            pushed = now[tables.role[self.phase], self.slots]
+            way, rest = horizontal_way(pushed, now[tables.toward[self.phase], self.slots])
+            ahead, _ = horizontal_way(self.motion.tool_position(), pushed)
+            beside = (tables.ahead_m[self.phase] > 0) & (dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
+            self.steps = torch.where(beside, 0, self.steps)
+            self.phase = torch.where(beside, tables.retry[self.phase], self.phase)
+
         # Anchors remember a landmark's last followed position, for phases that follow nothing.
         for index in range(len(self.roles)):
-            following = (self.tables.role[self.phase] == index) & self.tables.follows_place[self.phase]
+            following = (tables.role[self.phase] == index) & tables.follows_place[self.phase]
             self.anchors[index] = torch.where(following[:, None], now[index], self.anchors[index])
-        turning = self.tables.follows_pose[self.phase]
+        turning = tables.follows_pose[self.phase]
         self.hand = torch.where(turning[:, None], self._hand_goal(now), self.hand)
 
-    def _advance(self, distance: torch.Tensor, angle: torch.Tensor) -> None:
-        tables = self.tables
-        there = (distance < tables.tolerance_m[self.phase]) & (angle < self.turned_rad)
-        # The last phase does not end by arrival; its maximum restarts the plan.
+        # Arrival ends a phase, as does its maximum of steps. Only the maximum ends the last one, and restarts the plan.
+        translation, rotation = self.motion.errors(self._goal(now), self.hand)
+        there = (norm(translation) < tables.tolerance_m[self.phase]) & (norm(rotation) < self.turned_rad)
         done = there & (self.steps >= tables.min_steps[self.phase]) | (self.steps >= tables.max_steps[self.phase])
         last = self.phase == len(self.script.phases) - 1
         again = last & (self.steps >= tables.max_steps[self.phase])
         self.steps = torch.where((done & ~last) | again, 0, self.steps + 1)
         self.phase = torch.where(again, 0, torch.where(done & ~last, self.phase + 1, self.phase))
+
+        # The phase may have advanced, so the errors are computed again for the new goal.
+        translation, rotation = self.motion.errors(self._goal(now), self.hand)
+        targets = self.motion.joint_targets(translation, rotation, tables.step_m[self.phase])
+        arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
+        if self.env.robot.gripper_actuator is None:
+            return arm
+        return torch.cat((arm, tables.width_m[self.phase][:, None]), dim=-1)
 
     def _goal(self, now: torch.Tensor) -> torch.Tensor:
         tables = self.tables
@@ -645,30 +647,16 @@ class _Player:
             return goal
         way, rest = horizontal_way(place, now[tables.toward[self.phase], self.slots])
         behind = goal + way * tables.along_m[self.phase][:, None]
-        pushing = tables.ahead_m[self.phase] != 0
-        return torch.where(pushing[:, None], self._ahead(behind, way, rest), behind)
 
-    def _ahead(self, behind: torch.Tensor, way: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-        """Return the goal of a push: ahead of the tool, and slightly back to the line behind the landmark."""
+        # A push aims ahead of the tool, and slightly back to the line behind the landmark.
         tcp = self.motion.tool_position()
         missing = behind - tcp
         aside = missing - way * dot(missing, way)[:, None]
-        level = constant((_CENTRING, _CENTRING, 1.0), tcp)
-        step = torch.minimum(self.tables.ahead_m[self.phase], rest)
+        step = torch.minimum(tables.ahead_m[self.phase], rest)
         arrived = (step > 0) & (rest < _ARRIVED_M)
-        return torch.where(arrived[:, None], tcp, tcp + way * step[:, None] + aside * level)
-
-    def _start_again_where_beside(self, now: torch.Tensor) -> None:
-        """Restart the push in env slots whose tool is no longer behind the object."""
-        tables = self.tables
-        if not tables.any_toward:
-            return
-        pushed = now[tables.role[self.phase], self.slots]
-        way, rest = horizontal_way(pushed, now[tables.toward[self.phase], self.slots])
-        ahead, _ = horizontal_way(self.motion.tool_position(), pushed)
-        beside = (tables.ahead_m[self.phase] > 0) & (dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
-        self.steps = torch.where(beside, 0, self.steps)
-        self.phase = torch.where(beside, tables.retry[self.phase], self.phase)
+        pushed = tcp + way * step[:, None] + aside * constant((_CENTRING, _CENTRING, 1.0), tcp)
+        pushing = tables.ahead_m[self.phase] != 0
+        return torch.where(pushing[:, None], torch.where(arrived[:, None], tcp, pushed), behind)
 
     def _hand_goal(self, now: torch.Tensor) -> torch.Tensor:
         if self.script.hand == "forward":

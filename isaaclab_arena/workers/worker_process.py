@@ -111,7 +111,12 @@ class WorkerProcess:
         except OSError as error:
             self._memory.close()
             raise WorkerError(f"cannot start '{python}': {error.strerror}") from error
-        self._requests, self._answers, errors = _pipes(self._process)
+
+        # Pipes.
+        process = self._process
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise RuntimeError("a worker was started without pipes")
+        self._requests, self._answers, errors = process.stdin, process.stdout, process.stderr
         self._ahead = bytearray()
         self._answered = select.poll()
         self._answered.register(self._answers, select.POLLIN)
@@ -248,12 +253,6 @@ def _memory_file() -> IO[bytes]:
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("worker"), "r+b")
     return tempfile.TemporaryFile()
-
-
-def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
-    if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise RuntimeError("a worker was started without pipes")
-    return process.stdin, process.stdout, process.stderr
 
 
 # Workers kept for reuse: for questions to an interpreter, and for jobs one after the other.

@@ -185,7 +185,20 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
         for step in steps if isinstance(steps, list) else []:
             if value_at(step, ("registry_name",)) != normaliser:
                 continue
-            due = _to_normalise(step, is_action=normaliser == _UNNORMALISER)
+
+            # The statistics that the step needs, for each feature that it normalises.
+            is_action = normaliser == _UNNORMALISER
+            config = value_at(step, ("config",), otherwise={})
+            modes = value_at(config, ("norm_map",), otherwise={})
+            chosen = value_at(config, ("normalize_observation_keys",))
+            due = {}
+            features = value_at(config, ("features",))
+            for feature_name, feature in features.items() if isinstance(features, Mapping) else ():
+                kind = value_at(feature, ("type",))
+                needed = _NEEDED_STATISTICS.get(str(value_at(modes, (str(kind),))), ())
+                if needed and (kind == _ACTION) is is_action and (chosen is None or feature_name in chosen):
+                    due[feature_name] = tuple(f"{feature_name}.{statistic}" for statistic in needed)
+
             found = _statistics(directory, value_at(step, ("state_file",)))
             endless = [
                 key for keys in due.values() for key in keys if key in found and not np.isfinite(found[key]).all()
@@ -206,21 +219,6 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
     if problems:
         raise ConfigError(problems)
     return tuple(notes)
-
-
-def _to_normalise(step: Any, *, is_action: bool) -> dict[str, tuple[str, ...]]:
-    """Return the statistics that a processor's step needs for each feature that it normalises."""
-    config = value_at(step, ("config",), otherwise={})
-    modes = value_at(config, ("norm_map",), otherwise={})
-    chosen = value_at(config, ("normalize_observation_keys",))
-    due = {}
-    features = value_at(config, ("features",))
-    for name, feature in features.items() if isinstance(features, Mapping) else ():
-        kind = value_at(feature, ("type",))
-        needed = _NEEDED_STATISTICS.get(str(value_at(modes, (str(kind),))), ())
-        if needed and (kind == _ACTION) is is_action and (chosen is None or name in chosen):
-            due[name] = tuple(f"{name}.{statistic}" for statistic in needed)
-    return due
 
 
 def _statistics(directory: Path, name: object) -> dict[str, np.ndarray]:
@@ -400,7 +398,13 @@ class LeRobotNetwork:
         # Copies of an entry fill a call up to ``slots_per_call``; None for all env slots in one call. A dead worker is
         # restarted and asked once more, because the answer follows from the question alone.
         if self.description.remembers:
-            return self._remembered(shown, words, noise_seeds, memories)
+            # A policy that remembers is asked for one env slot at a time.
+            answers = []
+            for place, memory in enumerate(memories):
+                part = {**{name: values[[place]] for name, values in shown.items()}, _MEMORY: memory}
+                answers.append(self._called(part, [words[place]], [noise_seeds[place]]))
+            actions, kept = zip(*answers, strict=True)
+            return Acted(actions=np.concatenate(actions), memories=kept)
         size, parts = slots_per_call or len(words), []
         for first in range(0, len(words), size):
             places = [*range(first, min(first + size, len(words)))]
@@ -415,20 +419,6 @@ class LeRobotNetwork:
         if self._worker is not None:
             self._worker.close()
 
-    def _remembered(
-        self,
-        shown: Mapping[str, np.ndarray],
-        words: Sequence[str],
-        noise_seeds: Sequence[int],
-        memories: Sequence[np.ndarray],
-    ) -> Acted:
-        answers = []
-        for place, memory in enumerate(memories):
-            part = {**{name: values[[place]] for name, values in shown.items()}, _MEMORY: memory}
-            answers.append(self._called(part, [words[place]], [noise_seeds[place]]))
-        actions, kept = zip(*answers, strict=True)
-        return Acted(actions=np.concatenate(actions), memories=kept)
-
     def _called(
         self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -442,7 +432,17 @@ class LeRobotNetwork:
         except ConfigError as error:
             raise PolicyLostError(f"{self._elsewhere.name} is lost: {error}") from error
         due = (len(words), self.description.num_actions, self.description.action_dim)
-        return self._checked(answer.get("actions"), due), answer.get(_MEMORY, NOTHING)
+
+        actions = answer.get("actions")
+        if actions is None or actions.shape != due:
+            got = None if actions is None else actions.shape
+            raise PolicyError(
+                f"{self._elsewhere.name} answered with actions of shape {got}; due is {due}: env slots, "
+                "actions, numbers of an action"
+            )
+        if not np.isfinite(actions).all():
+            raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
+        return actions, answer.get(_MEMORY, NOTHING)
 
     def _ask_once(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         if self._worker is None:
@@ -485,17 +485,6 @@ class LeRobotNetwork:
             raise
         said = {name: answer[name] for name in ("num_actions", "action_dim", "takes_batches", "memory_bytes")}
         return Description(**said, device_type=self._device.type)
-
-    def _checked(self, actions: np.ndarray | None, due: tuple[int, int, int]) -> np.ndarray:
-        if actions is None or actions.shape != due:
-            got = None if actions is None else actions.shape
-            raise PolicyError(
-                f"{self._elsewhere.name} answered with actions of shape {got}; due is {due}: env slots, "
-                "actions, numbers of an action"
-            )
-        if not np.isfinite(actions).all():
-            raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
-        return actions
 
 
 # Ask a LeRobot policy in the run's policy server: the network there, and its stand-in on a rank.

@@ -244,18 +244,6 @@ class ObservationHistory:
 
     def push(self, observation: Observation, env_ids: Sequence[int]) -> None:
         """Append the current observation of some env slots; the others' observations are skipped."""
-        for env_id, shown in zip(env_ids, self._shown(observation, env_ids), strict=True):
-            if env_id not in self._seen:
-                self._seen[env_id] = deque([shown] * self._length, maxlen=self._length)
-            else:
-                self._seen[env_id].append(shown)
-
-    def frames(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the last observations of some env slots by input, oldest first. Shape: (n, length, ...)."""
-        names = (*self._inputs.cameras, *self._inputs.terms)
-        return {name: np.stack([[each[name] for each in self._seen[env_id]] for env_id in env_ids]) for name in names}
-
-    def _shown(self, observation: Observation, env_ids: Sequence[int]) -> list[dict[str, np.ndarray]]:
         slots = list(env_ids)
         pictures = {name: observation[CAMERAS][camera][slots] for name, camera in self._inputs.cameras.items()}
         for name in self._inputs.in_colours:
@@ -266,7 +254,17 @@ class ObservationHistory:
         }
         named = {**pictures, **states}
         arrays = {name: part.numpy() for name, part in zip(named, on_cpu(list(named.values())), strict=True)}
-        return [{name: array[place] for name, array in arrays.items()} for place in range(len(slots))]
+        for place, env_id in enumerate(slots):
+            shown = {name: array[place] for name, array in arrays.items()}
+            if env_id not in self._seen:
+                self._seen[env_id] = deque([shown] * self._length, maxlen=self._length)
+            else:
+                self._seen[env_id].append(shown)
+
+    def frames(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return the last observations of some env slots by input, oldest first. Shape: (n, length, ...)."""
+        names = (*self._inputs.cameras, *self._inputs.terms)
+        return {name: np.stack([[each[name] for each in self._seen[env_id]] for env_id in env_ids]) for name in names}
 
 
 # The policy that acts like a LeRobot policy, which runs in a worker of LeRobot's own interpreter.
