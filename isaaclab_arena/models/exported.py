@@ -94,8 +94,8 @@ class OnnxNetwork(PolicyNetwork):
         if ranks not in ([2], [2, 3], [2, 3, 3]) or len(outputs) < len(inputs):
             wanted = ", ".join(f"{each.name} {each.shape}" for each in inputs) or "nothing"
             message = (
-                f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per batch entry and, if it "
-                "is recurrent, its memory, and give as many back; write a policy of your own for others"
+                f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per batch entry and, if "
+                "it is recurrent, its memory, and give as many back; write a policy of your own for others"
             )
             raise ConfigError(Problem(message, file=str(path)))
         fixed = next((size for size in _batches(inputs) if isinstance(size, int) and size != _ONE_BY_ONE), None)
