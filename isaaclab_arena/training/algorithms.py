@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Literal, Self
 
@@ -51,43 +52,30 @@ class GradientExchange:
         self._done += 1
         # ``beside`` is averaged after every mini-batch, boundary or not; at a boundary it shares the message.
         together = list(beside)
-        if self._period == 1:
-            together += _gradients(parameters)
         # The last mini-batch of an update is always a boundary, so that all ranks act with the same policy.
-        elif self._left <= 0 or self._done % self._period == 0:
-            together += _what_has_drifted(parameters, optimizers)
-        if together:
-            _average_together(together, self._bucket_mb)
+        is_boundary = self._left <= 0 or self._done % self._period == 0
+        for parameter in parameters if is_boundary else ():
+            if parameter.grad is not None:
+                together.append(parameter.grad)
+            # Since the last boundary, ranks that step alone have drifted apart in weights and moments too.
+            if self._period != 1:
+                together.append(parameter.data)
+                together += [
+                    value
+                    for optimizer in optimizers
+                    for value in optimizer.state.get(parameter, {}).values()
+                    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim
+                ]
+        if not together:
+            return
 
-
-def _gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def _what_has_drifted(
-    parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim.Optimizer]
-) -> list[torch.Tensor]:
-    """Return gradients, weights and the optimisers' moments, in the same order on all ranks."""
-    found: list[torch.Tensor] = []
-    for parameter in parameters:
-        found += [*_gradients([parameter]), parameter.data]
-        found += [
-            value
-            for optimizer in optimizers
-            for value in optimizer.state.get(parameter, {}).values()
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim
-        ]
-    return found
-
-
-@torch.no_grad()
-def _average_together(tensors: Sequence[torch.Tensor], bucket_mb: float) -> None:
-    """Replace tensors by their mean over ranks, in messages of at most `bucket_mb` MB."""
-    packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    for message in packed.split(max(1, int(bucket_mb * 1024 * 1024) // packed.element_size())):
-        average_over_ranks_(message)
-    for tensor, averaged in zip(tensors, packed.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(averaged.view_as(tensor))
+        # All ranks pack the tensors in the same order, and send them in messages of limited size.
+        with torch.no_grad():
+            packed = torch.cat([tensor.reshape(-1) for tensor in together])
+            for message in packed.split(max(1, int(self._bucket_mb * 1024 * 1024) // packed.element_size())):
+                average_over_ranks_(message)
+            for tensor, averaged in zip(together, packed.split([tensor.numel() for tensor in together]), strict=True):
+                tensor.copy_(averaged.view_as(tensor))
 
 
 # Normalise observations and advantages over the samples of all ranks, with one message each.
@@ -162,10 +150,7 @@ def normalise_over_ranks(network: nn.Module) -> None:
 
 # rsl_rl's PPO for any number of ranks, which learn like one process from all their samples.
 
-_ADAPTIVE = "adaptive"
 _OF_ALL_RANKS = "adaptive, of all ranks"
-_LOWEST_RATE, _HIGHEST_RATE, _RATE_FACTOR = 1e-5, 1e-2, 1.5
-"""As rsl_rl has them."""
 
 
 class PPO(RslRlPPO):
@@ -195,11 +180,17 @@ class PPO(RslRlPPO):
         for network in (self.actor, self.critic):
             normalise_over_ranks(network)
             network.to(self.device)
-        if schedule == _ADAPTIVE and self.desired_kl is not None:
+        if schedule == "adaptive" and self.desired_kl is not None:
             # rsl_rl would send two messages for each mini-batch, before the backward pass; see `reduce_parameters`.
             self.schedule = _OF_ALL_RANKS
+
+            # `reduce_parameters` has no arguments, so the generators of mini-batches note the one in use.
+            def noting(generator: Callable[..., Iterator[RolloutStorage.Batch]], *args: Any, **kwargs: Any) -> Any:
+                for self._mini_batch in generator(*args, **kwargs):
+                    yield self._mini_batch
+
             for name in ("mini_batch_generator", "recurrent_mini_batch_generator"):
-                setattr(self.storage, name, self._remembering(getattr(self.storage, name)))
+                setattr(self.storage, name, partial(noting, getattr(self.storage, name)))
 
     def begin_iteration(self, iteration: int) -> None:
         """Set the learning rate of an iteration, counted from 0, if the schedule is ``linear``."""
@@ -234,36 +225,24 @@ class PPO(RslRlPPO):
         if self.schedule != _OF_ALL_RANKS:
             self._exchange.exchange(parameters, *optimizers)
             return
-        divergence = self._divergence()
-        self._exchange.exchange(parameters, *optimizers, beside=[divergence])
-        self._adapt_learning_rate(divergence.item())
 
-    def _remembering(self, batches: Callable[..., Iterator[RolloutStorage.Batch]]) -> Callable[..., Iterator[Any]]:
-        """Wrap a generator of mini-batches so that ``_mini_batch`` is the one in use."""
-
-        def remembering(*args: Any, **kwargs: Any) -> Iterator[RolloutStorage.Batch]:
-            for self._mini_batch in batches(*args, **kwargs):
-                yield self._mini_batch
-
-        return remembering
-
-    @torch.no_grad()
-    def _divergence(self) -> torch.Tensor:
-        """Return the mean KL divergence from the policy that took this rank's mini-batch, as in rsl_rl. Shape: ()."""
+        # The gradients' message also holds the mean KL divergence from the policy that took the mini-batch.
         before = self._mini_batch.old_distribution_params or ()
-        # In an augmented mini-batch, mirrored samples follow those that were taken.
-        now = tuple(
-            parameter[: len(taken)]
-            for parameter, taken in zip(self.actor.output_distribution_params, before, strict=True)
-        )
-        return self.actor.get_kl_divergence(before, now).mean()
+        with torch.no_grad():
+            # In an augmented mini-batch, mirrored samples follow those that were taken.
+            now = tuple(
+                parameter[: len(taken)]
+                for parameter, taken in zip(self.actor.output_distribution_params, before, strict=True)
+            )
+            mean_kl = self.actor.get_kl_divergence(before, now).mean()
+        self._exchange.exchange(parameters, *optimizers, beside=[mean_kl])
 
-    def _adapt_learning_rate(self, divergence: float) -> None:
-        """Adapt the learning rate to all ranks' divergence by rsl_rl's rule, with the same result on every rank."""
+        # Every rank adapts the learning rate to the same divergence, by the rule and the numbers of rsl_rl.
+        divergence = mean_kl.item()
         if divergence > self.desired_kl * 2.0:
-            self.learning_rate = max(_LOWEST_RATE, self.learning_rate / _RATE_FACTOR)
+            self.learning_rate = max(1e-5, self.learning_rate / 1.5)
         elif 0.0 < divergence < self.desired_kl / 2.0:
-            self.learning_rate = min(_HIGHEST_RATE, self.learning_rate * _RATE_FACTOR)
+            self.learning_rate = min(1e-2, self.learning_rate * 1.5)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 
@@ -280,39 +259,22 @@ _LOSSES = ("surrogate", "entropy", "reference_kl")
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoSettings:
-    """How GRPO learns.
+    """Settings of GRPO, under rsl_rl's names."""
 
-    Attributes:
-        group_size: Env slots that begin alike.
-        num_learning_epochs: How often each sample is learned from.
-        num_mini_batches: Parts that the samples are learned from in.
-        clip_param: How far the ratio of probabilities counts, on either side of 1.
-        gamma: Discount per control step.
-        entropy_coef: Weight of the policy's entropy.
-        kl_coef: Weight of the divergence from the policy that training began with, 0 for none.
-        learning_rate: Of the optimiser.
-        schedule: Of the learning rate: ``fixed``, or ``linear``, which falls to zero at ``max_iterations``.
-        max_grad_norm: Longest gradient.
-        optimizer: Its name, as rsl_rl has it.
-        grad_sync_period: Mini-batches between two exchanges among ranks; see `GradientExchange`.
-        max_iterations: Length of the training, for ``linear``.
-        grad_reduce_bucket_mb: How much is sent to other ranks at once, at most [MB].
-    """
-
-    group_size: int = 8
+    group_size: int = 8  # env slots that begin alike
     num_learning_epochs: int = 4
     num_mini_batches: int = 4
-    clip_param: float = 0.2
-    gamma: float = 0.99
+    clip_param: float = 0.2  # largest distance of the ratio of probabilities from 1
+    gamma: float = 0.99  # discount per control step
     entropy_coef: float = 0.0
-    kl_coef: float = 0.0
+    kl_coef: float = 0.0  # weight of the divergence from the policy that training began with, 0 for none
     learning_rate: float = 1e-3
-    schedule: Literal["fixed", "linear"] = "fixed"
+    schedule: Literal["fixed", "linear"] = "fixed"  # ``linear`` falls to zero at ``max_iterations``
     max_grad_norm: float = 1.0
     optimizer: str = "adam"
-    grad_sync_period: int = 1
-    max_iterations: int = 0
-    grad_reduce_bucket_mb: float = 25.0
+    grad_sync_period: int = 1  # see `GradientExchange`
+    max_iterations: int = 0  # length of the training, for ``linear``
+    grad_reduce_bucket_mb: float = 25.0  # largest message to other ranks [MB]
 
 
 class GRPO:
@@ -402,7 +364,8 @@ class GRPO:
 
     def update(self) -> dict[str, float]:
         """Learn from the stored samples, and return this rank's mean losses."""
-        self._exchange.begin_update(self.settings.num_learning_epochs * self.settings.num_mini_batches)
+        num_updates = self.settings.num_learning_epochs * self.settings.num_mini_batches
+        self._exchange.begin_update(num_updates)
         storage = self.storage
         observations = storage.observations.flatten(0, 1)
         actions, old_log_prob = storage.actions.flatten(0, 1), storage.actions_log_prob.flatten()
@@ -418,7 +381,6 @@ class GRPO:
                 )
         self.actor.update_normalization(observations)
         storage.clear()
-        num_updates = self.settings.num_learning_epochs * self.settings.num_mini_batches
         losses /= num_updates
         return dict(zip(_LOSSES, losses.tolist(), strict=True))
 
@@ -441,9 +403,16 @@ class GRPO:
         clipped = ratio.clamp(1 - self.settings.clip_param, 1 + self.settings.clip_param)
         surrogate = (torch.max(-advantages * ratio, -advantages * clipped) * weight).sum() / total
         entropy = (self.actor.output_entropy * weight).sum() / total
+
+        # Estimate the divergence from the reference, never negative (eq. 4 of the paper).
         divergence = torch.zeros((), device=self.device)
         if self.reference is not None:
-            divergence = (self._divergence(observations, actions, log_prob) * weight).sum() / total
+            with torch.no_grad():
+                self.reference(observations, stochastic_output=True)
+                reference = self.reference.get_output_log_prob(actions)
+            difference = reference - log_prob
+            divergence = ((torch.exp(difference) - difference - 1) * weight).sum() / total
+
         self.optimizer.zero_grad()
         (surrogate - self.settings.entropy_coef * entropy + self.settings.kl_coef * divergence).backward()
         if self._world_size > 1:
@@ -451,16 +420,6 @@ class GRPO:
         nn.utils.clip_grad_norm_(self.actor.parameters(), self.settings.max_grad_norm)
         self.optimizer.step()
         return torch.stack((surrogate, entropy, divergence)).detach().to(torch.float64)
-
-    def _divergence(self, observations: TensorDict, actions: torch.Tensor, log_prob: torch.Tensor) -> torch.Tensor:
-        """Estimate the divergence from the reference, never negative (eq. 4 of the paper)."""
-        if self.reference is None:
-            return torch.zeros_like(log_prob)
-        with torch.no_grad():
-            self.reference(observations, stochastic_output=True)
-            reference = self.reference.get_output_log_prob(actions)
-        difference = reference - log_prob
-        return torch.exp(difference) - difference - 1
 
     def train_mode(self) -> None:
         """Let the normaliser learn."""

@@ -29,7 +29,6 @@ from isaaclab_arena.training.config import TrainingConfig
 # Evaluate checkpoints during training with the evaluation runner, on the ranks that train.
 
 _LOG = logging.getLogger(__name__)
-_DIRECTORY = "evaluations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +97,7 @@ class ClosedLoopEvaluation:
 
     def directory(self, num_steps: int) -> Path:
         """Return the directory of the evaluation after `num_steps` steps."""
-        return self._output_directory / _DIRECTORY / f"step-{num_steps}"
+        return self._output_directory / "evaluations" / f"step-{num_steps}"
 
     def is_complete(self, num_steps: int) -> bool:
         """True if that evaluation is complete."""
@@ -138,9 +137,12 @@ class ClosedLoopEvaluation:
 
     def results(self, num_steps: int) -> Evaluated:
         """Return the results of a finished evaluation, on rank 0; see `Evaluated`."""
-        return Evaluated(
-            exit_code=0, config_hash=self._jobs_file.config_hash, jobs=self._results(self.directory(num_steps))
-        )
+        path, results = self.directory(num_steps) / RESULTS_FILE, {}
+        if self._ranks.context.is_rank_zero and path.is_file():
+            names = [each.name for each in fields(EvaluatedJob)]
+            for job in json.loads(path.read_text(encoding="utf-8"))["jobs"]:
+                results[job["name"]] = EvaluatedJob(**{name: job[name] for name in names})
+        return Evaluated(exit_code=0, config_hash=self._jobs_file.config_hash, jobs=results)
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
         return resolve_jobs(
@@ -151,13 +153,6 @@ class ClosedLoopEvaluation:
             device=self._options["device"],
         )
 
-    def _results(self, directory: Path) -> dict[str, EvaluatedJob]:
-        if not self._ranks.context.is_rank_zero or not (directory / RESULTS_FILE).is_file():
-            return {}
-        jobs = json.loads((directory / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
-        names = [each.name for each in fields(EvaluatedJob)]
-        return {job["name"]: EvaluatedJob(**{name: job[name] for name in names}) for job in jobs}
-
 
 # Describe the task under training as a job of the evaluation runner.
 
@@ -166,12 +161,23 @@ POLICY_TYPE = "rsl_rl"
 
 def environment_job(config: TrainingConfig) -> Job:
     """Return the job of the training environment, checked like every job; ConfigError lists every problem."""
-    block = _block(config, num_envs=config.num_envs, policy_type="zero_action")
-    block["variations"] = dict(config.variations)
+    variations = dict(config.variations)
     try:
-        (job,) = resolve_jobs(_read(block).jobs)
+        file = _jobs_file(
+            config, num_envs=config.num_envs, env=config.env, policy_type="zero_action", variations=variations
+        )
+        (job,) = resolve_jobs(file.jobs)
     except ConfigError as error:
-        raise ConfigError([_in_words_of_training(problem) for problem in error.problems]) from error
+        # The user wrote a training configuration, so problems name its keys.
+        problems = []
+        for problem in error.problems:
+            key = problem.key or ""
+            for in_job, in_training in (("arena_env_args.environment", "environment"), ("arena_env_args", "env")):
+                if key == in_job or key.startswith(f"{in_job}."):
+                    key = in_training + key.removeprefix(in_job)
+                    break
+            problems.append(Problem(problem.message, key=key or None))
+        raise ConfigError(problems) from error
     return job
 
 
@@ -198,54 +204,20 @@ def with_settled_backend(
 def evaluation_jobs(config: TrainingConfig) -> JobsFile:
     """Return the job that evaluates checkpoints; it lacks only the checkpoint."""
     evaluation = config.evaluation
-    block = _block(config, num_envs=evaluation.num_envs, policy_type=POLICY_TYPE)
-    block["arena_env_args"] |= evaluation.env
-    return _read(block | {"num_episodes": evaluation.num_episodes, "seed": evaluation.seed})
-
-
-def task_evaluation(
-    config: TrainingConfig, *, output_directory: Path, ranks: Ranks, device: str | None
-) -> ClosedLoopEvaluation:
-    """Return the evaluation of checkpoints on a fixed list of the task's episodes, without variations."""
-    evaluation = config.evaluation
-    films = evaluation.video_episodes > 0
-    return ClosedLoopEvaluation(
-        evaluation_jobs(config),
-        checkpoint_option="checkpoint_path",
+    return _jobs_file(
+        config,
+        num_envs=evaluation.num_envs,
+        env={**config.env, **evaluation.env},
         policy_type=POLICY_TYPE,
-        output_directory=output_directory,
-        ranks=ranks,
-        device=device,
-        torch_threads=1,
-        # Ranks share the episodes, and the policy always answers for the same number of env slots. So the result is the
-        # same for any number of ranks.
-        options={
-            "split_jobs": True,
-            "deterministic": True,
-            "policy_batch": evaluation.num_envs,
-            "record_viewport_video": films,
-            "video_episodes": str(evaluation.video_episodes) if films else "all",
-        },
+        num_episodes=evaluation.num_episodes,
+        seed=evaluation.seed,
     )
 
 
-def _block(config: TrainingConfig, *, num_envs: int, policy_type: str) -> dict[str, Any]:
-    return {
-        "name": config.task,
-        "arena_env_args": {"environment": config.environment, "num_envs": num_envs, **config.env},
-        "policy_type": policy_type,
-        "num_episodes": 1,
-    }
-
-
-def _read(block: dict[str, Any]) -> JobsFile:
-    return read_jobs({"jobs": [block]}, source="training task")
-
-
-def _in_words_of_training(problem: Problem) -> Problem:
-    key = problem.key or ""
-    for in_job, in_training in (("arena_env_args.environment", "environment"), ("arena_env_args", "env")):
-        if key == in_job or key.startswith(f"{in_job}."):
-            key = in_training + key.removeprefix(in_job)
-            break
-    return Problem(problem.message, key=key or None)
+def _jobs_file(
+    config: TrainingConfig, *, num_envs: int, env: Mapping[str, Any], policy_type: str, **keys: Any
+) -> JobsFile:
+    """Return the file of one job on the environment under training, with other `keys` on top."""
+    environment = {"environment": config.environment, "num_envs": num_envs, **env}
+    job = {"name": config.task, "arena_env_args": environment, "policy_type": policy_type, "num_episodes": 1, **keys}
+    return read_jobs({"jobs": [job]}, source="training task")

@@ -9,7 +9,6 @@ import time
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from rsl_rl.utils import check_nan, resolve_callable
-from tensordict import TensorDict
 from torch import nn
 
 from isaaclab_arena.distributed.collectives import gather_from_ranks, sum_over_ranks
@@ -103,10 +101,7 @@ def _digest(value: torch.Tensor | float | str) -> int:
 
 _LOG = logging.getLogger(__name__)
 _OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
-_SCHEDULES = ("adaptive", "fixed", "linear")
 _CLASS_NAME = "class_name"
-_DISTRIBUTION = "distribution_cfg"
-_SETTINGS_CLASS = "settings_class"
 _MADE_HERE = {
     "algorithm": (
         "self",
@@ -130,11 +125,11 @@ def check_agent(config: TrainingConfig) -> None:
     problems = []
     for role in _MADE_HERE:
         problems += [Problem(str(each.message), key=f"agent.{role}.{each.key}") for each in _wrong_options(role, agent)]
-    if not isinstance(agent.actor.get(_DISTRIBUTION), Mapping):
+    if not isinstance(agent.actor.get("distribution_cfg"), Mapping):
         message = (
             "a policy that learns draws its actions; give one, as {class_name: GaussianDistribution, init_std: 1.0}"
         )
-        problems.append(Problem(message, key=f"agent.actor.{_DISTRIBUTION}"))
+        problems.append(Problem(message, key="agent.actor.distribution_cfg"))
     problems += [*_wrong_numbers(config), *_wrong_sizes(config)]
     if problems:
         raise ConfigError(problems)
@@ -153,6 +148,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
         _CLASS_NAME: algorithm_class,
         **{name: value for name, value in of_the_run.items() if name in parameters},
     }
+    ranks = {"global_rank": context.rank, "local_rank": context.local_rank, "world_size": context.world_size}
     settings = {
         "algorithm": algorithm,
         "actor": dict(agent.actor),
@@ -160,16 +156,30 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
         "obs_groups": {role: list(groups) for role, groups in agent.obs_groups.items()},
         "num_steps_per_env": agent.num_steps_per_env,
         "torch_compile_mode": agent.torch_compile_mode,
-        "multi_gpu": _ranks(context),
+        "multi_gpu": ranks if context.is_distributed else None,
     }
     observation = environment.get_observations()
-    _check_groups(settings["obs_groups"], observation)
-    with _quiet():
+    known = [str(name) for name in observation.keys()]  # noqa: SIM118  a TensorDict iterates over entries
+    problems = [
+        Problem(f"the environment has no group '{name}'{did_you_mean(name, known)}", key=f"agent.obs_groups.{role}")
+        for role, names in settings["obs_groups"].items()
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+    # rsl_rl prints and warns while it builds; the log gets what it prints.
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
-            return algorithm_class.construct_algorithm(observation, environment, settings, str(context.device))
+            built = algorithm_class.construct_algorithm(observation, environment, settings, str(context.device))
         except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             message = f"the agent cannot be built: {first_line(error)}"
             raise ConfigError(Problem(message, key="agent")) from error
+    _LOG.debug("%s", printed.getvalue().strip())
+    return built
 
 
 def networks_of(algorithm: Any) -> dict[str, nn.Module]:
@@ -181,12 +191,6 @@ def networks_of(algorithm: Any) -> dict[str, nn.Module]:
 def learned_state(algorithm: Any) -> dict[str, Any]:
     """Return the state that is equal on all ranks: weights, normalisers, optimiser, learning rate."""
     return {**algorithm.save(), "learning_rate": float(algorithm.learning_rate)}
-
-
-def _ranks(context: DistributedContext) -> dict[str, int] | None:
-    if not context.is_distributed:
-        return None
-    return {"global_rank": context.rank, "local_rank": context.local_rank, "world_size": context.world_size}
 
 
 def _class_of(options: Mapping[str, Any], role: str) -> Any:
@@ -208,25 +212,36 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
     except ConfigError as error:
         yield from error.problems
         return
+    # A class that takes any keyword is not checked. Otherwise each option must exist and fit its type hint.
     parameters = _taken_by(found)
     if parameters is None:
         return
     parameters -= set(_MADE_HERE[role])
-    hints = _hints(found)
-    # A class that takes any keyword is not checked. Otherwise each option must exist and fit its type hint.
+    settings_class = getattr(found, "settings_class", found)
+    hints: dict[str, Any] = {}
+    for each in reversed(settings_class.__mro__ if isinstance(settings_class, type) else ()):
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            hints |= typing.get_type_hints(each.__init__)
+
     for name, value in options.items():
         if name == _CLASS_NAME:
             continue
         if name not in parameters:
             yield Problem(f"{options[_CLASS_NAME]} has no such option{did_you_mean(name, parameters)}", key=name)
-        elif name in hints and not _fits(hints[name], value):
-            told = str(hints[name]).replace("<class '", "").replace("'>", "")
+            continue
+        hint = hints.get(name, Any)
+        try:
+            # A type without a pydantic schema gives no constraint on the value.
+            with contextlib.suppress(PydanticUserError):
+                TypeAdapter(hint).validate_python(value, strict=False)
+        except ValidationError:
+            told = str(hint).replace("<class '", "").replace("'>", "")
             yield Problem(f"must be {told}, got {value!r}", key=name)
 
 
 def _taken_by(found: Callable[..., Any]) -> set[str] | None:
     """Return the names of a class's arguments, None if it takes any."""
-    found = getattr(found, _SETTINGS_CLASS, found)
+    found = getattr(found, "settings_class", found)
     names: set[str] = set()
     classes = found.__mro__ if isinstance(found, type) else (found,)
     for each in classes:
@@ -240,35 +255,20 @@ def _taken_by(found: Callable[..., Any]) -> set[str] | None:
     return None
 
 
-def _hints(found: Callable[..., Any]) -> dict[str, Any]:
-    hints: dict[str, Any] = {}
-    found = getattr(found, _SETTINGS_CLASS, found)
-    for each in reversed(found.__mro__ if isinstance(found, type) else ()):
-        with contextlib.suppress(NameError, TypeError, AttributeError):
-            hints |= typing.get_type_hints(each.__init__)
-    return hints
-
-
-def _fits(hint: Any, value: Any) -> bool:
-    try:
-        TypeAdapter(hint).validate_python(value, strict=False)
-    except ValidationError:
-        return False
-    except PydanticUserError:
-        # A type without a pydantic schema gives no constraint on the value.
-        return True
-    return True
-
-
 def _wrong_numbers(config: TrainingConfig) -> Iterator[Problem]:
     options = config.agent.algorithm
-    for name, (is_right, words) in _NUMBERS.items():
+    for name, lowest in (("num_mini_batches", 1), ("num_learning_epochs", 1), ("group_size", 2)):
         value = options.get(name)
-        if value is not None and not is_right(value):
-            yield Problem(f"must be {words}, got {value!r}", key=f"agent.algorithm.{name}")
-    schedule = options.get("schedule", _SCHEDULES[0])
-    if options[_CLASS_NAME] in _OWN_ALGORITHMS and schedule not in _SCHEDULES:
-        message = f"there is no '{schedule}'{did_you_mean(str(schedule), _SCHEDULES)}"
+        if value is not None and not (_is_count(value) and value >= lowest):
+            yield Problem(f"must be a whole number from {lowest}, got {value!r}", key=f"agent.algorithm.{name}")
+    for name in ("gamma", "lam"):
+        value = options.get(name)
+        if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
+            yield Problem(f"must be from 0 to 1, got {value!r}", key=f"agent.algorithm.{name}")
+    schedules = ("adaptive", "fixed", "linear")
+    schedule = options.get("schedule", "adaptive")
+    if options[_CLASS_NAME] in _OWN_ALGORITHMS and schedule not in schedules:
+        message = f"there is no '{schedule}'{did_you_mean(str(schedule), schedules)}"
         yield Problem(message, key="agent.algorithm.schedule")
     for role in ("actor", "critic"):
         sizes = getattr(config.agent, role).get("hidden_dims", [1])
@@ -280,27 +280,16 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
-
-
-_NUMBERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "num_mini_batches": (_is_count, "a whole number from 1"),
-    "num_learning_epochs": (_is_count, "a whole number from 1"),
-    "group_size": (lambda value: _is_count(value) and value > 1, "a whole number from 2"),
-    "gamma": (_is_share, "from 0 to 1"),
-    "lam": (_is_share, "from 0 to 1"),
-}
-"""Number of an algorithm to its check and its description."""
-
-
 def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
     parts = config.agent.algorithm.get("num_mini_batches", 4)
     num_envs, steps = config.num_envs, config.agent.num_steps_per_env
     samples, what = num_envs * steps, f"{num_envs} env slots x {steps} steps = {num_envs * steps} samples"
-    if any(_is_recurrent(getattr(config.agent, role)) for role in ("actor", "critic")):
-        # A recurrent network needs whole episodes of an env slot, so rsl_rl divides the env slots.
-        samples, what = num_envs, f"{num_envs} env slots of a recurrent policy"
+    for role in ("actor", "critic"):
+        # `check_agent` names a class that does not exist.
+        with contextlib.suppress(ConfigError):
+            # A recurrent network needs whole episodes of an env slot, so rsl_rl divides the env slots.
+            if getattr(_class_of(getattr(config.agent, role), "network"), "is_recurrent", False):
+                samples, what = num_envs, f"{num_envs} env slots of a recurrent policy"
     if _is_count(parts) and samples % parts:
         nearest = [number for number in range(1, samples + 1) if samples % number == 0]
         below = max((number for number in nearest if number < parts), default=1)
@@ -320,45 +309,10 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
         )
 
 
-def _is_recurrent(options: Mapping[str, Any]) -> bool:
-    try:
-        return bool(getattr(_class_of(options, "network"), "is_recurrent", False))
-    except ConfigError:
-        return False
-
-
-def _check_groups(groups: Mapping[str, list[str]], observation: TensorDict) -> None:
-    known = [str(name) for name in observation.keys()]  # noqa: SIM118  a TensorDict iterates over entries
-    problems = [
-        Problem(f"the environment has no group '{name}'{did_you_mean(name, known)}", key=f"agent.obs_groups.{role}")
-        for role, names in groups.items()
-        for name in names
-        if name not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Redirect rsl_rl's output to the log while it builds, and drop its warnings."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    _LOG.debug("%s", printed.getvalue().strip())
-
-
-def set_random_seed(seed: int) -> None:
-    """Seed torch's own generators, from which rsl_rl draws actions and mini-batches."""
-    torch.manual_seed(seed)  # noqa: TID251  rsl_rl draws from the global generator
-
-
 # Begin a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
 
 _STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
 _NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
-_KEPT_BY_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _TAKEN = frozenset(
     {
         *("actor_state_dict", "critic_state_dict", "model_state_dict", "student_state_dict", "optimizer_state_dict"),
@@ -391,16 +345,24 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
     # networks fit. The learning rate stays the configured one.
     networks = networks_of(algorithm)
     taken, anew = ["the actor"], []
-    learned = {**algorithm.save(), "actor_state_dict": _actor(checkpoint, networks["actor"], path)}
+    learned = dict(algorithm.save())
+    problems, actor = _fitted(actor_state(checkpoint, path), networks["actor"], "actor")
+    if problems:
+        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
+    learned["actor_state_dict"] = actor
     # The loaded policy is the reference, because training begins with it.
     learned.pop("reference_state_dict", None)
+
     if "critic" in networks:
-        critic = _critic(checkpoint, networks["critic"], path)
-        if isinstance(critic, str):
-            anew.append(f"the critic begins anew: {critic}")
-        else:
+        critic = critic_state(checkpoint, path)
+        problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
+        if fitted is not None and not problems:
             taken.append("the critic")
-            learned["critic_state_dict"] = critic
+            learned["critic_state_dict"] = fitted
+        else:
+            reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
+            anew.append(f"the critic begins anew: {reason}")
+
     moments = None if anew else _moments(algorithm.optimizer, networks, moments_by_name(checkpoint))
     if moments is None:
         anew.append("the optimiser begins anew")
@@ -412,23 +374,6 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
     anew += [f"not taken: {', '.join(others)}"] if others else []
     iterations = checkpoint["iter"] if isinstance(checkpoint.get("iter"), int) else None
     return FirstWeights(file=str(path), iterations=iterations, taken=tuple(taken), begun_anew=tuple(anew))
-
-
-def _actor(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's actor in the network's format; ConfigError if it does not fit, with both sizes."""
-    problems, actor = _fitted(actor_state(checkpoint, path), network, "actor")
-    if problems:
-        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
-    return actor
-
-
-def _critic(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor] | str:
-    """Return a checkpoint's critic in the network's format, or the reason why it is not taken."""
-    found = critic_state(checkpoint, path)
-    if found is None:
-        return "the file holds none"
-    problems, critic = _fitted(found, network, "critic")
-    return f"its critic {' and '.join(problems)}" if problems else critic
 
 
 def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
@@ -514,24 +459,17 @@ def _moments(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for place, parameter in enumerate(parameters):
         kept = found.get(names.get(id(parameter), ("", "")))
-        if kept is None or kept.keys() != _KEPT_BY_ADAM or not _are_of(parameter, kept):
+        if kept is None or kept.keys() != {"step", "exp_avg", "exp_avg_sq"}:
             return None
+        for name, value in kept.items():
+            tensor = torch.as_tensor(value)
+            if tensor.shape != (() if name == "step" else parameter.shape) or not tensor.isfinite().all():
+                return None
         moments[place] = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in kept.items()}
     return moments
 
 
-def _are_of(parameter: nn.Parameter, kept: Mapping[str, Any]) -> bool:
-    return all(
-        torch.as_tensor(value).shape == (() if name == "step" else parameter.shape)
-        and bool(torch.as_tensor(value).isfinite().all())
-        for name, value in kept.items()
-    )
-
-
 # Collect samples on one rank and learn from them, with a state that training resumes from bit for bit.
-
-_TOLD_OF_NAN = ("NaN values", "normal expects", "Expected parameter")
-"""Parts of messages of rsl_rl and torch about NaN or a negative deviation."""
 
 
 class DivergedError(ArenaError):
@@ -573,7 +511,8 @@ class Learner:
             ),
             cfg={"environment": config.environment, "num_envs": config.num_envs, **config.env},
         )
-        set_random_seed(seed)
+        # rsl_rl draws first weights, actions and mini-batches from torch's own generators.
+        torch.manual_seed(seed)  # noqa: TID251  rsl_rl draws from the global generator
         self.algorithm: Any = build_algorithm(config, self.environment, context)
         self._curiosity: Any = getattr(self.algorithm, "rnd", None)
         self._starts.group_size = getattr(self.algorithm, "group_size", 1)
@@ -592,14 +531,29 @@ class Learner:
         if begin_iteration is not None:
             begin_iteration(self.iterations)
         began = time.perf_counter()
-        with self._telling_of_nan():
+        try:
             self._collect()
             collected = time.perf_counter()
-            losses, episodes = self._over_ranks(self.algorithm.update())
+            own_losses = self.algorithm.update()
+            # Mean losses and episodes of all ranks, with one message.
+            counter = self.environment.counter
+            own = torch.cat((torch.tensor(list(own_losses.values()), dtype=torch.float64), counter.take().cpu()))
+            total = sum_over_ranks(own)
+            means = total[: len(own_losses)] / self._context.world_size
+            episodes = statistics_of(total[len(own_losses) :], counter.metrics)
+            losses = dict(zip(own_losses, means.tolist(), strict=True))
+        except (ValueError, RuntimeError) as error:
+            # Messages of rsl_rl and torch about NaN or a negative deviation.
+            if not any(words in str(error) for words in ("NaN values", "normal expects", "Expected parameter")):
+                raise
+            raise self._diverged(first_line(error)) from error
         self.iterations += 1
         learned = time.perf_counter()
+
         # Losses are means over all ranks, so all ranks stop at the same NaN.
-        self._refuse_nan(losses)
+        wrong = [name for name, value in losses.items() if value != value]  # noqa: PLR0124  NaN alone differs from itself
+        if wrong:
+            raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
         policy = self.algorithm.get_policy()
         std = policy.output_std.mean().item() if getattr(policy, "distribution", None) is not None else float("nan")
         return Iteration(
@@ -611,15 +565,6 @@ class Learner:
             learning_rate=float(self.algorithm.learning_rate),
             action_std=std,
         )
-
-    def _over_ranks(self, losses: Mapping[str, float]) -> tuple[dict[str, float], EpisodeStatistics]:
-        """Return mean losses and episode statistics of all ranks, with one message."""
-        counter = self.environment.counter
-        own = torch.cat((torch.tensor(list(losses.values()), dtype=torch.float64), counter.take().cpu()))
-        total = sum_over_ranks(own)
-        means = total[: len(losses)] / self._context.world_size
-        episodes = statistics_of(total[len(losses) :], counter.metrics)
-        return dict(zip(losses, means.tolist(), strict=True)), episodes
 
     @property
     def env_steps_per_iteration(self) -> int:
@@ -659,17 +604,27 @@ class Learner:
             self._curiosity.update_counter = self.iterations * self._config.agent.num_steps_per_env
         # Skip the episode starts that were drawn before, so that they do not repeat.
         self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
-        self._take_up_another_learning_rate(learned)
-        if rank_state is None:
-            return False
-        snapshot = rank_state.get("environment")
-        if snapshot is None or not self._fits(snapshot):
+        # Use the configured learning rate if it differs from the one that the checkpoint began with.
+        before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
+        if before is not None and now is not None and now != before:
+            self.algorithm.learning_rate = now
+            for group in self.algorithm.optimizer.param_groups:
+                group["lr"] = now
+            _LOG.info("the learning rate goes on from %g", now)
+
+        snapshot = None if rank_state is None else rank_state.get("environment")
+        num_envs = self._config.num_envs
+        if rank_state is None or snapshot is None or len(snapshot["training/episode_length"]) != num_envs:
             return False
         self.environment.restore_snapshot(snapshot, metrics=tuple(rank_state["metrics"]))
         for role, network in networks_of(self.algorithm).items():
             memory = rank_state["memory"].get(role)
             if memory is not None:
-                network.reset(hidden_state=_moved(memory, self._context.device))  # type: ignore[operator]
+                device = self._context.device
+                moved = (
+                    memory.to(device) if isinstance(memory, torch.Tensor) else tuple(part.to(device) for part in memory)
+                )
+                network.reset(hidden_state=moved)  # type: ignore[operator]
         returns = rank_state.get("curiosity_returns")
         if returns is not None and self._curiosity is not None:
             self._curiosity.reward_normalizer.disc_avg.avg = returns.to(self._context.device)
@@ -678,20 +633,6 @@ class Learner:
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
             torch.cuda.set_rng_state(rank_state["cuda_rng"], self._context.device)
         return True
-
-    def begin_with(self, path: Path) -> FirstWeights:
-        """Load a checkpoint's weights on this rank; every rank calls it. Errors as in the function `begin_with`."""
-        return begin_with(self.algorithm, path)
-
-    def _take_up_another_learning_rate(self, learned: Mapping[str, Any]) -> None:
-        """Use the configured learning rate if it differs from the one that the checkpoint began with."""
-        before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
-        if before is None or now is None or now == before:
-            return
-        self.algorithm.learning_rate = now
-        for group in self.algorithm.optimizer.param_groups:
-            group["lr"] = now
-        _LOG.info("the learning rate goes on from %g", now)
 
     def close(self) -> None:
         """Close the environment."""
@@ -710,32 +651,8 @@ class Learner:
             algorithm.process_env_step(observation, rewards.to(device), dones.to(device), extras)
         algorithm.compute_returns(observation)
 
-    def _fits(self, snapshot: Mapping[str, torch.Tensor]) -> bool:
-        return len(snapshot["training/episode_length"]) == self._config.num_envs
-
-    @contextmanager
-    def _telling_of_nan(self) -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, RuntimeError) as error:
-            if not any(words in str(error) for words in _TOLD_OF_NAN):
-                raise
-            raise self._diverged(first_line(error)) from error
-
-    def _refuse_nan(self, losses: Mapping[str, float]) -> None:
-        wrong = [name for name, value in losses.items() if value != value]  # noqa: PLR0124  NaN alone differs from itself
-        if wrong:
-            raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
-
     def _diverged(self, what: str) -> DivergedError:
         return DivergedError(
             f"iteration {self.iterations}: {what}; go on from the last checkpoint with --resume and a smaller "
             "agent.learning_rate or agent.clip_actions"
         )
-
-
-def _moved(memory: torch.Tensor | tuple[torch.Tensor, ...], device: torch.device) -> Any:
-    """Return a recurrent memory, a tensor or several, on a device."""
-    if isinstance(memory, torch.Tensor):
-        return memory.to(device)
-    return tuple(part.to(device) for part in memory)

@@ -38,8 +38,13 @@ class Progress:
         self._path = output_directory / FILE
         self.is_writer = is_writer
         self._writer = writer
-        if is_writer:
-            _take_out_later(self._path, after_step)
+        if is_writer and self._path.is_file():
+            lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
+            # The last line may be incomplete, and others may be damaged.
+            whole = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]
+            kept = [line for line, step in whole if step.isdecimal() and int(step) <= after_step]
+            if len(kept) < len(lines) or not lines:
+                write_text(self._path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
 
     def write(self, num_steps: int, measures: Mapping[str, float], *, told: str | None = None) -> None:
         """Write the measures (name to value) after `num_steps` steps; `told` replaces their line in the log."""
@@ -78,17 +83,6 @@ class Progress:
                 end()
 
 
-def _take_out_later(path: Path, after_step: int) -> None:
-    if not path.is_file():
-        return
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
-    # The last line may be incomplete, and others may be damaged.
-    whole = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]
-    kept = [line for line, step in whole if step.isdecimal() and int(step) <= after_step]
-    if len(kept) < len(lines) or not lines:
-        write_text(path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
-
-
 def tensorboard(directory: Path, *, after_step: int = 0) -> ScalarWriter | None:
     """Return a writer of TensorBoard files, None if it is not installed; steps after `after_step` are hidden."""
     try:
@@ -99,8 +93,6 @@ def tensorboard(directory: Path, *, after_step: int = 0) -> ScalarWriter | None:
 
 
 # Run the loop of every training run: step, save, evaluate, and stop all ranks after the same step.
-
-_INTERRUPTED = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +160,7 @@ class TrainingLoop:
     ) -> None:
         self._training = training
         self._schedule = schedule
-        # None without evaluations.
-        self._evaluation = evaluation
+        self._evaluation = evaluation  # None without evaluations
         self._progress = progress
         # The run ends after the step in which any rank sees this file. It must be None on all ranks or on none.
         self._stop_file = stop_file
@@ -177,18 +168,27 @@ class TrainingLoop:
     def run(self, interruption: Interruption) -> int:
         """Train to the end; return 0, or 128 plus the number of the signal that stopped the run."""
         # A signal to any rank stops all of them after the same step, with a checkpoint to resume from.
-        return self._evaluate_if_left_out() or self._train(interruption)
+        training, schedule, evaluation = self._training, self._schedule, self._evaluation
+        num_steps = training.num_steps
+        if evaluation is not None and schedule.is_evaluated_after(num_steps):
+            # The run resumes from an evaluated checkpoint: complete what an interruption has left out.
+            # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
+            if not highest_of_ranks(int(evaluation.is_complete(num_steps))):
+                code = self._evaluate(evaluation)
+                if code != 0:
+                    return code
+            elif self._progress.is_writer and not self._progress.has(num_steps, training.evaluation_measure):
+                # The run was stopped between the end of the evaluation and the writing of its measures.
+                training.note_evaluation(evaluation.results(num_steps), self._progress, evaluation_s=0.0)
 
-    def _train(self, interruption: Interruption) -> int:
-        training, schedule = self._training, self._schedule
-        is_last = training.num_steps >= schedule.max_steps
+        is_last = num_steps >= schedule.max_steps
         while not is_last:
             training.step(self._progress)
-            is_last = schedule.is_last(training.num_steps) or self._is_told_to_end()
-            is_evaluated = self._is_evaluated() or (is_last and self._evaluation is not None)
+            is_last = schedule.is_last(training.num_steps) or self._sees_stop_file()
+            is_evaluated = evaluation is not None and (is_last or schedule.is_evaluated_after(training.num_steps))
             if is_evaluated or is_last or schedule.is_saved_after(training.num_steps):
                 training.save()
-            code = self._evaluate() if is_evaluated else 0
+            code = self._evaluate(evaluation) if evaluation is not None and is_evaluated else 0
             # All ranks exchange codes here, so that all stop after the same step.
             code = highest_of_ranks(code or interruption.exit_code)
             if code != 0 and (is_evaluated or not is_last):
@@ -198,38 +198,21 @@ class TrainingLoop:
                 return highest_of_ranks(code)
         return 0
 
-    def _is_told_to_end(self) -> bool:
-        """True on all ranks if any rank sees the stop file."""
+    def _sees_stop_file(self) -> bool:
+        """Return True on all ranks if any rank sees the stop file."""
         if self._stop_file is None or not highest_of_ranks(int(self._stop_file.exists())):
             return False
         if self._progress.is_writer:
             _LOG.info("ending after %d steps, because %s is there", self._training.num_steps, self._stop_file)
         return True
 
-    def _is_evaluated(self) -> bool:
-        return self._evaluation is not None and self._schedule.is_evaluated_after(self._training.num_steps)
-
-    def _evaluate_if_left_out(self) -> int:
-        """Complete the evaluation of the checkpoint from which the run resumes, if it was interrupted."""
-        num_steps = self._training.num_steps
-        if self._evaluation is None or not self._is_evaluated():
-            return 0
-        # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
-        if not highest_of_ranks(int(self._evaluation.is_complete(num_steps))):
-            return self._evaluate()
-        if self._progress.is_writer and not self._progress.has(num_steps, self._training.evaluation_measure):
-            # The run was stopped between the end of the evaluation and the writing of its measures.
-            self._training.note_evaluation(self._evaluation.results(num_steps), self._progress, evaluation_s=0.0)
-        return 0
-
-    def _evaluate(self) -> int:
+    def _evaluate(self, evaluation: ClosedLoopEvaluation) -> int:
         """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
-        if self._evaluation is None:
-            return 0
         began = time.perf_counter()
         num_steps = self._training.num_steps
-        evaluated = self._evaluation.run(self._training.checkpoint(num_steps), num_steps)
-        interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= _INTERRUPTED else 0)
+        evaluated = evaluation.run(self._training.checkpoint(num_steps), num_steps)
+        # Codes from 128 on are of signals.
+        interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= 128 else 0)
         if interrupted == 0 and self._progress.is_writer:
             duration_s = time.perf_counter() - began
             self._training.note_evaluation(evaluated, self._progress, evaluation_s=duration_s)

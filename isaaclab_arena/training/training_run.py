@@ -37,7 +37,7 @@ from isaaclab_arena.training.closed_loop import (
     ClosedLoopEvaluation,
     Evaluated,
     EvaluatedJob,
-    task_evaluation,
+    evaluation_jobs,
     with_settled_backend,
 )
 from isaaclab_arena.training.config import (
@@ -52,34 +52,17 @@ from isaaclab_arena.training.learner import (
     FirstWeights,
     Iteration,
     Learner,
+    begin_with,
     check_agent,
     check_synchrony,
     learned_state,
 )
 from isaaclab_arena.training.options import TrainOptions, shared_run_directory
 from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, TrainingLoop, tensorboard
-from isaaclab_arena.training.vec_env import EpisodeStatistics
 
 # Turn the results of an iteration or an evaluation into measures under rsl_rl's names, and a line of the log.
 
 EVALUATION_TIME = "Perf/evaluation_time"
-
-
-class Pace:
-    """The pace of the iterations, without evaluations."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._iterations = 0
-
-    def pause(self, seconds: float) -> None:
-        """Exclude time without learning [s]."""
-        self._began += seconds
-
-    def left_s(self, iterations: int) -> float:
-        """Count one more iteration, and return the expected time for `iterations` more [s]."""
-        self._iterations += 1
-        return (time.perf_counter() - self._began) / self._iterations * iterations
 
 
 def measures_of_iteration(done: Iteration, *, env_steps: int) -> dict[str, float]:
@@ -105,10 +88,17 @@ def measures_of_iteration(done: Iteration, *, env_steps: int) -> dict[str, float
 
 def line_of_iteration(done: Iteration, *, iterations: int, total: int, left_s: float) -> str:
     """Return the log line of an iteration (counted from 1), with `left_s`, the expected time left [s]."""
+    ended, told = done.episodes, ""
+    if ended.num_episodes:
+        success = "" if math.isnan(ended.success_rate) else f"success {ended.success_rate:.0%}, "
+        told = f"reward {ended.mean_return:.2f}, length {ended.mean_length:.0f}, {success}"
     steps_per_s = done.env_steps / (done.collect_s + done.learn_s)
+    minutes, seconds = divmod(round(left_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
     return (
-        f"iteration {iterations}/{total}: {_of_episodes(done.episodes)}std {done.action_std:.2f}, "
-        f"lr {done.learning_rate:.1e}, {steps_per_s:,.0f} steps/s, {_clock(left_s)} left"
+        f"iteration {iterations}/{total}: {told}std {done.action_std:.2f}, "
+        f"lr {done.learning_rate:.1e}, {steps_per_s:,.0f} steps/s, {left} left"
     )
 
 
@@ -134,24 +124,9 @@ def line_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, iterations: int) -> 
     return f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}"
 
 
-def _of_episodes(episodes: EpisodeStatistics) -> str:
-    if not episodes.num_episodes:
-        return ""
-    success = "" if math.isnan(episodes.success_rate) else f"success {episodes.success_rate:.0%}, "
-    return f"reward {episodes.mean_return:.2f}, length {episodes.mean_length:.0f}, {success}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 # Make the writer for measures beside this project's own files: TensorBoard, or a log writer of rsl_rl such as W&B's.
 
-_KEY = "agent.logger"
-_CLASSES = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}
-_PACKAGES = {"WandbLogWriter": "wandb", "NeptuneLogWriter": "neptune"}
+_WRITERS = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}
 
 
 class EnvironmentSettings(dict[str, Any]):
@@ -165,13 +140,15 @@ class EnvironmentSettings(dict[str, Any]):
 def check_logger(config: TrainingConfig) -> None:
     """Refuse a log writer that cannot be made, before anything is built; ConfigError with the reason."""
     name = _name_of(config.agent.logger)
-    if name not in {"none", "tensorboard"}:
-        with _told(name):
-            writer = _class_of(name)
-            if _package_is_missing(writer):
-                package = _PACKAGES[writer.__name__]
-                raise ImportError(f"the package {package} is not installed: pip install {package}")
-            inspect.signature(writer).bind(log_dir="", **_options(config))
+    if name in {"none", "tensorboard"}:
+        return
+    with _refusing(name):
+        writer, options = _writer_and_options(config)
+        # Modules of rsl_rl's writers look for their packages, and hold None for one that is missing.
+        package = {writer_name: name for name, writer_name in _WRITERS.items()}.get(getattr(writer, "__name__", ""))
+        if package is not None and getattr(sys.modules[writer.__module__], package, writer) is None:
+            raise ImportError(f"the package {package} is not installed: pip install {package}")
+        inspect.signature(writer).bind(log_dir="", **options)
 
 
 def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: int) -> ScalarWriter | None:
@@ -181,31 +158,25 @@ def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: in
         return None
     if name == "tensorboard":
         return tensorboard(run_directory, after_step=after_step)
-    with _told(name):
-        writer = _class_of(name)(log_dir=str(run_directory), **_options(config))
+    with _refusing(name):
+        writer_class, options = _writer_and_options(config)
+        writer = writer_class(log_dir=str(run_directory), **options)
     if isinstance(writer, LogWriter):
         environment = {"environment": config.environment, "num_envs": config.num_envs, **config.env}
         writer.store_config(EnvironmentSettings(environment), document_of(config))
     return writer
 
 
-def _class_of(name: str) -> Any:
-    return resolve_callable(_CLASSES.get(name, name))
-
-
-def _package_is_missing(writer: Any) -> bool:
-    """True if rsl_rl's writer looked for its package and did not find it."""
-    package = _PACKAGES.get(getattr(writer, "__name__", ""))
-    return package is not None and getattr(sys.modules[writer.__module__], package, writer) is None
-
-
-def _options(config: TrainingConfig) -> dict[str, Any]:
-    """Return a writer's options beside its directory; W&B and Neptune need a project: the experiment."""
+def _writer_and_options(config: TrainingConfig) -> tuple[Any, dict[str, Any]]:
+    """Return the class that ``agent.logger`` names, and its options beside the directory."""
     logger = config.agent.logger
+    name = _name_of(logger)
+    writer: Any = resolve_callable(_WRITERS.get(name, name))
     options = {} if isinstance(logger, str) else {key: value for key, value in logger.items() if key != "class_name"}
-    if getattr(_class_of(_name_of(logger)), "__name__", "") in _PACKAGES:
+    # W&B and Neptune need a project: the experiment.
+    if getattr(writer, "__name__", "") in _WRITERS.values():
         options.setdefault("project_name", config.experiment_name)
-    return options
+    return writer, options
 
 
 def _name_of(logger: str | dict[str, Any]) -> str:
@@ -213,12 +184,12 @@ def _name_of(logger: str | dict[str, Any]) -> str:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _refusing(name: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         message = f"'{name}' cannot be used: {error}; use tensorboard, none, or a log writer with its options"
-        raise ConfigError(Problem(message, key=_KEY)) from error
+        raise ConfigError(Problem(message, key="agent.logger")) from error
 
 
 # Run one rank's part of a training with rsl_rl, from the first sample to the last checkpoint.
@@ -258,14 +229,12 @@ class TrainingRun:
         # Every rank gathers, because each must send its device.
         self._devices = tuple(ranks.gather("device of learning", str(ranks.context.device)))
         self._simulation_devices = tuple(ranks.gather("device of simulation", str(learner.environment.device)))
-        self._pace = Pace()
+        # The pace: iterations since the start, which evaluations shift.
+        self._began = time.perf_counter()
+        self._timed_iterations = 0
 
-    def check_evaluation(self) -> None:
-        """Refuse jobs that cannot be evaluated, before hours of training; ConfigError. Every rank calls it."""
-        if self._evaluation is not None:
-            self._evaluation.check(self._save_untrained)
-
-    def _save_untrained(self, directory: Path) -> Path:
+    def save_untrained(self, directory: Path) -> Path:
+        """Write settings and a checkpoint of the networks as they are, and return the checkpoint's path."""
         self._write_settings(directory)
         return write_checkpoint(directory, self._learned(), [], iterations=0, kept=1)
 
@@ -273,30 +242,29 @@ class TrainingRun:
         """Train to the end; return the exit code 0, or 130 or 143 after an interruption. ArenaError if it fails."""
         # A signal to any rank, or ``stop_file``, stops all ranks after the same iteration, with a checkpoint to resume.
         # After an error, the checkpoint of the last iteration but one may exist.
-        context = self._context
-        with log_file(self._directory / "logs" / f"rank{context.rank}.log", context.rank):
+        config, is_rank_zero = self._config, self._context.is_rank_zero
+        with log_file(self._directory / "logs" / f"rank{self._context.rank}.log", self._context.rank):
             self._begin()
-            code = self._run_loop(stop_file)
-            if code == 0 and context.is_rank_zero:
-                self._finish()
-            return code
+            after_step = self._learner.iterations
+            schedule = Schedule(
+                max_steps=config.agent.max_iterations,
+                save_every=config.agent.save_interval,
+                evaluate_every=config.evaluation.interval or None,
+            )
+            writer = scalar_writer(config, self._directory, after_step=after_step) if is_rank_zero else None
+            with (
+                Progress(self._directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+                watch_for_interruption() as interruption,
+            ):
+                if after_step == 0:
+                    self.save()
+                loop = TrainingLoop(self, schedule, evaluation=self._evaluation, progress=progress, stop_file=stop_file)
+                code = loop.run(interruption)
 
-    def _run_loop(self, stop_file: Path | None) -> int:
-        agent, is_rank_zero, after_step = self._config.agent, self._context.is_rank_zero, self._learner.iterations
-        schedule = Schedule(
-            max_steps=agent.max_iterations,
-            save_every=agent.save_interval,
-            evaluate_every=self._config.evaluation.interval or None,
-        )
-        writer = scalar_writer(self._config, self._directory, after_step=after_step) if is_rank_zero else None
-        with (
-            Progress(self._directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
-            watch_for_interruption() as interruption,
-        ):
-            if after_step == 0:
-                self.save()
-            loop = TrainingLoop(self, schedule, evaluation=self._evaluation, progress=progress, stop_file=stop_file)
-            return loop.run(interruption)
+            if code == 0 and is_rank_zero and config.checkpoints.export:
+                for path in export_policy(self._learner.algorithm, self._directory):
+                    _LOG.info("wrote %s", path)
+            return code
 
     def _begin(self) -> None:
         """Write the settings, and resume from the newest checkpoint if requested."""
@@ -348,9 +316,16 @@ class TrainingRun:
         """Collect samples, learn from them, and write the measures of this iteration."""
         done = self._learner.iterate()
         self._env_steps += done.env_steps
-        self._report(progress, done)
+        self._timed_iterations += 1
+        iterations, total = self._learner.iterations, self._config.agent.max_iterations
+        left_s = (time.perf_counter() - self._began) / self._timed_iterations * (total - iterations)
+        progress.write(
+            iterations,
+            measures_of_iteration(done, env_steps=self._env_steps),
+            told=line_of_iteration(done, iterations=iterations, total=total, left_s=left_s),
+        )
         every = self._config.distributed.check_sync_every
-        if every and self._learner.iterations % every == 0:
+        if every and iterations % every == 0:
             self._check_synchrony()
 
     def checkpoint(self, num_steps: int) -> Path:
@@ -364,19 +339,17 @@ class TrainingRun:
         states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
         if not context.is_rank_zero:
             return
+        evaluation = self._evaluation
         path = write_checkpoint(
             self._directory,
             self._learned(),
             states,
             iterations=learner.iterations,
             kept=self._config.checkpoints.keep_last,
-            stays=self._was_evaluated,
+            # The results of an evaluation refer to their checkpoint.
+            stays=lambda iterations: evaluation is not None and evaluation.directory(iterations).is_dir(),
         )
         _LOG.debug("wrote %s", path)
-
-    def _was_evaluated(self, iterations: int) -> bool:
-        """True if the checkpoint has an evaluation, whose results would otherwise refer to a deleted file."""
-        return self._evaluation is not None and self._evaluation.directory(iterations).is_dir()
 
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
@@ -391,28 +364,13 @@ class TrainingRun:
         score = score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
         if score is not None and keep_best(self._directory, score):
             _LOG.info("the best so far")
-        self._pace.pause(evaluation_s)
-
-    def _report(self, progress: Progress, done: Iteration) -> None:
-        iterations, total = self._learner.iterations, self._config.agent.max_iterations
-        left_s = self._pace.left_s(total - iterations)
-        progress.write(
-            iterations,
-            measures_of_iteration(done, env_steps=self._env_steps),
-            told=line_of_iteration(done, iterations=iterations, total=total, left_s=left_s),
-        )
+        self._began += evaluation_s
 
     def _check_synchrony(self) -> None:
         """Refuse ranks that differ in their learned state; every rank calls it."""
         if self._context.is_distributed:
             counts = {"iterations": self._learner.iterations, "env_steps": self._env_steps}
             check_synchrony({**learned_state(self._learner.algorithm), **counts})
-
-    def _finish(self) -> None:
-        if not self._config.checkpoints.export:
-            return
-        for path in export_policy(self._learner.algorithm, self._directory):
-            _LOG.info("wrote %s", path)
 
 
 # Assemble one rank's training from its configuration, check it, and run it.
@@ -425,35 +383,10 @@ def train_rank(
     # Cheap checks come first, then the environment and the networks are built.
     check_agent(config)
     check_logger(config)
-    _agree(options, config, ranks)
-    settled = with_settled_backend(config, ranks, num_threads=num_threads)
-    with ExitStack() as stack:
-        if options.process_group != "gloo":
-            stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
-        learner = stack.enter_context(closing(Learner(settled, ranks.context, num_threads=num_threads)))
-        began_with = None if options.load_checkpoint is None else learner.begin_with(Path(options.load_checkpoint))
-        run_directory = shared_run_directory(options, config, ranks)
-        # Rank 0 locks the directory, so that no second run writes into it.
-        if ranks.context.is_rank_zero:
-            stack.callback(RunLock(run_directory).hold_alone().release)
-        run = TrainingRun(
-            config,
-            run_directory=run_directory,
-            ranks=ranks,
-            learner=learner,
-            evaluation=_evaluation(config, run_directory, ranks, device=options.device),
-            command_line=command_line,
-            resume=options.resume is not None,
-            began_with=began_with,
-        )
-        run.check_evaluation()
-        return run.execute(stop_file=options.stop_file)
 
-
-def _agree(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> None:
-    """Refuse ranks that would begin differently, or whose arithmetic differs; every rank calls it."""
+    # Refuse ranks that would begin differently, or whose arithmetic differs.
     agree_on_versions(ranks, training_versions())
-    begins_with = options.load_checkpoint
+    begins_with = None if options.load_checkpoint is None else Path(options.load_checkpoint)
     ranks.agree_on(
         "training",
         {
@@ -461,8 +394,8 @@ def _agree(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> None:
             "--resume": str(options.resume),
             "--run_directory": str(options.run_directory),
             "--log_root": str(options.log_root),
-            "--load_checkpoint": str(begins_with),
-            "the content of --load_checkpoint": "" if begins_with is None else content_hash(Path(begins_with)),
+            "--load_checkpoint": str(options.load_checkpoint),
+            "the content of --load_checkpoint": "" if begins_with is None else content_hash(begins_with),
             "--stop_file": str(options.stop_file),
             "--torch_threads": str(options.torch_threads),
             # The last digits of an optimiser's step differ between CPU and GPU, and weights must stay equal to the bit.
@@ -470,18 +403,58 @@ def _agree(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> None:
         },
     )
 
+    settled = with_settled_backend(config, ranks, num_threads=num_threads)
+    with ExitStack() as stack:
+        if options.process_group != "gloo":
+            stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
+        learner = stack.enter_context(closing(Learner(settled, ranks.context, num_threads=num_threads)))
+        began_with = None if begins_with is None else begin_with(learner.algorithm, begins_with)
+        run_directory = shared_run_directory(options, config, ranks)
+        # Rank 0 locks the directory, so that no second run writes into it.
+        if ranks.context.is_rank_zero:
+            stack.callback(RunLock(run_directory).hold_alone().release)
+        evaluation = _evaluation(config, run_directory, ranks, device=options.device)
+        run = TrainingRun(
+            config,
+            run_directory=run_directory,
+            ranks=ranks,
+            learner=learner,
+            evaluation=evaluation,
+            command_line=command_line,
+            resume=options.resume is not None,
+            began_with=began_with,
+        )
+        if evaluation is not None:
+            evaluation.check(run.save_untrained)
+        return run.execute(stop_file=options.stop_file)
+
 
 def _evaluation(
     config: TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
 ) -> ClosedLoopEvaluation | None:
-    if config.evaluation.interval == 0:
-        if config.evaluation.video_episodes and ranks.context.is_rank_zero:
+    """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
+    evaluation = config.evaluation
+    if evaluation.interval == 0:
+        if evaluation.video_episodes and ranks.context.is_rank_zero:
             _LOG.warning("nothing is filmed: evaluations are, and with evaluation.interval=0 there are none")
         return None
-    if config.evaluation.eval_jobs_config is None:
-        return task_evaluation(config, output_directory=run_directory, ranks=ranks, device=device)
-    jobs = load_jobs_file(Path(config.evaluation.eval_jobs_config), suites=SUITES)
-    ranks.agree("jobs of the evaluation", jobs.config_hash)
+
+    options: dict[str, Any] = {}
+    if evaluation.eval_jobs_config is not None:
+        jobs = load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
+        ranks.agree("jobs of the evaluation", jobs.config_hash)
+    else:
+        # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
+        # answers for the same number of env slots. So the result is the same for any number of ranks.
+        jobs = evaluation_jobs(config)
+        films = evaluation.video_episodes > 0
+        options = {
+            "split_jobs": True,
+            "deterministic": True,
+            "policy_batch": evaluation.num_envs,
+            "record_viewport_video": films,
+            "video_episodes": str(evaluation.video_episodes) if films else "all",
+        }
     return ClosedLoopEvaluation(
         jobs,
         checkpoint_option="checkpoint_path",
@@ -490,4 +463,5 @@ def _evaluation(
         ranks=ranks,
         device=device,
         torch_threads=1,
+        options=options,
     )

@@ -17,8 +17,6 @@ from isaaclab_arena.policy.rsl_rl import flattened
 
 # Draw the conditions that training episodes start from, in random streams that belong to the rank.
 
-_JOB = "training"
-
 
 class EpisodeStarts:
     """Gives each new episode of a rank its conditions, in the order in which the episodes begin."""
@@ -34,17 +32,12 @@ class EpisodeStarts:
     def next_conditions(self, count: int) -> list[Conditions]:
         """Return the start conditions of the next `count` episodes, all different."""
         first, self.num_drawn = self.num_drawn, self.num_drawn + count
-        return [self._draw(index) for index in range(first, first + count)]
-
-    def next_groups(self, num_envs: int) -> list[Conditions]:
-        """Return all env slots' start conditions, equal within a group; `num_envs` is a multiple of the group size."""
-        drawn = self.next_conditions(num_envs // self.group_size)
-        return [conditions for conditions in drawn for _ in range(self.group_size)]
-
-    def _draw(self, index: int) -> Conditions:
-        episode = Episode(job=_JOB, episode_index=index, seed=self._seed)
-        conditions = self._environment.draw_conditions(episode.conditions_generator())
-        return self._environment.vary_conditions(conditions, episode)
+        starts = []
+        for index in range(first, first + count):
+            episode = Episode(job="training", episode_index=index, seed=self._seed)
+            conditions = self._environment.draw_conditions(episode.conditions_generator())
+            starts.append(self._environment.vary_conditions(conditions, episode))
+        return starts
 
 
 # Exact statistics of training episodes: sums and counts over env slots, which the ranks add up.
@@ -111,19 +104,19 @@ class EpisodeCounter:
 
 def statistics_of(sums: torch.Tensor, metrics: tuple[str, ...]) -> EpisodeStatistics:
     """Return means from sums; see `EpisodeCounter.sums`."""
+
+    def mean(total: float, count: float) -> float:
+        return total / count if count else math.nan
+
     episodes, returns, length, measured, success, lost, sound, *others = sums.tolist()
     return EpisodeStatistics(
         num_episodes=round(episodes),
-        mean_return=_mean(returns, episodes),
-        mean_length=_mean(length, episodes),
-        success_rate=_mean(success, measured),
-        lost_rate=_mean(lost, episodes),
-        metrics={name: _mean(value, sound) for name, value in zip(metrics, others, strict=True)},
+        mean_return=mean(returns, episodes),
+        mean_length=mean(length, episodes),
+        success_rate=mean(success, measured),
+        lost_rate=mean(lost, episodes),
+        metrics={name: mean(value, sound) for name, value in zip(metrics, others, strict=True)},
     )
-
-
-def _mean(total: float, count: float) -> float:
-    return total / count if count else math.nan
 
 
 # An environment in the form that rsl_rl expects: env slots restart by themselves, and observations are vectors.
@@ -188,9 +181,9 @@ class TrainingEnvironment(VecEnv):
         self._draw_nothing()
         step = environment.step(self._scaler(actions))
         if self._counter is None:
-            self._counter = EpisodeCounter(
-                num_envs=self.num_envs, metrics=tuple(step.metrics), device=environment.device
-            )
+            metrics = tuple(step.metrics)
+            self._counter = EpisodeCounter(num_envs=self.num_envs, metrics=metrics, device=environment.device)
+
         self.episode_length_buf += 1
         over = step.terminated | step.truncated | step.diverged
         # Env slots that began as if in the middle of an episode are cut by this count, and are not whole episodes.
@@ -201,6 +194,7 @@ class TrainingEnvironment(VecEnv):
         succeeded = torch.zeros_like(over) if step.success is None else step.success
         # The mask `ended` is needed, because an environment may report success and continue the episode.
         time_outs = ended & (cut | step.truncated | succeeded) & ~step.diverged
+
         env_ids = ended.nonzero()[:, 0]
         observation = step.observation
         if env_ids.numel():
@@ -222,7 +216,10 @@ class TrainingEnvironment(VecEnv):
 
     def restart(self) -> TensorDict:
         """Start a new episode in every env slot, equal within groups, and return the observation."""
-        self._observation = self._flat(self._reset(self._all_env_ids, self._starts.next_groups(self.num_envs)))
+        group_size = self._starts.group_size
+        drawn = self._starts.next_conditions(self.num_envs // group_size)
+        grouped = [conditions for conditions in drawn for _ in range(group_size)]
+        self._observation = self._flat(self._reset(self._all_env_ids, grouped))
         self.episode_length_buf.zero_()
         self._began_late.zero_()
         if self._counter is not None:
