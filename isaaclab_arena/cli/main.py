@@ -6,10 +6,9 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO
@@ -23,7 +22,6 @@ from isaaclab_arena.registry import Registry
 # The commands of isaaclab-arena by group: the module of each, its options, and what it does.
 
 _HERE = "isaaclab_arena.cli.commands"
-_OF_OTHERS = "of other packages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,37 +101,38 @@ call it. Other packages add theirs as ``module:main``."""
 def commands_of_others() -> Iterator[tuple[str, Command]]:
     """Yield the commands that other packages declare; none of their modules is imported."""
     for point in sorted(metadata.entry_points(group=MAINS.entry_point_group), key=lambda each: each.name):
-        if point.name not in COMMANDS:
-            summary = _first_sentence(point.module) or point.value
-            yield point.name, Command(group=_OF_OTHERS, module=point.module, options=None, summary=summary)
-
-
-def _first_sentence(module: str) -> str | None:
-    """Return the first line of a module's docstring, as a summary; None if it cannot be read."""
-    try:
-        spec = importlib.util.find_spec(module)
-        source = Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
-        line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-    except (ImportError, OSError, SyntaxError, ValueError):
-        return None
-    return line.removesuffix(".")[:1].lower() + line.removesuffix(".")[1:] or None
+        if point.name in COMMANDS:
+            continue
+        # The summary is the first line of the module's docstring, or the entry if that cannot be read.
+        try:
+            spec = importlib.util.find_spec(point.module)
+            source = Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
+            line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].removesuffix(".")
+        except (ImportError, OSError, SyntaxError, ValueError):
+            line = ""
+        summary = line[:1].lower() + line[1:] or point.value
+        yield point.name, Command(group="of other packages", module=point.module, options=None, summary=summary)
 
 
 # ``isaaclab-arena``: finds the command that was typed and hands it the rest of the line.
-
-_DESCRIPTION = "Evaluate robot policies from one job file, on one process or on many ranks."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command (default: this process's arguments); return its exit code: 0, 1, 2 for a mistake, 130."""
     open_missing_streams()
+    # A job file may name a class in the working directory, as with ``python -m``: a script that pip installed has its
+    # own directory at that place. Python's ``-P`` or PYTHONSAFEPATH is respected. A deleted directory has nothing.
     if argv is None:
-        _import_from_here()
+        with suppress(OSError):
+            here = str(Path.cwd())
+            if not sys.flags.safe_path and not {"", here} & set(sys.path):
+                sys.path.insert(0, here)
+
     arguments = typed_words(argv)
     name = arguments[0] if arguments else ""
     # 2 is a mistake of the user's, 130 a Ctrl-C, and 1 any other failure.
     try:
-        return _told(partial(_run, name, arguments[1:]))
+        return _run(name, arguments[1:])
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -150,20 +149,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _import_from_here() -> None:
-    """Let a job file name a class in the working directory, as ``python -m`` does."""
-    # A script that pip installed has its own directory at that place. Python's ``-P`` or PYTHONSAFEPATH is respected.
-    # A deleted working directory has nothing to import.
-    with suppress(OSError):
-        here = str(Path.cwd())
-        if not sys.flags.safe_path and not {"", here} & set(sys.path):
-            sys.path.insert(0, here)
-
-
-def _told(run: Callable[[], int]) -> int:
+def _run(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code; 128 + SIGPIPE if no reader is left for stdout."""
     try:
-        code = run()
+        if name in {"", "-h", "--help"}:
+            print(_help())
+            code = 0 if name else 2
+        else:
+            with without_collecting():
+                command = MAINS.get(name)
+            takes_name = "typed_as" in inspect.signature(command).parameters
+            code = command(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else command(arguments)
         sys.stdout.flush()
     except OSError as error:
         is_unread = isinstance(error, BrokenPipeError)
@@ -188,22 +184,13 @@ def _takes_words(stream: TextIO) -> bool:
     return True
 
 
-def _run(name: str, arguments: Sequence[str]) -> int:
-    if name in {"", "-h", "--help"}:
-        print(_help())
-        return 0 if name else 2
-    with without_collecting():
-        command = MAINS.get(name)
-    takes_name = "typed_as" in inspect.signature(command).parameters
-    return command(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else command(arguments)
-
-
 def _help() -> str:
     groups: dict[str, dict[str, Command]] = {}
     for name, command in (*COMMANDS.items(), *commands_of_others()):
         groups.setdefault(command.group, {})[name] = command
     width = max(len(name) for commands in groups.values() for name in commands)
-    lines = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", _DESCRIPTION]
+    description = "Evaluate robot policies from one job file, on one process or on many ranks."
+    lines = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", description]
     for group, commands in groups.items():
         lines += ["", f"{group}:", *(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())]
     return "\n".join([*lines, "", "isaaclab-arena COMMAND --help shows a command's options"])

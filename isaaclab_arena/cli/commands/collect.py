@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
 
-_DEFAULTS = {"--policy_type": "scripted", "--record_observations": "all"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CollectOptions(PolicyOptions):
@@ -27,10 +25,8 @@ def main(argv: Sequence[str]) -> int:
 def with_defaults(argv: Sequence[str]) -> list[str]:
     """Return a command line with the defaults of collecting in front, unless it sets them."""
     given = {argument.partition("=")[0].replace("-", "_") for argument in argv if argument.startswith("--")}
-    defaults = [
-        token
-        for option, value in _DEFAULTS.items()
-        if option.replace("-", "_") not in given
-        for token in (option, value)
-    ]
+    defaults: list[str] = []
+    for option, value in (("--policy_type", "scripted"), ("--record_observations", "all")):
+        if option.replace("-", "_") not in given:
+            defaults += [option, value]
     return ["--enable_cameras", *defaults, *argv]

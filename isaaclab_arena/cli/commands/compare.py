@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from isaaclab_arena.analysis.comparison import ComparisonReport, NotComparableError, Verdict, compare_directories
@@ -25,9 +24,6 @@ from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
-
-_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
-_EXIT_CODES = {Verdict.BETTER: 0, Verdict.NO_WORSE: 0, Verdict.WORSE: 1, Verdict.UNDECIDED: 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +58,12 @@ def main(argv: Sequence[str]) -> int:
     """Compare, write the files and show the tables; ConfigError, or StorageError for a file."""
     options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
     question = question_of(alpha=options.alpha, margin=options.margin)
-    names = dict(_mapped(each) for each in options.map)
+    names = {}
+    for text in options.map:
+        old, equals, new = text.partition("=")
+        if not (old and equals and new):
+            raise ConfigError(Problem(f"give OLD=NEW, two names of jobs, got '{text}'", key="--map"))
+        names[old] = new
     try:
         report = compare_directories(
             options.runs, question, baseline=options.baseline, names=names, partial=options.partial
@@ -70,24 +71,30 @@ def main(argv: Sequence[str]) -> int:
     except NotComparableError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return NOT_COMPARABLE
+
     directory = options.output_dir or options.runs[-1]
     way_out = None if options.output_dir else "name a directory with --output_dir"
     written = kept(lambda: write_comparison(directory, report)[0], way_out=way_out)
     if options.github_summary:
-        _append_summary(markdown(report))
+        text, path = markdown(report), os.environ.get("GITHUB_STEP_SUMMARY")
+        if not path:
+            raise ConfigError(Problem("needs GITHUB_STEP_SUMMARY, which GitHub sets", key="--github_summary"))
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(text)
     if options.json:
         print_json(document(report))
     else:
-        show(report, results_console())
-        if written is not None:
-            results_console().print(Text(f"written to {written}"))
+        _show(report, written)
+
     # A candidate does not pass if a job that may be worse was left out.
-    left_out = report.refused and report.verdict is not Verdict.WORSE
-    return NOT_COMPARABLE if left_out else _EXIT_CODES[report.verdict]
+    if report.refused and report.verdict is not Verdict.WORSE:
+        return NOT_COMPARABLE
+    return {Verdict.BETTER: 0, Verdict.NO_WORSE: 0, Verdict.WORSE: 1, Verdict.UNDECIDED: 4}[report.verdict]
 
 
-def show(report: ComparisonReport, console: Console) -> None:
-    """Print the tables, and their limits."""
+def _show(report: ComparisonReport, written: Path | None) -> None:
+    """Print the tables, their limits, and the place of the files."""
+    console = results_console()
     for table in (rates_table(report), measures_table(report), events_table(report)):
         if table.rows:
             console.print(drawn(table))
@@ -95,18 +102,5 @@ def show(report: ComparisonReport, console: Console) -> None:
         console.print(Text(plain_text(sentence)))
     limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
     console.print(Text(f"verdict: {report.verdict}{limits}", style="bold"))
-
-
-def _mapped(text: str) -> tuple[str, str]:
-    old, equals, new = text.partition("=")
-    if not (old and equals and new):
-        raise ConfigError(Problem(f"give OLD=NEW, two names of jobs, got '{text}'", key="--map"))
-    return old, new
-
-
-def _append_summary(text: str) -> None:
-    path = os.environ.get(_SUMMARY_VARIABLE)
-    if not path:
-        raise ConfigError(Problem(f"needs {_SUMMARY_VARIABLE}, which GitHub sets", key="--github_summary"))
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(text)
+    if written is not None:
+        console.print(Text(f"written to {written}"))

@@ -16,16 +16,9 @@ from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.policy.catalog import POLICIES
-from isaaclab_arena.registry import Registry
 from isaaclab_arena.training.tasks import TASKS
 
 # The words that a shell may complete after each command: its options, their values, and the names that follow.
-
-_VALUES_OF_OPTIONS = {"policy_type": POLICIES.names(), "policy": POLICIES.names(), "assignment": [*Assignment]}
-_OPTIONS_OF_ENVIRONMENTS = {"embodiment": EMBODIMENTS, "object": OBJECTS}
-_NAMED_THINGS: Mapping[str, Registry] = {
-    "policy": ENVIRONMENTS, "view": ENVIRONMENTS, "collect": ENVIRONMENTS, "train": TASKS,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,37 +34,33 @@ class Completable:
 
 def completable_commands() -> dict[str, Completable]:
     """Return every command by name; of other packages' commands only the name is known."""
-    found = {
-        name: _completable(name, getattr(importlib.import_module(command.module), command.options or ""))
-        for name, command in COMMANDS.items()
-    }
-    others = {
-        name: Completable(summary=command.summary, values={}, flags=(), words=())
-        for name, command in commands_of_others()
-    }
-    return {**found, **others}
-
-
-def _completable(name: str, options: type) -> Completable:
-    values: dict[str, tuple[str, ...]] = {}
-    flags, words = ["help"], []
-    hints = option_types(options)
-    for field in dataclasses.fields(options):
-        hint = hints[field.name]
-        if "Positional" in map(str, typing.get_args(hint)):
-            words += _choices(hint)
-        elif hint is bool:
-            flags.append(field.name)
-        else:
-            values[field.name] = tuple(_VALUES_OF_OPTIONS.get(field.name) or _choices(hint))
-    things = _NAMED_THINGS.get(name)
-    if things is ENVIRONMENTS:
-        # Options of environments are not fields of the command's options, but the command accepts them too.
-        values.update((option, tuple(registry.names())) for option, registry in _OPTIONS_OF_ENVIRONMENTS.items())
-    words += [] if things is None else things.names()
-    return Completable(
-        summary=COMMANDS[name].summary, values=values, flags=tuple(flags), words=tuple(dict.fromkeys(words))
-    )
+    policies, environments = POLICIES.names(), ENVIRONMENTS.names()
+    known_values = {"policy_type": policies, "policy": policies, "assignment": [*Assignment]}
+    found = {}
+    for name, command in COMMANDS.items():
+        options = getattr(importlib.import_module(command.module), command.options or "")
+        values: dict[str, tuple[str, ...]] = {}
+        flags, words = ["help"], []
+        hints = option_types(options)
+        for field in dataclasses.fields(options):
+            hint = hints[field.name]
+            if "Positional" in map(str, typing.get_args(hint)):
+                words += _choices(hint)
+            elif hint is bool:
+                flags.append(field.name)
+            else:
+                values[field.name] = tuple(known_values.get(field.name) or _choices(hint))
+        if name in {"policy", "view", "collect"}:
+            # Options of environments are not fields of the command's options, but the command accepts them too.
+            values |= {"embodiment": tuple(EMBODIMENTS.names()), "object": tuple(OBJECTS.names())}
+            words += environments
+        elif name == "train":
+            words += TASKS.names()
+        words = dict.fromkeys(words)
+        found[name] = Completable(summary=command.summary, values=values, flags=tuple(flags), words=tuple(words))
+    for name, command in commands_of_others():
+        found[name] = Completable(summary=command.summary, values={}, flags=(), words=())
+    return found
 
 
 def _choices(hint: Any) -> Iterable[str]:
@@ -86,8 +75,6 @@ def _choices(hint: Any) -> Iterable[str]:
 # ``isaaclab-arena completion``: print the script by which a shell completes commands, options and names.
 
 _PROGRAM = "isaaclab-arena"
-_ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit"
-"""zsh reads the completions of bash once it was told to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +102,9 @@ def script_for(shell: Literal["bash", "zsh", "fish"], commands: Mapping[str, Com
     if shell == "fish":
         return "\n".join(_fish(commands))
     bash = "\n".join(_bash(commands))
-    return bash if shell == "bash" else f"{_ZSH}\n{bash}"
+    # zsh reads the completions of bash after these two lines.
+    zsh = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit"
+    return bash if shell == "bash" else f"{zsh}\n{bash}"
 
 
 def _bash(commands: Mapping[str, Completable]) -> Iterator[str]:
@@ -128,7 +117,8 @@ def _bash(commands: Mapping[str, Completable]) -> Iterator[str]:
     for name, follows in commands.items():
         for option, values in follows.values.items():
             yield f"        {name}:--{option}:*) candidates={_quoted(values)} ;;"
-        yield f"        {name}:*:-*) candidates={_quoted(_dashed(follows))} ;;"
+        dashed = (f"--{option}" for option in sorted((*follows.values, *follows.flags)))
+        yield f"        {name}:*:-*) candidates={_quoted(dashed)} ;;"
         yield f"        {name}:*) candidates={_quoted(follows.words)} ;;"
     yield "    esac"
     # A value without choices, like any unknown word, is completed as a file name.
@@ -146,10 +136,6 @@ def _fish(commands: Mapping[str, Completable]) -> Iterator[str]:
         yield from (f"{after} -l {flag}" for flag in follows.flags)
         for option, values in follows.values.items():
             yield f"{after} -l {option} -x -a {_quoted(values)}" if values else f"{after} -l {option} -r"
-
-
-def _dashed(follows: Completable) -> Iterator[str]:
-    yield from (f"--{name}" for name in sorted((*follows.values, *follows.flags)))
 
 
 def _quoted(words: Iterable[str]) -> str:

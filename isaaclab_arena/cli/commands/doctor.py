@@ -52,22 +52,6 @@ class RankView:
     variables: dict[str, str]  # environment variables that affect devices and threads
     cores: int  # processors that it may use
 
-    @classmethod
-    def of_this_process(cls, context: DistributedContext) -> "RankView":
-        """Collect the view of this process."""
-        is_gpu = context.device.type == "cuda"
-        return cls(
-            rank=context.rank,
-            local_rank=context.local_rank,
-            host=socket.gethostname(),
-            device=str(context.device),
-            reason=context.device_reason,
-            gpu=torch.cuda.get_device_name(context.device) if is_gpu else "none",
-            gpu_key=gpu_name(context.device),
-            variables=describe_variables(),
-            cores=usable_cores(),
-        )
-
 
 def usable_cores() -> int:
     """Return the number of processors that this process may use."""
@@ -76,8 +60,21 @@ def usable_cores() -> int:
 
 def gather_views(ranks: Ranks) -> list[RankView]:
     """Return every rank's view, in rank order; all ranks call it."""
-    own = json.dumps(asdict(RankView.of_this_process(ranks.context)))
-    return [RankView(**json.loads(text)) for text in ranks.gather("view of the machine", own)]
+    context = ranks.context
+    is_gpu = context.device.type == "cuda"
+    own = RankView(
+        rank=context.rank,
+        local_rank=context.local_rank,
+        host=socket.gethostname(),
+        device=str(context.device),
+        reason=context.device_reason,
+        gpu=torch.cuda.get_device_name(context.device) if is_gpu else "none",
+        gpu_key=gpu_name(context.device),
+        variables=describe_variables(),
+        cores=usable_cores(),
+    )
+    gathered = ranks.gather("view of the machine", json.dumps(asdict(own)))
+    return [RankView(**json.loads(text)) for text in gathered]
 
 
 def show_views(views: Sequence[RankView], console: Console) -> None:
@@ -102,12 +99,6 @@ def show_views(views: Sequence[RankView], console: Console) -> None:
 
 
 # ``isaaclab-arena doctor``: show the abilities of this machine, and test whether the parts work together.
-
-MODULE = "isaaclab_arena.cli.commands.doctor"
-_DISTRIBUTION = "isaaclab-arena-mujoco"
-_OPTIONAL = ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx")
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)")
-_MIN_FREE_GIB = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     # With several ranks requested, each rank runs this program again, and rank 0 shows all views.
-    launched = launch_if_asked(options, module=MODULE, arguments=argv)
+    launched = launch_if_asked(options, module="isaaclab_arena.cli.commands.doctor", arguments=argv)
     if launched is not None:
         return launched
     try:
@@ -182,26 +173,29 @@ def _show(options: DoctorOptions, views: Sequence[RankView]) -> int:
 def examine() -> Iterator[Finding]:
     """Yield the findings of this machine, one after the other."""
     yield Finding(subject="python", text=f"{platform.python_version()} on {platform.platform()}")
-    yield from _packages()
-    yield _processors()
+    for requirement in metadata.requires("isaaclab-arena-mujoco") or []:
+        matched = re.match(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)", requirement)
+        if matched is not None and "extra ==" not in requirement:
+            yield package_finding(matched["name"], matched["specifiers"].strip(), required=True)
+    optional = ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx")
+    for name in optional:
+        yield package_finding(name, "", required=False)
+
+    yield Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable_cores()} of them for this process")
     yield from _gpus()
     yield _tried("egl", describe_egl_devices, required=False)
-    yield from _variables()
+    for name, value in describe_variables().items():
+        yield Finding(subject=name, text=value)
+
+    # Check that ranks can talk, that files can be written, and that the physics steps.
     yield from _process_groups()
     yield _tried("ranks", _ranks)
-    yield from _compressions()
-    yield _disk(Path.cwd())
+    for compression in Compression:
+        yield _tried(f"hdf5 {compression.value}", lambda chosen=compression: _compression(chosen), required=False)
+    directory = Path.cwd()
+    free_gib = shutil.disk_usage(directory).free / 2**30
+    yield Finding(subject="free disk", text=f"{free_gib:.1f} GiB in {directory}", present=free_gib >= 1.0)
     yield _tried("physics", _one_step)
-
-
-def _packages() -> Iterator[Finding]:
-    for requirement in metadata.requires(_DISTRIBUTION) or []:
-        matched = _REQUIREMENT.match(requirement)
-        if matched is None or "extra ==" in requirement:
-            continue
-        yield package_finding(matched["name"], matched["specifiers"].strip(), required=True)
-    for name in _OPTIONAL:
-        yield package_finding(name, "", required=False)
 
 
 def package_finding(name: str, specifiers: str, *, required: bool) -> Finding:
@@ -211,16 +205,12 @@ def package_finding(name: str, specifiers: str, *, required: bool) -> Finding:
     except metadata.PackageNotFoundError:
         wanted = f"not installed, needs {specifiers}" if specifiers else "not installed"
         return Finding(subject=name, text=wanted, present=False, required=required)
-    if all(_satisfied(version, specifier) for specifier in specifiers.split(",") if specifier):
-        return Finding(subject=name, text=version, required=required)
-    return Finding(subject=name, text=f"{version}, needs {specifiers}", present=False, required=required)
-
-
-def _satisfied(version: str, specifier: str) -> bool:
-    for sign, holds in ((">=", lambda have, limit: have >= limit), ("<", lambda have, limit: have < limit)):
-        if specifier.startswith(sign):
-            return holds(_numbers(version), _numbers(specifier.removeprefix(sign)))
-    return True
+    for specifier in specifiers.split(","):
+        is_too_old = specifier.startswith(">=") and _numbers(version) < _numbers(specifier.removeprefix(">="))
+        is_too_new = specifier.startswith("<") and _numbers(version) >= _numbers(specifier.removeprefix("<"))
+        if is_too_old or is_too_new:
+            return Finding(subject=name, text=f"{version}, needs {specifiers}", present=False, required=required)
+    return Finding(subject=name, text=version, required=required)
 
 
 def _numbers(version: str) -> list[int]:
@@ -228,15 +218,6 @@ def _numbers(version: str) -> list[int]:
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return numbers
-
-
-def _processors() -> Finding:
-    return Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable_cores()} of them for this process")
-
-
-def _variables() -> Iterator[Finding]:
-    for name, value in describe_variables().items():
-        yield Finding(subject=name, text=value)
 
 
 def _gpus() -> Iterator[Finding]:
@@ -291,19 +272,9 @@ def _ranks() -> str:
     return f"rank {context.rank} of {context.world_size}, on {context.device} ({context.device_reason})"
 
 
-def _compressions() -> Iterator[Finding]:
-    for compression in Compression:
-        yield _tried(f"hdf5 {compression.value}", lambda chosen=compression: _compression(chosen), required=False)
-
-
 def _compression(compression: Compression) -> str:
     check_compression(compression)
     return "available"
-
-
-def _disk(directory: Path) -> Finding:
-    free_gib = shutil.disk_usage(directory).free / 2**30
-    return Finding(subject="free disk", text=f"{free_gib:.1f} GiB in {directory}", present=free_gib >= _MIN_FREE_GIB)
 
 
 def _one_step() -> str:

@@ -24,8 +24,6 @@ _FORMATS = {
 """By the option that asks for it, what writes a run in a format: takes the run's directory and that to write, which is
 empty; returns lines for a person."""
 
-_OF_CHOSEN_JOBS = ("robomimic", "rerun")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
@@ -71,23 +69,21 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"give the one format to write: {known}")
     if options.allow_import and not options.robomimic:
         raise ConfigError(Problem("is for --robomimic alone", key="--allow_import"))
-    if options.job and chosen[0] not in _OF_CHOSEN_JOBS:
+    takes_jobs = chosen[0] in {"robomimic", "rerun"}
+    if options.job and not takes_jobs:
         raise ConfigError(Problem("is for --robomimic and --rerun alone", key="--job"))
+
+    # Refuse a destination with files before the export, so that they never mix.
     run = options.output_directory
     output = options.output or run.with_name(f"{run.resolve().name}_{chosen[0]}")
-    # Refuse before the export, so that it never mixes with other files.
-    refuse_unless_empty(output)
-    more: dict[str, Any] = {"jobs": options.job} if chosen[0] in _OF_CHOSEN_JOBS else {}
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
+        raise ConfigError(Problem(f"'{output}' is no directory", key="--output"))
+    if output.is_dir() and any(output.iterdir()):
+        raise ConfigError(Problem(f"'{output}' is not empty; name one that is, or that does not exist", key="--output"))
+
+    more: dict[str, Any] = {"jobs": options.job} if takes_jobs else {}
     if options.robomimic:
         more["may_import"] = options.allow_import
     for line in imported(_FORMATS[chosen[0]])(run, output, **more):
         print(plain_text(line), flush=True)
     return 0
-
-
-def refuse_unless_empty(output: Path) -> None:
-    """Refuse by ConfigError a destination that is a file, or a directory that is not empty."""
-    if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise ConfigError(Problem(f"'{output}' is no directory", key="--output"))
-    if output.is_dir() and any(output.iterdir()):
-        raise ConfigError(Problem(f"'{output}' is not empty; name one that is, or that does not exist", key="--output"))

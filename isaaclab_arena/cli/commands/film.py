@@ -86,7 +86,20 @@ def main(argv: Sequence[str]) -> int:
     settings = ReplaySettings(
         num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
     )
-    episodes = _chosen(options)
+
+    jobs = chosen_jobs(options.run, options.job)
+    is_discordant = options.episodes == Choice.DISCORDANT
+    if is_discordant != (options.baseline is not None):
+        key = "--episodes" if is_discordant else "--baseline"
+        raise ConfigError(Problem("--episodes discordant and --baseline RUN or JOB belong together", key=key))
+    episodes: Mapping[str, Sequence[int]]
+    if options.baseline is not None:
+        episodes = discordant_episodes(options.run, jobs, options.baseline)
+    elif options.episodes in set(Choice):
+        episodes = episodes_by_outcome(options.run, jobs, Choice(options.episodes))
+    else:
+        episodes = dict.fromkeys(jobs, chosen_episodes(options.episodes))
+
     filmed: list[FilmedEpisode] = []
 
     def show(episode: FilmedEpisode) -> None:
@@ -112,17 +125,3 @@ def described(episode: FilmedEpisode) -> str:
     if episode.pose_difference > 0:
         line += f" (poses are up to {episode.pose_difference:.1g} m or rad from those recorded)"
     return line
-
-
-def _chosen(options: FilmOptions) -> Mapping[str, Sequence[int]]:
-    jobs = chosen_jobs(options.run, options.job)
-    is_discordant = options.episodes == Choice.DISCORDANT
-    if is_discordant != (options.baseline is not None):
-        key = "--episodes" if is_discordant else "--baseline"
-        raise ConfigError(Problem("--episodes discordant and --baseline RUN or JOB belong together", key=key))
-    if options.baseline is not None:
-        return discordant_episodes(options.run, jobs, options.baseline)
-    if options.episodes in set(Choice):
-        return episodes_by_outcome(options.run, jobs, Choice(options.episodes))
-    numbers = chosen_episodes(options.episodes)
-    return dict.fromkeys(jobs, numbers)

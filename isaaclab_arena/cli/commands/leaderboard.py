@@ -4,15 +4,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import NotComparableError
-from isaaclab_arena.analysis.comparison_files import Leaderboard, Place, TextTable, leaderboard
+from isaaclab_arena.analysis.comparison_files import Leaderboard, TextTable, leaderboard
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.evaluation.console import results_console
@@ -43,43 +41,33 @@ def main(argv: Sequence[str]) -> int:
     except NotComparableError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return NOT_COMPARABLE
+
+    repeating = [place for place in found.places if place.distinct < place.episodes]
     if options.json:
-        print_json(document(found))
-    else:
-        show(found, results_console(), alpha=options.alpha)
-    return 0
-
-
-def document(found: Leaderboard) -> dict[str, Any]:
-    """Return the leaderboard as JSON values, with the numbers of conditions if some repeat."""
-    places = [vars(place) | {"distinct_conditions": place.distinct} for place in found.places]
-    left_out = {"distinct"} if any(map(_repeats, found.places)) else {"distinct", "distinct_conditions"}
-    kept = [{name: value for name, value in place.items() if name not in left_out} for place in places]
-    return vars(found) | {"places": kept}
-
-
-def _repeats(place: Place) -> bool:
-    return place.distinct < place.episodes
-
-
-def show(found: Leaderboard, console: Console, *, alpha: float) -> None:
-    """Print one line per policy, the best first."""
+        # Numbers of different conditions are for leaderboards in which some repeat.
+        places = [vars(place) | {"distinct_conditions": place.distinct} for place in found.places]
+        left_out = {"distinct"} if repeating else {"distinct", "distinct_conditions"}
+        shown = [{name: value for name, value in place.items() if name not in left_out} for place in places]
+        print_json(vars(found) | {"places": shown})
+        return 0
+    console = results_console()
     console.print(drawn(leaderboard_table(found)))
     console.print(
         Text(
             f"not told apart: McNemar's mid-p over all pairs of episodes, adjusted by Holm's method for "
-            f"{found.num_comparisons} comparisons, above {alpha:g}"
+            f"{found.num_comparisons} comparisons, above {options.alpha:g}"
         )
     )
-    for place in filter(_repeats, found.places):
+    for place in repeating:
         told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
         console.print(Text(plain_text(f"{place.name}: {told}")))
     if found.winner is not None:
         console.print(Text(plain_text(found.winner.sentence)))
+    return 0
 
 
 def leaderboard_table(found: Leaderboard) -> TextTable:
-    """Return the lines as text."""
+    """Return one line per policy, the best first, as text."""
     # Numbers stand for names in the last column, which would be too wide with names.
     numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
     rows = tuple(

@@ -19,7 +19,6 @@ from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 
-_FACT_WIDTH = 96
 _REGISTRIES = {
     "environments": ENVIRONMENTS,
     "suites": SUITES,
@@ -50,21 +49,18 @@ def main(argv: Sequence[str]) -> int:
     registry = _REGISTRIES[options.what]
     if rest and (options.what != "environments" or not options.name):
         raise ConfigError(Problem(f"unexpected argument '{rest[0]}'; options follow the name of an environment"))
-    if not options.name:
-        _show(options, registry, None)
-    elif options.what == "environments":
-        _show_environment(options, registry.get(options.name), rest)
-    else:
-        registry.get(options.name)
-        _show(options, registry, [options.name])
-    return 0
-
-
-def _show(options: ListOptions, registry: Registry, names: Sequence[str] | None) -> None:
+    names = None
+    if options.name:
+        # An unknown name is a ConfigError; `catalog_text` would show it as a line.
+        entry, names = registry.get(options.name), [options.name]
+        if options.what == "environments":
+            _show_environment(options, entry, rest)
+            return 0
     if options.json:
         print_json(catalog_data(registry, names))
     else:
         print(catalog_text(registry, names))
+    return 0
 
 
 def _show_environment(options: ListOptions, entry: Any, rest: list[str]) -> None:
@@ -81,35 +77,41 @@ def _show_environment(options: ListOptions, entry: Any, rest: list[str]) -> None
 
 def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Return a catalog as data: each name with its summary and options; None for all names except schemes."""
-    return [_data(name, registry) for name in (registry.names() if names is None else names)]
-
-
-def _data(name: str, registry: Registry) -> dict[str, Any]:
-    try:
-        entry = registry.get(name)
-    except ConfigError as error:
-        return {"name": name, "error": str(error)}
-    data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": _options_data(entry)}
-    summarise = getattr(entry, "summary", None)
-    return data if isinstance(entry, type) or summarise is None else {**data, **vars(summarise())}
+    found = []
+    for name in registry.names() if names is None else names:
+        try:
+            entry = registry.get(name)
+        except ConfigError as error:
+            found.append({"name": name, "error": str(error)})
+            continue
+        data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": _options_data(entry)}
+        summarise = getattr(entry, "summary", None)
+        if summarise is not None and not isinstance(entry, type):
+            data |= vars(summarise())
+        found.append(data)
+    return found
 
 
 def _options_data(entry: Any) -> list[dict[str, Any]]:
+    """Return an entry's options, each with its name, its choices, and its default unless it is required."""
     config_class: type | None = getattr(entry, "config_class", None)
     if config_class is None or not dataclasses.is_dataclass(config_class):
         return []
-    hints = option_types(config_class)
-    return [_option_data(field, hints.get(field.name)) for field in dataclasses.fields(config_class) if field.init]
-
-
-def _option_data(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
-    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-    data: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
-    if field.default is not dataclasses.MISSING:
-        return {**data, "default": field.default}
-    if field.default_factory is not dataclasses.MISSING:
-        return {**data, "default": field.default_factory()}
-    return {**data, "required": True}
+    hints, options = option_types(config_class), []
+    for field in dataclasses.fields(config_class):
+        if not field.init:
+            continue
+        hint = hints.get(field.name)
+        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+        option: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
+        if field.default is not dataclasses.MISSING:
+            option["default"] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            option["default"] = field.default_factory()
+        else:
+            option["required"] = True
+        options.append(option)
+    return options
 
 
 def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
@@ -121,18 +123,16 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
         try:
             entry = registry.get(name)
         except ConfigError as error:
-            lines.append(f"{name:<{width}}  {_summary_of_pattern(registry, name) or error}")
+            summary = ""
+            if name in registry.patterns():
+                # A scheme of names has no entry; the module of its maker describes it.
+                documented = inspect.getdoc(sys.modules[registry.maker(name).__module__])
+                summary = (documented or "").partition("\n")[0]
+            lines.append(f"{name:<{width}}  {summary or error}")
             continue
         lines.append(f"{name:<{width}}  {_summary(entry)}".rstrip())
         lines.extend(f"{'':<{width}}    {line}" for line in _details(entry))
     return "\n".join(lines)
-
-
-def _summary_of_pattern(registry: Registry, name: str) -> str:
-    """Return the summary of a scheme of names, empty for any other name."""
-    if name not in registry.patterns():
-        return ""
-    return (inspect.getdoc(sys.modules[registry.maker(name).__module__]) or "").partition("\n")[0]
 
 
 def _summary(entry: Any) -> str:
@@ -148,7 +148,11 @@ def _summary(entry: Any) -> str:
 
 
 def _details(entry: Any) -> list[str]:
-    options = [_option(option) for option in _options_data(entry)]
+    options = []
+    for option in _options_data(entry):
+        suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
+        value = ", required" if option["required"] else f" = {option['default']}"
+        options.append(f"{option['name']}{value}{suffix}")
     summarise = getattr(entry, "summary", None)
     if isinstance(entry, type) or summarise is None:
         return options
@@ -166,12 +170,5 @@ def _details(entry: Any) -> list[str]:
         line
         for name, text in facts.items()
         if text
-        for line in textwrap.wrap(text, _FACT_WIDTH, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
+        for line in textwrap.wrap(text, 96, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
     ]
-
-
-def _option(option: dict[str, Any]) -> str:
-    suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
-    if option["required"]:
-        return f"{option['name']}, required{suffix}"
-    return f"{option['name']} = {option['default']}{suffix}"

@@ -32,24 +32,19 @@ class MergeOptions:
 def main(argv: Sequence[str]) -> int:
     """Merge one run, write its tables and show them; ConfigError if it is no run, or a key is unknown."""
     options = tyro.cli(MergeOptions, args=argv, prog="isaaclab-arena merge")
+    directory = options.output_directory
     with stdout_for_json(wanted=options.json):
-        is_complete = _merge(options)
+        merged = merge_results(directory)
+        write_tables(directory, merged)
+        console = results_console()
+        print_summary(merged, directory, console)
+        if options.by:
+            groups = group_by(merged, options.by)
+            console.print(groups_table(groups, options.by))
+            write_groups(directory, groups)
+        if options.save_conditions is not None:
+            for line in save_conditions(options.save_conditions, directory):
+                console.print(line, markup=False)
     if options.json:
-        print(read_whole(options.output_directory / TABLE).decode(), end="")
-    return 0 if is_complete else 1
-
-
-def _merge(options: MergeOptions) -> bool:
-    """Write and show the tables of a run; True if nothing is missing in it."""
-    merged = merge_results(options.output_directory)
-    write_tables(options.output_directory, merged)
-    console = results_console()
-    print_summary(merged, options.output_directory, console)
-    if options.by:
-        groups = group_by(merged, options.by)
-        console.print(groups_table(groups, options.by))
-        write_groups(options.output_directory, groups)
-    if options.save_conditions is not None:
-        for line in save_conditions(options.save_conditions, options.output_directory):
-            console.print(line, markup=False)
-    return merged.complete
+        print(read_whole(directory / TABLE).decode(), end="")
+    return 0 if merged.complete else 1

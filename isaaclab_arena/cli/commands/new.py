@@ -19,16 +19,6 @@ from isaaclab_arena.storage.atomic import write_text
 SKELETONS = Path(__file__).parents[2] / "assets" / "skeletons"
 """One directory for each kind; in names of files and in texts ``my_name`` stands for the name."""
 
-_TEMPLATE_SUFFIX = ".txt"
-_TAKEN = {"policy": POLICIES, "task": ENVIRONMENTS, "robot": EMBODIMENTS}
-_RUN = "isaaclab-arena run --eval_jobs_config jobs.json"
-_NEXT = {
-    "policy": ["python -m pytest", _RUN],
-    "task": ["python -m pytest", "python -m pip install --no-deps --editable .", _RUN],
-    "robot": ["python -m pytest", _RUN],
-}
-"""By kind, what may be typed in the new directory."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NewOptions:
@@ -44,41 +34,41 @@ class NewOptions:
 def main(argv: Sequence[str]) -> int:
     """Write the skeleton, and show the next commands; ConfigError for a bad name, StorageError if not writable."""
     options = tyro.cli(NewOptions, args=list(argv), prog="isaaclab-arena new")
-    directory = Path(options.name)
+    kind, name, directory = options.kind, options.name, Path(options.name)
     if directory.exists():
         raise ConfigError(Problem(f"'{directory}' is there already; nothing was written", key="NAME"))
-    _refuse_name(options.kind, options.name)
-    files = write_skeleton(options.kind, options.name, directory)
+
+    # Refuse a name that no module can have, or that is already taken.
+    problem = None
+    if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None or keyword.iskeyword(name):
+        problem = f"'{name}' cannot be the name of a module; use lower case, digits and underscores: my_{kind}"
+    elif {"policy": POLICIES, "task": ENVIRONMENTS, "robot": EMBODIMENTS}[kind].is_listed(name):
+        problem = f"there is a {kind} called '{name}' already; choose another name"
+    elif importlib.util.find_spec(name) is not None:
+        problem = f"there is a module called '{name}' already, which yours would hide; choose another name"
+    if problem:
+        raise ConfigError(Problem(problem, key="NAME"))
+
+    files = write_skeleton(kind, name, directory)
     print(plain_text(f"wrote {directory}/: {', '.join(path.name for path in files)}"))
     print(plain_text(f"next: cd {directory}"))
-    for line in _NEXT[options.kind]:
+    # The entry points of a task are known once its package is installed.
+    install = ["python -m pip install --no-deps --editable ."] if kind == "task" else []
+    for line in ("python -m pytest", *install, "isaaclab-arena run --eval_jobs_config jobs.json"):
         print(f"      {line}")
     return 0
 
 
 def write_skeleton(kind: str, name: str, directory: Path) -> list[Path]:
     """Write the files of a skeleton (``policy``, ``task`` or ``robot``), and return their paths; StorageError."""
+    in_camel_case = "".join(part.capitalize() for part in name.split("_"))
+
+    def named(text: str) -> str:
+        return text.replace("my_name", name).replace("MyName", in_camel_case).replace("MY_NAME", name.upper())
+
     files = []
-    for template in sorted((SKELETONS / kind).glob(f"*{_TEMPLATE_SUFFIX}")):
-        path = directory / _named(template.name.removesuffix(_TEMPLATE_SUFFIX), name)
-        write_text(path, _named(template.read_text(encoding="utf-8"), name))
+    for template in sorted((SKELETONS / kind).glob("*.txt")):
+        path = directory / named(template.name.removesuffix(".txt"))
+        write_text(path, named(template.read_text(encoding="utf-8")))
         files.append(path)
     return files
-
-
-def _named(text: str, name: str) -> str:
-    in_camel_case = "".join(part.capitalize() for part in name.split("_"))
-    return text.replace("my_name", name).replace("MyName", in_camel_case).replace("MY_NAME", name.upper())
-
-
-def _refuse_name(kind: str, name: str) -> None:
-    """Refuse a name that no module can have, or that is already taken."""
-    problem = None
-    if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None or keyword.iskeyword(name):
-        problem = f"'{name}' cannot be the name of a module; use lower case, digits and underscores: my_{kind}"
-    elif _TAKEN[kind].is_listed(name):
-        problem = f"there is a {kind} called '{name}' already; choose another name"
-    elif importlib.util.find_spec(name) is not None:
-        problem = f"there is a module called '{name}' already, which yours would hide; choose another name"
-    if problem:
-        raise ConfigError(Problem(problem, key="NAME"))

@@ -17,8 +17,6 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.console import results_console
 
 _MOST_PAIRS = 20_000
-_MOST_INDEPENDENT = 400
-_AGREEMENTS = (0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +61,25 @@ def main(argv: Sequence[str]) -> int:
     if options.difference == 0.0 or not 0.0 <= candidate <= 1.0:
         message = f"from a rate of {baseline:g} it must lead to another one between 0 and 1, got {options.difference:g}"
         raise ConfigError(Problem(message, key="--difference"))
-    planned = [_planned(candidate, baseline, agreement, options) for agreement in _AGREEMENTS]
+
+    planned = []
+    for agreement in (0.0, 0.5, 1.0):
+        chances = pair_chances(candidate, baseline, agreement=agreement)
+        pairs = least_number(
+            lambda number, chances=chances: paired_power(number, chances, alpha=options.alpha),
+            power=options.power,
+            at_most=_MOST_PAIRS,
+        )
+        until_stopped = simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS)
+        planned.append(PlannedPairs(agreement=agreement, pairs=pairs, until_stopped=until_stopped))
     # For comparison: the same difference without pairs usually needs more episodes.
+    most_independent = 400
     independent = least_number(
         lambda number: independent_power(number, candidate, baseline, alpha=options.alpha),
         power=options.power,
-        at_most=_MOST_INDEPENDENT,
+        at_most=most_independent,
     )
+
     if options.json:
         rates = {"baseline": baseline, "candidate": candidate}
         print_json({**rates, "paired": planned, "independent": independent})
@@ -77,8 +87,11 @@ def main(argv: Sequence[str]) -> int:
     console = results_console()
     rates = f"{100 * baseline:.1f} % against {100 * candidate:.1f} %"
     console.print(Text(f"{rates}, to be found in {100 * options.power:g} % of tries:"))
-    console.print(drawn(_table(planned)))
-    number = f"more than {_MOST_INDEPENDENT}" if independent is None else str(independent)
+    said = {0.0: "nothing to do with each other", 0.5: "half as alike as they can be", 1.0: "as alike as they can be"}
+    rows = tuple((said[each.agreement], _shown(each.pairs), _shown(each.until_stopped)) for each in planned)
+    headings = ("the same conditions; outcomes", "pairs (McNemar's mid-p)", "on average, stopped as soon as decided")
+    console.print(drawn(TextTable(headings=headings, rows=rows)))
+    number = f"more than {most_independent}" if independent is None else str(independent)
     console.print(Text(f"other conditions for each policy: {number} episodes of either (Boschloo's test)"))
     return 0
 
@@ -98,24 +111,6 @@ def _baseline(options: PlanOptions) -> float:
     if not arm.measures_success:
         raise ConfigError(Problem(f"'{arm.entry.name}' does not measure success", key="--job"))
     return float((success > 0).sum() / (success >= 0).sum())
-
-
-def _planned(candidate: float, baseline: float, agreement: float, options: PlanOptions) -> PlannedPairs:
-    chances = pair_chances(candidate, baseline, agreement=agreement)
-    return PlannedPairs(
-        agreement=agreement,
-        pairs=least_number(
-            lambda number: paired_power(number, chances, alpha=options.alpha), power=options.power, at_most=_MOST_PAIRS
-        ),
-        until_stopped=simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS),
-    )
-
-
-def _table(planned: Sequence[PlannedPairs]) -> TextTable:
-    said = {0.0: "nothing to do with each other", 0.5: "half as alike as they can be", 1.0: "as alike as they can be"}
-    rows = tuple((said[each.agreement], _shown(each.pairs), _shown(each.until_stopped)) for each in planned)
-    headings = ("the same conditions; outcomes", "pairs (McNemar's mid-p)", "on average, stopped as soon as decided")
-    return TextTable(headings=headings, rows=rows)
 
 
 def _shown(number: float | None) -> str:

@@ -10,7 +10,7 @@ import tyro
 
 from isaaclab_arena.cli.main import MAINS
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.schema import JobConfig, JobDefaults
+from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
@@ -22,8 +22,6 @@ STARTER = PACKAGES / "isaaclab_arena" / "assets" / "starter"
 """What is written: the job files of the project, beside the models that they name."""
 
 _FIRST = "quickstart.json"
-_ABSENT_MODEL = '"models/'
-_PATH = re.compile(r'"([\w.-]+/[\w./-]+)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,8 @@ def write_starter(directory: Path, starter: Path) -> Iterator[str]:
         raise ConfigError(f"'{directory}' is no directory; name another one: isaaclab-arena quickstart DIRECTORY")
     for path in sorted((starter / "jobs").glob("*.*")):
         target, text = directory / path.name, with_paths_of(path.read_text(encoding="utf-8"), (starter, PACKAGES))
-        if _ABSENT_MODEL not in text and not target.exists():
+        # A path that stays relative names a model that is not installed.
+        if '"models/' not in text and not target.exists():
             write_text(target, text)
             if path.name == _FIRST:
                 yield from (f"left out of {_FIRST}: {line}" for line in leave_out_foreign_jobs(target))
@@ -70,22 +69,19 @@ def with_paths_of(text: str, roots: Sequence[Path]) -> str:
         found = next((root / match[1] for root in roots if (root / match[1]).exists()), None)
         return match[0] if found is None else json.dumps(str(found))
 
-    return _PATH.sub(located, text)
+    return re.sub(r'"([\w.-]+/[\w./-]+)"', located, text)
 
 
 def leave_out_foreign_jobs(path: Path) -> list[str]:
     """Remove the jobs of a JSON job file that cannot run here; return a line with the reason for each."""
-    left_out = {job.name: reason for job in load_jobs_file(path, JobDefaults()).jobs if (reason := _why_not(job))}
+    left_out: dict[str, str] = {}
+    for job in load_jobs_file(path, JobDefaults()).jobs:
+        try:
+            resolve_jobs((job,))
+        except ConfigError as error:
+            left_out[job.name] = error.problems[0].message
     if left_out:
         document = json.loads(path.read_text(encoding="utf-8"))
         document["jobs"] = [job for job in document["jobs"] if job["name"] not in left_out]
         write_text(path, json.dumps(document, indent=2) + "\n", overwrite=True)
     return [f"{name}: {reason}" for name, reason in left_out.items()]
-
-
-def _why_not(job: JobConfig) -> str | None:
-    try:
-        resolve_jobs((job,))
-    except ConfigError as error:
-        return error.problems[0].message
-    return None

@@ -1,9 +1,9 @@
 """``isaaclab-arena recover``: bring back the plan of a run, whose file was lost or damaged."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import tyro
 
@@ -15,7 +15,6 @@ from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery import recorded_config_hashes, recover_plan
 from isaaclab_arena.storage.run_plan import (
     Attempt,
-    PlanEntry,
     RunPlan,
     attempt_path,
     grown_jobs,
@@ -25,36 +24,23 @@ from isaaclab_arena.storage.run_plan import (
 
 # Rebuild a run's plan from its first attempt's command line and the job file that it names.
 
-_FIRST = 1
-
-
-class _AskedFor(Protocol):
-    def __call__(self, arguments: tuple[str, ...], *, may_import: bool) -> RunRequest: ...
-
-
-_PROGRAMS: Mapping[str, _AskedFor] = {
-    eval_runner.PROGRAM: eval_runner.asked_for,
-    policy_runner.PROGRAM: policy_runner.asked_for,
-}
-
-
-def rebuild_with(*, may_import: bool) -> Callable[[Path], RunPlan]:
-    """Return a function that rebuilds plans; `may_import` allows jobs with code that is not registered."""
-    return lambda output_directory: rebuilt_plan(output_directory, may_import=may_import)
-
 
 def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     """Rebuild a run's plan if its recordings prove the same configuration; ConfigError or StorageError if not."""
     # ConfigError names the missing part: the first attempt, the job file, recordings, or equal jobs. StorageError:
-    # there is no first attempt.
-    attempt = read_attempt(output_directory, _FIRST)
-    request = _asked_for(attempt, attempt_path(output_directory, _FIRST), may_import=may_import)
+    # there is no first attempt. ``may_import`` allows jobs with code that is not registered.
+    attempt = read_attempt(output_directory, 1)
+    request = _asked_for(attempt, attempt_path(output_directory, 1), may_import=may_import)
     _check_is_recorded(output_directory, request)
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
     backends = {work.job: work.backend for work in attempt.jobs}
     latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
     grown = grown_jobs(read_attempts(output_directory, attempt.run)[0])
-    jobs = [_grown(job, grown) for job in plan_entries(request, attempt.world_size, contents)]
+    jobs = []
+    for job in plan_entries(request, attempt.world_size, contents):
+        config = replace(job.config, num_episodes=grown.get(job.name, job.config.num_episodes))
+        latency = latencies.get(job.name, job.latency)
+        jobs.append(replace(job, config=config, backend=backends.get(job.name), latency=latency))
     return RunPlan(
         run_id=attempt.run_id,
         created_at=attempt.started_at,
@@ -66,26 +52,20 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
         git_revision=attempt.git_revision,
         machine=attempt.machine,
         devices=attempt.devices,
-        jobs=tuple(
-            replace(job, backend=backends.get(job.name), latency=latencies.get(job.name, job.latency)) for job in jobs
-        ),
+        jobs=tuple(jobs),
         settings=request.options.result_settings(),
         questions=request.questions,
         working_directory=str(Path.cwd()),
     )
 
 
-def _grown(job: PlanEntry, grown: Mapping[str, int]) -> PlanEntry:
-    number = grown.get(job.name, job.config.num_episodes)
-    return job if number == job.config.num_episodes else replace(job, config=replace(job.config, num_episodes=number))
-
-
 def _asked_for(attempt: Attempt, path: Path, *, may_import: bool) -> RunRequest:
+    programs = {eval_runner.PROGRAM: eval_runner.asked_for, policy_runner.PROGRAM: policy_runner.asked_for}
     program, *arguments = attempt.command_line or ("",)
-    if program not in _PROGRAMS:
+    if program not in programs:
         raise ConfigError(Problem(f"its command line is of no runner: '{program}'", file=str(path), key="command_line"))
     try:
-        return _PROGRAMS[program](tuple(arguments), may_import=may_import)
+        return programs[program](tuple(arguments), may_import=may_import)
     except SystemExit as error:
         message = f"this version does not take its options: {' '.join(arguments)}"
         raise ConfigError(Problem(message, file=str(path), key="command_line")) from error
@@ -135,7 +115,7 @@ class RecoverOptions:
 def main(argv: Sequence[str]) -> int:
     """Recover the plan of one run, and show the possible next steps; ConfigError if it cannot be restored."""
     options = tyro.cli(RecoverOptions, args=list(argv), prog="isaaclab-arena recover")
-    recovered = recover_plan(options.output_directory, rebuild_with(may_import=not options.no_import))
+    recovered = recover_plan(options.output_directory, partial(rebuilt_plan, may_import=not options.no_import))
     plan = recovered.plan
     jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
     told = f"{options.output_directory / RUN_PLAN_FILE} is there again, with {jobs}; merge, verify, or resume"

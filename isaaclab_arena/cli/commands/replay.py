@@ -1,7 +1,7 @@
 """``isaaclab-arena replay``: simulate recorded episodes again without their policy, and compare every control step."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,6 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, demo_name
 from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
-
-_DATASET = "DATASET"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +50,18 @@ def main(argv: Sequence[str]) -> int:
     options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
     refuse_wrong_numbers(options)
     device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
-    files = _chosen(_recorded_episodes(options.dataset), options.episodes)
+    if (Path(options.dataset) / RUN_PLAN_FILE).is_file():
+        message = "is the output of a whole run; name the directory of one of its jobs, or a dataset there"
+        raise ConfigError(Problem(f"'{options.dataset}' {message}", key="DATASET"))
+    files = index_episodes(find_recordings(options.dataset, key="DATASET"), key="DATASET")
+    if options.episodes is not None:
+        wanted = chosen_episodes(options.episodes)
+        absent = [index for index in wanted if index not in files]
+        if absent:
+            message = f"the recording holds no {in_words(absent)}; it holds {in_words(files)}"
+            raise ConfigError(Problem(message, key="--episodes"))
+        files = {index: files[index] for index in wanted}
+
     settings = ReplaySettings(
         num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
     )
@@ -80,16 +89,14 @@ class _Shown:
         self._waiting[episode.episode_index] = episode
         while self._waiting and self._order[len(self.replayed)] in self._waiting:
             following = self._waiting.pop(self._order[len(self.replayed)])
-            self._show(following)
+            lines = [f"the environment is not the one that was recorded: {each}" for each in following.contents]
+            lines += [f"when this was recorded, {each}" for each in following.other_provenance]
+            for line in lines:
+                if line not in self._said:
+                    self._said.add(line)
+                    print(plain_text(line))
+            print(plain_text(described(following)), flush=True)
             self.replayed.append(following)
-
-    def _show(self, episode: ReplayedEpisode) -> None:
-        lines = [f"the environment is not the one that was recorded: {each}" for each in episode.contents]
-        for line in [*lines, *(f"when this was recorded, {each}" for each in episode.other_provenance)]:
-            if line not in self._said:
-                self._said.add(line)
-                print(plain_text(line))
-        print(plain_text(described(episode)), flush=True)
 
 
 def described(episode: ReplayedEpisode) -> str:
@@ -127,21 +134,3 @@ def chosen_episodes(text: str) -> list[int]:
             raise ConfigError(Problem(f"'{part.strip()}' runs backwards", key="--episodes"))
         found.update(range(first, last + 1))
     return sorted(found)
-
-
-def _recorded_episodes(dataset: str) -> Mapping[int, Path]:
-    if (Path(dataset) / RUN_PLAN_FILE).is_file():
-        message = f"'{dataset}' is the output of a whole run; name the directory of one of its jobs, or a dataset there"
-        raise ConfigError(Problem(message, key=_DATASET))
-    return index_episodes(find_recordings(dataset, key=_DATASET), key=_DATASET)
-
-
-def _chosen(files: Mapping[int, Path], episodes: str | None) -> Mapping[int, Path]:
-    if episodes is None:
-        return files
-    wanted = chosen_episodes(episodes)
-    absent = [index for index in wanted if index not in files]
-    if absent:
-        message = f"holds no {in_words(absent)}; it holds {in_words(files)}"
-        raise ConfigError(Problem(f"the recording {message}", key="--episodes"))
-    return {index: files[index] for index in wanted}

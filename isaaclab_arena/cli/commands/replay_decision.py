@@ -1,7 +1,7 @@
 """``isaaclab-arena replay-decision``: show how the evidence of a run grew, and how much its moment was luck."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,6 @@ from isaaclab_arena.results.stopping import verdict_in_words
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 from isaaclab_arena.storage.json_values import json_text
 
-_NUM_ORDERS = 1_000
-_NUM_BARS = 20
-_BAR_WIDTH = 40
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -70,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     if reason := _reason_against(arms):
         print(plain_text(reason), file=sys.stderr)
         return NOT_COMPARABLE
-    replay = replay_decision(question, arms, num_questions=num_questions, num_orders=_NUM_ORDERS)
+    replay = replay_decision(question, arms, num_questions=num_questions, num_orders=1_000)
     if replay.left_out == replay.num_episodes:
         names = plain_text(" and ".join(question.jobs))
         print(f"{names}: every episode is an error, or started from other conditions", file=sys.stderr)
@@ -105,30 +102,27 @@ def document(replay: DecisionReplay) -> dict[str, Any]:
 
 def show(replay: DecisionReplay, console: Console) -> None:
     """Print the decision, and the verdicts and numbers of episodes of the other orders."""
-    for line in _lines(replay):
-        console.print(Text(plain_text(line)))
-
-
-def _lines(replay: DecisionReplay) -> Iterator[str]:
-    yield f"{replay.question.name}: {question_in_words(replay.question)}"
-    yield f"in the order of the run: {decision_in_words(replay)}"
+    question = replay.question
+    lines = [f"{question.name}: {question_in_words(question)}"]
+    lines.append(f"in the order of the run: {decision_in_words(replay)}")
     if replay.left_out:
-        yield f"{replay.left_out} episodes say nothing: errors, and conditions that are not equal or repeat"
-    shares = [f"{verdict_in_words(replay.question, each)} {_percent(n, replay)}" for each, n in replay.verdicts.items()]
-    shares.append(f"undecided {_percent(replay.num_orders - len(replay.reordered), replay)}")
-    yield f"in {replay.num_orders:,} other orders: {', '.join(shares)}"
+        lines.append(f"{replay.left_out} episodes say nothing: errors, and conditions that are not equal or repeat")
+    counts = {verdict_in_words(question, verdict): count for verdict, count in replay.verdicts.items()}
+    counts["undecided"] = replay.num_orders - len(replay.reordered)
+    shares = [f"{verdict} {100 * count / replay.num_orders:.1f} %" for verdict, count in counts.items()]
+    lines.append(f"in {replay.num_orders:,} other orders: {', '.join(shares)}")
     quantiles = [(share, replay.quantile(share)) for share in _QUANTILES]
     told = [f"{100 * share:g} % by {'-' if stop is None else stop}" for share, stop in quantiles]
-    yield f"decided after so many episodes: {', '.join(told)}"
-    bars = [(f"{first} to {last}", count) for (first, last), count in histogram(replay, _NUM_BARS).items()]
+    lines.append(f"decided after so many episodes: {', '.join(told)}")
+
+    # A histogram of the numbers of episodes, with a bar of at most 40 characters for each range.
+    bars = [(f"{first} to {last}", count) for (first, last), count in histogram(replay, 20).items()]
     highest, width = max(1, *(count for _, count in bars)), max(len(episodes) for episodes, _ in bars)
     for episodes, count in bars:
         if count:
-            yield f"{episodes:>{width}} {count:>5} {'█' * round(_BAR_WIDTH * count / highest)}".rstrip()
-
-
-def _percent(number: int, replay: DecisionReplay) -> str:
-    return f"{100 * number / replay.num_orders:.1f} %"
+            lines.append(f"{episodes:>{width}} {count:>5} {'█' * round(40 * count / highest)}".rstrip())
+    for line in lines:
+        console.print(Text(plain_text(line)))
 
 
 def _question(run: ReadRun, options: ReplayDecisionOptions) -> tuple[Question, int]:
@@ -136,34 +130,27 @@ def _question(run: ReadRun, options: ReplayDecisionOptions) -> tuple[Question, i
     if options.jobs is not None:
         if options.comparison is not None:
             raise ConfigError("give --comparison or --jobs, not both")
-        return _question_of_jobs(options.jobs, options), 1
+        names = tuple(options.jobs.split(","))
+        if len(set(names)) != 2 or len(names) != 2 or not all(names):
+            raise ConfigError(Problem(f"give NEW,OLD, two names of jobs, got '{options.jobs}'", key="--jobs"))
+        alpha = 0.05 if options.alpha is None else options.alpha
+        check_share("alpha", alpha)
+        check_share("margin", options.margin)
+        name = "-vs-".join(names)
+        return Question(name=name, jobs=names, max_episodes=sys.maxsize, alpha=alpha, margin=options.margin), 1
+
     for key in ("margin", "alpha"):
         if getattr(options, key) is not None:
             raise ConfigError(Problem("goes with --jobs; a comparison of the job file has its own", key=f"--{key}"))
     questions = {question.name: question for question in run.plan.questions}
-    return _named(questions, options.comparison), len(questions)
-
-
-def _named(questions: Mapping[str, Question], name: str | None) -> Question:
     if not questions:
         raise ConfigError(Problem("the job file of this run compares nothing: name two jobs, NEW,OLD", key="--jobs"))
-    if name is None and len(questions) > 1:
+    if options.comparison is None and len(questions) > 1:
         raise ConfigError(Problem(f"say which one: {', '.join(questions)}", key="--comparison"))
-    chosen = next(iter(questions)) if name is None else name
+    chosen = next(iter(questions)) if options.comparison is None else options.comparison
     if chosen not in questions:
         raise ConfigError(Problem(f"there is no '{chosen}'{did_you_mean(chosen, questions)}", key="--comparison"))
-    return questions[chosen]
-
-
-def _question_of_jobs(text: str, options: ReplayDecisionOptions) -> Question:
-    names = tuple(text.split(","))
-    if len(set(names)) != 2 or len(names) != 2 or not all(names):
-        raise ConfigError(Problem(f"give NEW,OLD, two names of jobs, got '{text}'", key="--jobs"))
-    alpha = 0.05 if options.alpha is None else options.alpha
-    for key, value in (("alpha", alpha), ("margin", options.margin)):
-        check_share(key, value)
-    name = "-vs-".join(names)
-    return Question(name=name, jobs=names, max_episodes=sys.maxsize, alpha=alpha, margin=options.margin)
+    return questions[chosen], len(questions)
 
 
 def _reason_against(arms: Sequence[Arm]) -> str | None:

@@ -38,18 +38,16 @@ def main(argv: Sequence[str]) -> int:
         problems.append(Problem("name the directory of a run", key="RUNS"))
     if problems:
         raise ConfigError(problems)
-    path = _written(list(dict.fromkeys(options.runs)), options)
+    directories = list(dict.fromkeys(options.runs))
+    watches = [directory for directory in directories if is_watch(directory)]
+    if not watches:
+        path = write_report(directories, options.output, embed_mb=options.embed_mb)
+    elif len(directories) > 1:
+        raise ConfigError(Problem("is a watch, which has a page of its own; name it alone", key=str(watches[0])))
+    else:
+        path = write_watch_page(watches[0], points_of_watch(watches[0]), options.output)
     if options.json:
         print_json({"report": str(path)})
     else:
         print(f"report in {plain_text(path)}")
     return 0
-
-
-def _written(directories: Sequence[Path], options: ReportOptions) -> Path:
-    watches = [directory for directory in directories if is_watch(directory)]
-    if not watches:
-        return write_report(directories, options.output, embed_mb=options.embed_mb)
-    if len(directories) > 1:
-        raise ConfigError(Problem("is a watch, which has a page of its own; name it alone", key=str(watches[0])))
-    return write_watch_page(watches[0], points_of_watch(watches[0]), options.output)

@@ -18,11 +18,9 @@ from isaaclab_arena.storage.run_plan import plan_copy_path, read_run_plan
 from isaaclab_arena.training.config import SETTINGS, settings_of
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
-_NAMES_OF_DIRECTORY = ("output_dir", "experiment_output_directory")
 _TRAINING_OF_OTHERS = "training.json"
 """What another package's command writes beside its checkpoints, with the keys ``command_line``, ``working_directory``
 and ``world_size``."""
-_CUDA_DEVICE = re.compile(r"cuda:(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +42,13 @@ def main(argv: Sequence[str]) -> int:
     more = list(argv[1:])
     directory = options.directory
     if (directory / SETTINGS).is_file():
-        return MAINS.get("train")([*_ranks(_devices_of_training(directory), more), "--resume", str(directory), *more])
+        devices = settings_of(directory).get("devices")
+        ranks = _ranks(list(map(str, devices)) if isinstance(devices, list) else [], more)
+        return MAINS.get("train")([*ranks, "--resume", str(directory), *more])
     if (directory / _TRAINING_OF_OTHERS).is_file():
         return _go_on_with_training_of_others(directory, more)
+
+    # The run of an evaluation.
     if not (directory / RUN_PLAN_FILE).is_file() and not plan_copy_path(directory).is_file():
         message = f"holds no run: neither {RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
         raise ConfigError(Problem(message, file=str(directory)))
@@ -58,7 +60,9 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(Problem(message, file=str(directory), key="command_line"))
     # Relative paths of the command line count from the directory in which it was typed.
     _refuse_elsewhere(plan.working_directory, directory)
-    command = resuming_command(without_options(typed, _NAMES_OF_DIRECTORY), str(directory.absolute()))
+    command = resuming_command(
+        without_options(typed, ("output_dir", "experiment_output_directory")), str(directory.absolute())
+    )
     return MAINS.get(_RUNNERS[program])([*_ranks(plan.devices, more), *command, *more])
 
 
@@ -96,7 +100,7 @@ def _ranks(devices: Sequence[str], more: Sequence[str]) -> list[str]:
     if set(devices) == {"cpu"}:
         return ["--nproc_per_node", str(len(devices))]
     # The run's ranks must be those of one machine, with one GPU each.
-    indices = [match[1] for device in devices if (match := _CUDA_DEVICE.fullmatch(device))]
+    indices = [match[1] for device in devices if (match := re.fullmatch(r"cuda:(\d+)", device))]
     if len(set(indices)) != len(devices):
         message = (
             f"the run had {len(devices)} ranks that one machine's GPUs do not explain; "
@@ -104,8 +108,3 @@ def _ranks(devices: Sequence[str], more: Sequence[str]) -> list[str]:
         )
         raise ConfigError(message)
     return ["--gpu_ids", ",".join(indices)]
-
-
-def _devices_of_training(directory: Path) -> list[str]:
-    devices = settings_of(directory).get("devices")
-    return list(map(str, devices)) if isinstance(devices, list) else []

@@ -49,19 +49,19 @@ def main(argv: Sequence[str]) -> int:
     refuse_wrong_numbers(options)
     if not options.jobs.is_dir():
         directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
-        code = eval_runner.main([*_run_arguments(options, directory), *rest], typed_as=PROGRAM)
+        arms = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
+        run = ["--eval_jobs_config", str(options.jobs), *arms, "--output_dir", str(directory)]
+        code = eval_runner.main([*run, *rest], typed_as=PROGRAM)
         if code != 0:
-            _remove_if_empty(directory)
+            # The directory of a run that did not begin is empty.
+            if not any(directory.iterdir()):
+                directory.rmdir()
             return code
     elif rest:
         raise ConfigError(Problem(f"'{options.jobs}' is a run, which is only read", key=rest[0]))
     else:
         directory = options.jobs
-    return show(directory)
 
-
-def show(directory: Path) -> int:
-    """Write the files of a run, show its table, and return the exit code; ConfigError or StorageError."""
     found = drops(read_run(directory).arms().values())
     console = results_console()
     if not found:
@@ -76,14 +76,3 @@ def show(directory: Path) -> int:
     if written is not None:
         console.print(Text(plain_text(f"written to {written}")))
     return 0
-
-
-def _remove_if_empty(directory: Path) -> None:
-    """Remove the directory of a run that did not begin."""
-    if not any(directory.iterdir()):
-        directory.rmdir()
-
-
-def _run_arguments(options: RobustnessOptions, directory: Path) -> list[str]:
-    asked = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
-    return ["--eval_jobs_config", str(options.jobs), *asked, "--output_dir", str(directory)]

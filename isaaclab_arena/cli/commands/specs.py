@@ -11,12 +11,9 @@ from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
-from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import leaves
 
 Described = TypeVar("Described")
-
-_WIDTH = 110
 
 
 def environment_specs(
@@ -31,7 +28,11 @@ def environment_specs(
     given = {key: value for key, value in options.items() if key not in COMMON_ENVIRONMENT_KEYS or key in known}
     config = read_options(builder.config_class, given, owner=f"environment '{name}'")
     builder.check(config)
-    environment = _one_env(builder, config)
+    # A sample needs milliseconds, but has no cameras.
+    if isinstance(builder, SampleBuilder) and not getattr(config, "enable_cameras", False):
+        environment = builder.sample(config)
+    else:
+        environment = builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     try:
         return described(environment)
     finally:
@@ -50,48 +51,32 @@ def specs_as_data(environment: Environment) -> dict[str, Any]:
 
 def described_specs(environment: Environment) -> str:
     """Return the observations, the action and the control rate of an environment, one term a line."""
-    terms = [(".".join(path), spec) for path, spec in leaves(environment.observation_spec)]
-    heads = [(name, _shape(spec), str(spec.dtype).removeprefix("torch."), spec.unit or "-") for name, spec in terms]
+    specs = dict(leaves(environment.observation_spec))
+    heads = []
+    for path, spec in specs.items():
+        shape = f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
+        heads.append((".".join(path), shape, str(spec.dtype).removeprefix("torch."), spec.unit or "-"))
     widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
     lines = ["", "a policy is given, for each of num_envs environments:"]
-    for head, (_, spec) in zip(heads, terms, strict=True):
-        columns = "  ".join(f"{cell:<{width}}" for cell, width in zip(head, widths, strict=True))
-        lines += _wrapped(f"  {columns}", ", ".join(spec.names or ()))
+    for head, spec in zip(heads, specs.values(), strict=True):
+        indent = "  ".join(["", *(f"{cell:<{width}}" for cell, width in zip(head, widths, strict=True)), ""])
+        # The names of the elements follow the columns, in lines that begin below them.
+        width = max(110, len(indent) + 30)
+        names = textwrap.wrap(
+            ", ".join(spec.names or ()), width, initial_indent=indent, subsequent_indent=" " * len(indent)
+        )
+        lines += names or [indent.rstrip()]
+
     action = environment.action_spec
-    lines += ["", f"and gives an action of {action.shape[-1]} numbers, shape (num_envs, {action.shape[-1]}):"]
-    lines += _action_lines(action)
-    rate_hz, length = 1.0 / environment.control_dt, environment.max_episode_length
-    lines += ["", f"{rate_hz:g} times a second, at most {length} times an episode"]
-    return "\n".join(lines)
-
-
-def _one_env(builder: EnvironmentBuilder, config: Any) -> Environment:
-    # A sample needs milliseconds, but has no cameras.
-    if isinstance(builder, SampleBuilder) and not getattr(config, "enable_cameras", False):
-        return builder.sample(config)
-    return builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
-
-
-def _shape(spec: ArraySpec) -> str:
-    return f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
-
-
-def _wrapped(head: str, words: str) -> list[str]:
-    indent = f"{head}  "
-    if not words:
-        return [head.rstrip()]
-    return textwrap.wrap(
-        words, max(_WIDTH, len(indent) + 30), initial_indent=indent, subsequent_indent=" " * len(indent)
-    )
-
-
-def _action_lines(action: ArraySpec) -> list[str]:
     size = action.shape[-1]
+    lines += ["", f"and gives an action of {size} numbers, shape (num_envs, {size}):"]
     names = action.names or tuple(map(str, range(size)))
     width = max(map(len, names), default=0)
-    lines = [f"  unit: {action.unit}"] if action.unit else []
+    lines += [f"  unit: {action.unit}"] if action.unit else []
     for index, name in enumerate(names):
         low = "-inf" if action.low is None else f"{action.low[index]:g}"
         high = "inf" if action.high is None else f"{action.high[index]:g}"
         lines.append(f"  {index:>3}  {name:<{width}}  {low:>8} to {high}")
-    return lines
+    rate_hz, length = 1.0 / environment.control_dt, environment.max_episode_length
+    lines += ["", f"{rate_hz:g} times a second, at most {length} times an episode"]
+    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """``isaaclab-arena validate``: check job files without running anything."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -73,8 +73,17 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print_json({"files": [_facts(*each) for each in checked], "problems": problems})
         return 2 if problems else 0
+    at_most = "" if options.limit is None else f", {limit_in_words(options.limit)}"
     for jobs_file, jobs in checked:
-        print(plain_text(_summary(_facts(jobs_file, jobs), options.limit)))
+        facts = _facts(jobs_file, jobs)
+        noun = "job" if len(facts["jobs"]) == 1 else "jobs"
+        asked = f", asked: {', '.join(facts['questions'])}" if "questions" in facts else ""
+        summary = (
+            f"{facts['file']}: {len(facts['jobs'])} {noun}, {facts['episodes']} episodes, "
+            f"environments {', '.join(facts['environments'])}, policies {', '.join(facts['policies'])}, "
+            f"hash {facts['config_hash']}{asked}{at_most}"
+        )
+        print(plain_text(summary))
         for line, names in _told(jobs).items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             print(plain_text(f"  job '{names[0]}'{more}: {line}"))
@@ -143,15 +152,3 @@ def _told(jobs: Sequence[Job]) -> dict[str, list[str]]:
         for line in (*lines, *(f"warning: {doubt}" for doubt in job.doubts)):
             told.setdefault(line, []).append(job.config.name)
     return told
-
-
-def _summary(facts: Mapping[str, Any], limit: int | None) -> str:
-    num_jobs = len(facts["jobs"])
-    noun = "job" if num_jobs == 1 else "jobs"
-    at_most = "" if limit is None else f", {limit_in_words(limit)}"
-    asked = f", asked: {', '.join(facts['questions'])}" if "questions" in facts else ""
-    return (
-        f"{facts['file']}: {num_jobs} {noun}, {facts['episodes']} episodes, "
-        f"environments {', '.join(facts['environments'])}, policies {', '.join(facts['policies'])}, "
-        f"hash {facts['config_hash']}{asked}{at_most}"
-    )

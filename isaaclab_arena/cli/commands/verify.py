@@ -1,7 +1,7 @@
 """``isaaclab-arena verify``: check the files of a run, run a sample of its episodes again, and compare every step."""
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,33 +77,52 @@ def main(argv: Sequence[str]) -> int:
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
     refuse_wrong_numbers(options)
     with stdout_for_json(wanted=options.json):
-        found = _verify(options)
+        began_at, merged = now(), merge_results(options.output_dir)
+        found = _looked_at(options, merged)
+
+        # Store the findings beside the run, for its page.
+        episodes = []
+        for episode in found.episodes:
+            is_same = episode.is_same and not episode.contents
+            kept = EpisodeVerification(
+                job=episode.job,
+                episode_index=episode.episode_index,
+                is_same=is_same,
+                is_bitwise=is_same and episode.compares_arrays,
+                verdict=_verdict(episode) + (", but something else ran than was run" if episode.contents else ""),
+            )
+            episodes.append(kept)
+        verification = RunVerification(
+            verified_at=began_at,
+            sources=merged.sources,
+            num_episodes=len(merged.episodes),
+            problems=found.problems,
+            episodes=tuple(episodes),
+            is_sound=found.is_sound,
+        )
+        try:
+            write_verification(options.output_dir, verification)
+        except StorageError as error:
+            _say(f"not kept for the page of the run: {error}")
     if options.json:
         print_json(found)
     return 0 if found.is_sound else 1
 
 
-def _verify(options: VerifyOptions) -> Verification:
-    """Check the files, run a sample again, show each finding at once, and store them beside the run."""
-    began_at, merged = now(), merge_results(options.output_dir)
-    found = _looked_at(options, merged)
-    kept = RunVerification(
-        verified_at=began_at,
-        sources=merged.sources,
-        num_episodes=len(merged.episodes),
-        problems=found.problems,
-        episodes=tuple(map(_kept, found.episodes)),
-        is_sound=found.is_sound,
-    )
-    try:
-        write_verification(options.output_dir, kept)
-    except StorageError as error:
-        _say(f"not kept for the page of the run: {error}")
-    return found
-
-
 def _looked_at(options: VerifyOptions, merged: MergedResults) -> Verification:
-    problems = tuple(_told(check_directory(options.output_dir, merged), merged.plan, len(merged.episodes)))
+    """Check the files, run a sample again, and show each finding at once."""
+    found = []
+    for problem in check_directory(options.output_dir, merged):
+        found.append(problem)
+        _say(problem)
+    if not found:
+        jobs = "1 job" if len(merged.plan.jobs) == 1 else f"{len(merged.plan.jobs)} jobs"
+        _say(
+            f"{jobs}, {len(merged.episodes)} episodes: every array is what was written, nothing is missing or there "
+            "twice, the tables are those that a merge gives"
+        )
+    problems = tuple(found)
+
     sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
     if options.sample > 0:
         for job in jobs_of_one_program(merged.plan):
@@ -120,11 +139,6 @@ def _looked_at(options: VerifyOptions, merged: MergedResults) -> Verification:
     return Verification(problems=problems, episodes=verified, is_sound=not problems and is_same)
 
 
-def described(episode: VerifiedEpisode) -> str:
-    """Return one line with the verdict on an episode."""
-    return f"{episode.job} {demo_name(episode.episode_index)}: {episode.num_steps} steps, {_verdict(episode)}"
-
-
 def _verdict(episode: VerifiedEpisode) -> str:
     if episode.failure is not None:
         verdict = f"did not finish: {episode.failure}"
@@ -137,17 +151,6 @@ def _verdict(episode: VerifiedEpisode) -> str:
     if episode.explanation is not None:
         verdict += f" ({episode.explanation})"
     return verdict
-
-
-def _kept(episode: VerifiedEpisode) -> EpisodeVerification:
-    is_same = episode.is_same and not episode.contents
-    return EpisodeVerification(
-        job=episode.job,
-        episode_index=episode.episode_index,
-        is_same=is_same,
-        is_bitwise=is_same and episode.compares_arrays,
-        verdict=_verdict(episode) + (", but something else ran than was run" if episode.contents else ""),
-    )
 
 
 def summary(verified: Sequence[VerifiedEpisode]) -> str:
@@ -170,78 +173,51 @@ def summary(verified: Sequence[VerifiedEpisode]) -> str:
 
 
 def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[VerifiedEpisode]:
-    num_ranks = options.nproc or _another_number_of_ranks(plan)
+    num_ranks = options.nproc
+    if num_ranks is None:
+        # Another number than the run's; two ranks need a GPU each.
+        on_gpu = any(device != "cpu" for device in plan.devices)
+        num_ranks = 1 if plan.world_size > 1 or (on_gpu and visible_gpu_count() == 1) else 2
     with _ended_by_signals(), TemporaryDirectory(prefix="verify_") as temporary:
         directory = Path(temporary)
-        _say(f"running again: {_in_words(sample)}")
+        sampled = "; ".join(f"{job} {', '.join(map(str, episodes))}" for job, episodes in sample.items())
+        _say(f"running again: {sampled}")
         again = prepare_sample(options.output_dir, directory, sample, num_envs=options.num_envs, num_ranks=num_ranks)
-        _say(_what_changed(plan, again))
+        before = {job.name: job.config.num_envs for job in plan.jobs}
+        pairs = sorted({(before[job.name], job.config.num_envs) for job in again.jobs})
+        changes = ", ".join(f"{old} to {new}" for old, new in pairs)
+        _say(f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}")
         run_sample(options.output_dir, directory, may_import=not options.no_import)
+
         verified: list[VerifiedEpisode] = []
         told: set[str] = set()
         for episode in compare_runs(options.output_dir, directory, sample):
-            for line in _what_was_other(episode):
+            # Differences around an episode, besides its arrays, are the same for many: each is said once.
+            others = [f"job '{episode.job}' is not what was run: {each}" for each in episode.contents]
+            others += [f"when the run ran, {each}" for each in episode.other_provenance]
+            for line in others:
                 if line not in told:
                     told.add(line)
                     _say(line)
-            _say(described(episode))
+            name = f"{episode.job} {demo_name(episode.episode_index)}"
+            _say(f"{name}: {episode.num_steps} steps, {_verdict(episode)}")
             verified.append(episode)
     return verified
-
-
-def _what_was_other(episode: VerifiedEpisode) -> Iterator[str]:
-    """Yield one line for each difference around an episode, besides its arrays."""
-    yield from (f"job '{episode.job}' is not what was run: {each}" for each in episode.contents)
-    yield from (f"when the run ran, {each}" for each in episode.other_provenance)
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Turn termination signals into SystemExit, so that ``with`` blocks end this command's processes and files."""
-    earlier = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    earlier = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
-def _told(problems: Iterable[str], plan: RunPlan, num_episodes: int) -> list[str]:
-    """Show the problems of the run's files, or that there are none; return them."""
-    found = []
-    for problem in problems:
-        found.append(problem)
-        _say(problem)
-    if not found:
-        jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
-        _say(
-            f"{jobs}, {num_episodes} episodes: every array is what was written, nothing is missing or there twice, "
-            "the tables are those that a merge gives"
-        )
-    return found
-
-
-def _another_number_of_ranks(plan: RunPlan) -> int:
-    if plan.world_size > 1:
-        return 1
-    on_gpu = any(device != "cpu" for device in plan.devices)
-    # Two ranks need a GPU each.
-    return 1 if on_gpu and visible_gpu_count() == 1 else 2
-
-
-def _what_changed(plan: RunPlan, again: RunPlan) -> str:
-    before = {job.name: job.config.num_envs for job in plan.jobs}
-    pairs = sorted({(before[job.name], job.config.num_envs) for job in again.jobs})
-    changes = ", ".join(f"{old} to {new}" for old, new in pairs)
-    return f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}"
-
-
-def _in_words(sample: Mapping[str, Sequence[int]]) -> str:
-    return "; ".join(f"{job} {', '.join(map(str, episodes))}" for job, episodes in sample.items())
 
 
 def _say(text: str) -> None:

@@ -31,11 +31,7 @@ from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, 
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend, Window, has_display
 
-_SOURCE = "command line"
-_SIZE = {"viewport_width": 480, "viewport_height": 360}
 _PICTURE = (360, 270)
-_CHART_HEIGHT = 120
-_FAILS, _DOUBTFUL, _SOUND = (250, 120, 110), (250, 190, 90), (120, 220, 120)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +72,13 @@ def main(argv: Sequence[str]) -> int:
     environment, policy = _build(options, rest)
     try:
         if output is None and has_display():
-            return _show(environment, policy, options)
-        return _write(environment, policy, options, output or Path(f"{environment.task_name}.mp4"))
+            _show(environment, policy, options)
+        else:
+            _write(environment, policy, options, output or Path(f"{environment.task_name}.mp4"))
     finally:
         policy.close()
         environment.close()
+    return 0
 
 
 def _check(options: ViewOptions, rest: Sequence[str]) -> int:
@@ -143,10 +141,12 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
 
 def _chart(title: str, asked: np.ndarray, moved: np.ndarray, found: Sequence[Finding]) -> np.ndarray:
     """Draw the targets of the two phases and the motion. Shapes: (2,), (t,) -> (height, width, 3), uint8."""
-    colour = _FAILS if any(each.fails for each in found) else _DOUBTFUL if found else _SOUND
+    # Red for a motion that fails, orange for a doubtful one, green for a sound one.
+    fails = any(each.fails for each in found)
+    colour = (250, 120, 110) if fails else (250, 190, 90) if found else (120, 220, 120)
     moved = np.nan_to_num(moved)
     lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
-    return line_chart(_PICTURE[0], _CHART_HEIGHT, title, lines, colour=colour)
+    return line_chart(_PICTURE[0], 120, title, lines, colour=colour)
 
 
 def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment, PolicyBase[Any]]:
@@ -160,21 +160,24 @@ def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment,
             "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
         )
         raise ConfigError(Problem(message, key="ENVIRONMENT"))
+
     # A job of one episode, so that options get the same checks as in a job file.
+    size = {"viewport_width": 480, "viewport_height": 360}
     block = {
         "name": "view",
-        "arena_env_args": {**_SIZE, **given, "environment": positionals[0], "num_envs": 1},
+        "arena_env_args": {**size, **given, "environment": positionals[0], "num_envs": 1},
         "policy_type": options.policy,
         "num_episodes": 1,
     }
-    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=_SOURCE, defaults=JobDefaults()).jobs, file=_SOURCE)
+    source = "command line"
+    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=source, defaults=JobDefaults()).jobs, file=source)
     environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     if not isinstance(environment, ArenaEnvironment):
         raise ConfigError(Problem(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT"))
     return environment, job.build_policy()
 
 
-def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions) -> int:
+def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions) -> None:
     """Play episodes until the window is closed."""
     if not isinstance(environment.backend, MujocoBackend):
         raise ArenaError("only the physics on the CPU can be shown in a window")
@@ -187,24 +190,22 @@ def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewO
             [_Showing(window)],
             stop_requested=lambda: not window.is_open,
         )
-    return 0
 
 
-def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> int:
+def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> None:
     """Write the start of the episode as a picture, or the whole episode as a video."""
     episode = _episode(options, options.episode)
     if output.suffix == ".png":
         environment.reset(torch.tensor([0]), [environment.draw_conditions(episode.conditions_generator())])
         write_png(output, environment.film([0], [VIEWPORT])[VIEWPORT][0])
         print(plain_text(f"wrote {output}"))
-        return 0
+        return
     filming = _Filming(output)
     try:
         rollout(environment, policy, [episode], [filming])
     finally:
         filming.close()
     print(plain_text(f"wrote {output}: episode {options.episode}, {filming.ending}"))
-    return 0
 
 
 def _episode(options: ViewOptions, index: int) -> Episode:

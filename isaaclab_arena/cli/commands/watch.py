@@ -22,8 +22,6 @@ from isaaclab_arena.tracking.trackers import check_trackers
 
 _END = re.compile(r"(?:\w+=)?(\d{1,12})")
 _TRACKING = "tracking"
-_NO_ARMS = "is no option of a watch; run isaaclab-arena robustness with the best checkpoint when it has ended"
-_OWN = ("--resume", "--output_base_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +85,13 @@ def main(argv: Sequence[str]) -> int:
         nice=options.nice,
         directory=options.eval_jobs_config.parent,
     )
-    try:
-        return watch(_settings(options, tracking), *evaluators(evaluator))
-    except KeyboardInterrupt:
-        return 130
-
-
-def _settings(options: WatchOptions, tracking: Sequence[str]) -> WatchSettings:
-    return WatchSettings(
+    end = None if options.until is None else _END.fullmatch(options.until)
+    settings = WatchSettings(
         watched=Watched(
             training=options.training,
             pattern=options.pattern,
             every=options.every,
-            until=_end(options.until),
+            until=None if end is None else int(end[1]),
             poll_s=options.poll_s,
             quiet_s=options.quiet_s,
             retry_s=options.retry_s,
@@ -111,6 +103,10 @@ def _settings(options: WatchOptions, tracking: Sequence[str]) -> WatchSettings:
         bar=options.bar,
         tracking=tracking,
     )
+    try:
+        return watch(settings, *evaluators(evaluator))
+    except KeyboardInterrupt:
+        return 130
 
 
 def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -118,13 +114,17 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     problems = list(wrong_numbers(options))
     if not options.training.is_dir():
         problems.append(Problem(f"'{options.training}' is no directory", key="TRAINING"))
-    problems += [Problem("is the watch's own", key=name) for name in _OWN if name in others]
+    problems += [
+        Problem("is the watch's own", key=name) for name in ("--resume", "--output_base_dir") if name in others
+    ]
     # A nice value only reaches child processes of the watch, and Ray's ranks are none.
-    if options.nice and "--cluster" in others and _value(others, "--ray_address") != "local":
+    ray_address = next((value for word, value in pairwise(others) if word == "--ray_address"), None)
+    if options.nice and "--cluster" in others and ray_address != "local":
         wrong = "does not reach the ranks, which are processes of Ray; start Ray itself by: nice -n 10 ray start"
         problems.append(Problem(wrong, key="--nice"))
     problems += robustness_problems(document)
-    problems += [Problem(_NO_ARMS, key=name) for name in ("--robustness", "--robustness_levels") if name in others]
+    no_arms = "is no option of a watch; run isaaclab-arena robustness with the best checkpoint when it has ended"
+    problems += [Problem(no_arms, key=name) for name in ("--robustness", "--robustness_levels") if name in others]
     if options.until is not None and _END.fullmatch(options.until) is None:
         problems.append(
             Problem(f"must be a step, such as 1000 or iteration=1000, got {options.until!r}", key="--until")
@@ -138,12 +138,3 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     tracking = (*named, *options.tracking)
     check_trackers(tracking, key="--tracking")
     return tracking
-
-
-def _value(words: Sequence[str], name: str) -> str | None:
-    return next((value for word, value in pairwise(words) if word == name), None)
-
-
-def _end(until: str | None) -> int | None:
-    match = None if until is None else _END.fullmatch(until)
-    return None if match is None else int(match[1])
