@@ -8,7 +8,7 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -21,13 +21,11 @@ from isaaclab_arena.paths import not_a_plain_file
 
 # Check the completeness of a file of ``torch.save`` without loading it.
 
-_ZIP = b"PK\x03\x04"
-
 
 def is_torch_archive(file: Path) -> bool:
     """True if a file begins as a ZIP archive, like those of ``torch.save`` since torch 1.6."""
     with file.open("rb") as stream:
-        return stream.read(len(_ZIP)) == _ZIP
+        return stream.read(4) == b"PK\x03\x04"
 
 
 def wrong_with_torch_archive(file: Path) -> str | None:
@@ -59,9 +57,6 @@ _BITS = {
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
-_NUMPY_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U8": "u1", "I32": "<i4", "I64": "<i8"}
-_LENGTH_BYTES = 8
-_MAX_SMALL_BYTES = 16 << 20
 
 
 def wrong_with_weights(directory: Path) -> str | None:
@@ -71,10 +66,20 @@ def wrong_with_weights(directory: Path) -> str | None:
         wrong = wrong_with_safetensors(file)
         if wrong is not None:
             return f"{file.name} {wrong}"
+
+    # An index names the file of each weight.
+    present = {file.name for file in files}
     for index in sorted(directory.glob("*.safetensors.index.json")):
-        wrong = _wrong_with_index(index, {file.name for file in files})
+        wrong = not_a_plain_file(index)
         if wrong is not None:
             return f"{index.name} {wrong}"
+        try:
+            named = set(json.loads(index.read_bytes())["weight_map"].values())
+            absent = sorted(named - present)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return f"{index.name} says of no weight which file holds it"
+        if absent:
+            return f"{index.name} names {absent[0]}, which is not there"
     return None
 
 
@@ -93,16 +98,18 @@ def wrong_with_safetensors(file: Path) -> str | None:
         return "is damaged: its header is no JSON"
     if not isinstance(header, dict):
         return "is damaged: its header is no mapping"
-    return next(_lies(header, num_bytes), None)
+    return _contradiction(header, num_bytes)
 
 
 def read_small_file(file: Path) -> dict[str, np.ndarray]:
     """Read a small file, such as a processor's statistics, by name as float64; ValueError if damaged or large."""
-    wrong = wrong_with_safetensors(file)
-    if wrong is None and file.stat().st_size > _MAX_SMALL_BYTES:
-        wrong = f"has {file.stat().st_size} bytes, and at most {_MAX_SMALL_BYTES} are read"
+    wrong, most_bytes = wrong_with_safetensors(file), 16 << 20
+    if wrong is None and file.stat().st_size > most_bytes:
+        wrong = f"has {file.stat().st_size} bytes, and at most {most_bytes} are read"
     if wrong is not None:
         raise ValueError(wrong)
+
+    numpy_types = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U8": "u1", "I32": "<i4", "I64": "<i8"}
     header, num_bytes = _header(file)
     content = file.read_bytes()[-num_bytes:] if num_bytes else b""
     found = {}
@@ -113,8 +120,8 @@ def read_small_file(file: Path) -> dict[str, np.ndarray]:
         if entry["dtype"] == "BF16":
             # A bfloat16 is the upper half of a float32.
             values = (np.frombuffer(part, "<u2").astype(np.uint32) << 16).view(np.float32)
-        elif entry["dtype"] in _NUMPY_TYPES:
-            values = np.frombuffer(part, _NUMPY_TYPES[entry["dtype"]])
+        elif entry["dtype"] in numpy_types:
+            values = np.frombuffer(part, numpy_types[entry["dtype"]])
         else:
             raise ValueError(f"holds '{name}' as {entry['dtype']}")
         found[name] = values.astype(np.float64).reshape(entry["shape"])
@@ -129,8 +136,8 @@ def _header(file: Path) -> tuple[Any, int]:
     """Return the content of a file's header, and the number of bytes after it."""
     num_bytes = file.stat().st_size
     with file.open("rb") as stream:
-        header_bytes = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-        room = num_bytes - _LENGTH_BYTES
+        header_bytes = int.from_bytes(stream.read(8), "little")
+        room = num_bytes - 8
         if header_bytes > room:
             message = f"is damaged: it has {num_bytes} bytes, and its header alone would have {header_bytes}"
             raise _DamagedError(message)
@@ -140,8 +147,8 @@ def _header(file: Path) -> tuple[Any, int]:
         return json.loads(stream.read(header_bytes)), room - header_bytes
 
 
-def _lies(header: Mapping[str, Any], num_bytes: int) -> Iterator[str]:
-    """Yield the contradictions between a header and the number of bytes of weights."""
+def _contradiction(header: Mapping[str, Any], num_bytes: int) -> str | None:
+    """Return the first contradiction within a header, or between it and the number of bytes of weights."""
     ends = [(0, 0)]
     for name, entry in header.items():
         if name == "__metadata__":
@@ -150,40 +157,23 @@ def _lies(header: Mapping[str, Any], num_bytes: int) -> Iterator[str]:
             dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             numbers = [begin, end, *shape]
         except (KeyError, TypeError, ValueError):
-            yield f"is damaged: its header does not say what '{name}' is"
-            return
+            return f"is damaged: its header does not say what '{name}' is"
         if any(type(number) is not int or number < 0 for number in numbers):
-            yield f"is damaged: its header gives '{name}' sizes that are no whole numbers"
-            return
+            return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
         bits = _BITS.get(dtype) if isinstance(dtype, str) else None
         if bits is not None and prod(shape) * bits != 8 * (end - begin):
-            yield f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
+            return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
         ends.append((begin, end))
     # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
     ends.sort()
     if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
-        yield "is damaged: its weights overlap, or there are gaps between them"
+        return "is damaged: its weights overlap, or there are gaps between them"
     if ends[-1][1] != num_bytes:
-        yield f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
-
-
-def _wrong_with_index(index: Path, present: set[str]) -> str | None:
-    wrong = not_a_plain_file(index)
-    if wrong is not None:
-        return wrong
-    try:
-        named = set(json.loads(index.read_bytes())["weight_map"].values())
-        absent = sorted(named - present)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return "says of no weight which file holds it"
-    return f"names {absent[0]}, which is not there" if absent else None
+        return f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
+    return None
 
 
 # Determine from its files whether a checkpoint is complete: a training may still be writing it.
-
-_LEROBOT_WEIGHTS = "pretrained_model"
-_WRITTEN_AFTER_LEROBOT_WEIGHTS = "training_state"
-_WRITTEN_LAST_BY_TRAINER = "trainer_state.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,20 +199,19 @@ def look_at(path: Path) -> Look:
 
 
 def _judged(path: Path) -> tuple[str | None, bool]:
+    """Return the reason why a file or directory is not complete, and True if its writer is certainly done."""
     try:
-        return _judged_directory(path) if path.is_dir() else _judged_file(path)
+        if path.is_dir():
+            return _judged_directory(path)
+        wrong = not_a_plain_file(path)
+        if wrong is not None:
+            return wrong, False
+        if is_torch_archive(path):
+            return wrong_with_torch_archive(path), True
+        # Other formats do not mark their end.
+        return (None if path.stat().st_size else "it is empty"), False
     except OSError as error:
         return f"it cannot be read: {error.strerror}", False
-
-
-def _judged_file(path: Path) -> tuple[str | None, bool]:
-    wrong = not_a_plain_file(path)
-    if wrong is not None:
-        return wrong, False
-    if is_torch_archive(path):
-        return wrong_with_torch_archive(path), True
-    # Other formats do not mark their end.
-    return (None if path.stat().st_size else "it is empty"), False
 
 
 def _judged_directory(directory: Path) -> tuple[str | None, bool]:
@@ -241,34 +230,23 @@ def _judged_directory(directory: Path) -> tuple[str | None, bool]:
             return f"{archive.name} {wrong}", False
     if not archives and not any(directory.glob("*.safetensors")):
         return "it holds no weights", False
-    return None, _has_last_file(directory)
 
-
-def _has_last_file(directory: Path) -> bool:
-    if directory.name == _LEROBOT_WEIGHTS:
-        return (directory.parent / _WRITTEN_AFTER_LEROBOT_WEIGHTS).is_dir()
-    return (directory / _WRITTEN_LAST_BY_TRAINER).is_file()
+    # The last thing that LeRobot writes, and that transformers' Trainer writes.
+    if directory.name == "pretrained_model":
+        return None, (directory.parent / "training_state").is_dir()
+    return None, (directory / "trainer_state.json").is_file()
 
 
 def _fingerprint(path: Path) -> str:
-    stats = sorted(_stats(path))
-    return hashlib.sha256(repr(stats).encode()).hexdigest() if stats else ""
-
-
-def _stats(path: Path) -> Iterator[tuple[str, int, int, int]]:
-    for each in _entries(path):
-        try:
+    """Return the fingerprint of a file or of a directory with all entries below it; see `Look`."""
+    below = (Path(top, name) for top, directories, files in os.walk(path) for name in (*directories, *files))
+    stats = []
+    for each in itertools.chain([path], below):
+        # Entries that are removed meanwhile are skipped.
+        with suppress(OSError):
             found = each.stat()
-        except OSError:
-            continue
-        yield each.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns, found.st_ino
-
-
-def _entries(path: Path) -> Iterator[Path]:
-    """Yield a path and all paths below it; entries removed meanwhile are skipped."""
-    yield path
-    for directory, below, files in os.walk(path):
-        yield from (Path(directory, name) for name in (*below, *files))
+            stats.append((each.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns, found.st_ino))
+    return hashlib.sha256(repr(sorted(stats)).encode()).hexdigest() if stats else ""
 
 
 # Decide when a checkpoint may be loaded, while its training goes on.
@@ -312,10 +290,6 @@ _NAMES = (
     # GR00T, and all other trainings by transformers' Trainer.
     ("checkpoint-*", re.compile(r"checkpoint-(\d{1,12})")),
 )
-_WILDCARDS = "*?["
-_TRIES = 5
-"""How often to look again where a directory is removed while it is looked through."""
-_LAST_NUMBER = re.compile(r"(\d{1,12})(?!.*\d)")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -331,8 +305,19 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     # The step is the last number in the part that the pattern's wildcards match. None: the names of rsl_rl, LeRobot and
     # transformers.
     if pattern is not None:
-        named = ((path, _step(path.relative_to(directory), pattern)) for path in _there(directory, pattern))
-        return _in_order(Checkpoint(step=step, path=path) for path, step in named if step is not None)
+        wild = [any(sign in part for sign in "*?[") for part in Path(pattern).parts]
+        checkpoints = []
+        for path in _there(directory, pattern):
+            parts = path.relative_to(directory).parts
+            matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
+            if len(parts) != len(wild) or not matched:
+                # With ``**`` the parts that the wildcards match are unknown; take all parts from the first wildcard on.
+                matched = parts[wild.index(True) if True in wild else 0 :]
+            match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
+            if match is not None:
+                checkpoints.append(Checkpoint(step=int(match[1]), path=path))
+        return _in_order(checkpoints)
+
     for names, spelling in _NAMES:
         found = [
             (path, spelling.fullmatch(path.relative_to(directory).as_posix())) for path in _there(directory, names)
@@ -345,19 +330,10 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
 
 def _there(directory: Path, names: str) -> list[Path]:
     """Return the paths below a directory that match, none if entries keep disappearing during the search."""
-    for _ in range(_TRIES):
+    for _ in range(5):
         with suppress(FileNotFoundError):
             return list(directory.glob(names))
     return []
-
-
-def _step(path: Path, pattern: str) -> int | None:
-    wild = [any(sign in part for sign in _WILDCARDS) for part in Path(pattern).parts]
-    parts = path.parts
-    # With ``**`` the parts that the wildcards match are unknown; take all parts from the first wildcard on.
-    named = [part for part, is_wild in zip(parts, wild, strict=True) if is_wild] if len(parts) == len(wild) else ()
-    match = _LAST_NUMBER.search("/".join(named or parts[wild.index(True) if True in wild else 0 :]))
-    return None if match is None else int(match[1])
 
 
 def _in_order(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
@@ -370,33 +346,27 @@ def _in_order(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
 
 # Find the checkpoint that a training itself names as its best, and its step, in the files of the training.
 
-_BEST_FILE, _SCORE_FILE = "model_best.pt", "model_best.json"
-_OF_TRANSFORMERS = re.compile(r"checkpoint-(\d{1,12})")
-_STATE_OF_TRANSFORMERS = "trainer_state.json"
-
 
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:
     """Return a training's best checkpoint and its step (None if unknown), None if the training names none."""
-    # This package copies it to ``model_best.pt`` and writes its step beside it. transformers' Trainer names the
-    # directory in the state that it saves with every checkpoint.
-    if (directory / _BEST_FILE).exists():
-        return directory / _BEST_FILE, _step_of_copy(directory)
+    # This package copies it to ``model_best.pt``, and writes its step beside it.
+    best = directory / "model_best.pt"
+    if best.exists():
+        step = _document(directory / "model_best.json").get("iterations")
+        if type(step) is not int or step < 0:
+            return best, None
+        original = directory / f"model_{step}.pt"
+        # A training that is stopped between the two files leaves a score that belongs to another checkpoint.
+        is_other = original.is_file() and not filecmp.cmp(original, best, shallow=False)
+        return best, None if is_other else step
+
+    # transformers' Trainer names the directory in the state that it saves with every checkpoint.
     found = find_checkpoints(directory)
-    state = _document(found[-1].path / _STATE_OF_TRANSFORMERS) if found else {}
+    state = _document(found[-1].path / "trainer_state.json") if found else {}
     # The path held where the training ran; only its name holds here.
     name = re.split(r"[/\\]", str(state.get("best_model_checkpoint")).rstrip("/\\"))[-1]
-    match = _OF_TRANSFORMERS.fullmatch(name)
+    match = re.fullmatch(r"checkpoint-(\d{1,12})", name)
     return None if match is None else (directory / name, int(match[1]))
-
-
-def _step_of_copy(directory: Path) -> int | None:
-    step = _document(directory / _SCORE_FILE).get("iterations")
-    if type(step) is not int or step < 0:
-        return None
-    original = directory / f"model_{step}.pt"
-    # A training that is stopped between the two files leaves a score that belongs to another checkpoint.
-    is_other = original.is_file() and not filecmp.cmp(original, directory / _BEST_FILE, shallow=False)
-    return None if is_other else step
 
 
 def _document(path: Path) -> Mapping[str, Any]:

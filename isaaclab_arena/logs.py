@@ -30,23 +30,19 @@ def open_missing_streams() -> None:
 
 # Set up logging for a process: the rank in every line, a file per rank, the console for the user.
 
-_FORMAT = "%(asctime)s [rank {rank}] %(levelname)s %(message)s"
-_CONSOLE_FORMAT = "[rank {rank}] %(message)s"
-_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# The two that join or separate letters: scripts and emoji need them, and they do not control a terminal.
-_JOINERS = frozenset("\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}")
-_LAYOUT = frozenset("\n\t")
-
 
 def plain_text(text: object, *, keep_lines: bool = False) -> str:
     """Replace characters that could control a terminal, reverse text or break encoding; optionally keep newlines."""
-    kept = _JOINERS | _LAYOUT if keep_lines else _JOINERS
     words = str(text)
     if words.isascii() and words.isprintable():
         return words
+    # The two that join or separate letters: scripts and emoji need them, and they do not control a terminal.
+    joiners = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
+    kept = joiners + "\n\t" if keep_lines else joiners
+    steering = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return "".join(
         "\N{REPLACEMENT CHARACTER}"
-        if unicodedata.category(character) in _STEERING and character not in kept
+        if unicodedata.category(character) in steering and character not in kept
         else character
         for character in words
     )
@@ -95,7 +91,7 @@ def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
         handler.close()
     console = logging.StreamHandler(sys.stderr)
     console.setLevel(level if rank == 0 else max(level, logging.WARNING))
-    console.setFormatter(_PlainFormatter(_CONSOLE_FORMAT.format(rank=rank)))
+    console.setFormatter(_PlainFormatter(f"[rank {rank}] %(message)s"))
     root.addHandler(console)
 
 
@@ -109,7 +105,7 @@ def log_file(path: Path, rank: int) -> Iterator[None]:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     handler.setLevel(logging.DEBUG)
-    handler.setFormatter(_PlainFormatter(_FORMAT.format(rank=rank)))
+    handler.setFormatter(_PlainFormatter(f"%(asctime)s [rank {rank}] %(levelname)s %(message)s"))
     logger = logging.getLogger("isaaclab_arena")
     logger.addHandler(handler)
     try:
@@ -126,7 +122,6 @@ def log_file(path: Path, rank: int) -> Iterator[None]:
 # Report the progress of long work, on a display or in log lines, and bound the time of waits.
 
 _LOG = logging.getLogger(__name__)
-_INTERVAL_S = 2.0
 
 Item = TypeVar("Item")
 
@@ -143,7 +138,6 @@ class LongWork:
 Listener = Callable[[LongWork | None], None]
 
 _LEFT_S: ContextVar[Callable[[], float] | None] = ContextVar("left_s", default=None)
-
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
@@ -184,7 +178,7 @@ def told(
     what: str,
     *,
     unit: str = "episodes",
-    interval_s: float = _INTERVAL_S,
+    interval_s: float = 2.0,
     now_s: Callable[[], float] = time.monotonic,
     say: Callable[[str], None] | None = None,
 ) -> Iterator[Item]:

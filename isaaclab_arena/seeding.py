@@ -17,7 +17,6 @@ MAX_SEED = 2**63 - 1
 
 _BLOCK_SIZE = 256
 """Episodes whose streams are seeded together: numpy's own seed sequence takes ten times as long, one by one."""
-_MOST_BLOCKS = 64
 
 _POOL_SIZE = 4
 _INIT_A, _MULT_A = 0x43B0D7E5, 0x931E8875
@@ -79,7 +78,7 @@ class _WithKnownWords(ISpawnableSeedSequence):
         return self._sequence.spawn(n_children)
 
 
-@lru_cache(maxsize=_MOST_BLOCKS)
+@lru_cache(maxsize=64)
 def _words_of_block(seed: int, stream: Stream, block: int, part: str | None) -> np.ndarray:
     """Return a block's PCG64 seed words, equal to `episode_seed_sequence`'s. Shape: (_BLOCK_SIZE, 4), uint64."""
     first = block * _BLOCK_SIZE

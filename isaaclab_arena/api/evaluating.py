@@ -142,9 +142,6 @@ class JobKeywords(RunKeywords, total=False):
 
 _Options = TypeVar("_Options", bound=RunOptions)
 
-_WITHOUT_WATCHDOG: Mapping[str, Any] = {"step_timeout_s": 0.0, "build_timeout_s": 0.0}
-"""The watchdog ends the whole process: here, the caller's program."""
-
 OPTION_NAMES = frozenset(field.name for field in fields(RunOptions))
 
 
@@ -159,8 +156,9 @@ def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_g
         plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
     if plain.get("resume") == "":
         raise ConfigError(Problem("does not say which run; name its directory, here or as output_dir", key="--resume"))
-    # A guest runs in the caller's process, which no time limit may end.
-    wanted = {**(_WITHOUT_WATCHDOG if is_guest else {}), **plain}
+    # A guest runs in the caller's process, which the watchdog must not end.
+    without_watchdog = {"step_timeout_s": 0.0, "build_timeout_s": 0.0}
+    wanted = {**(without_watchdog if is_guest else {}), **plain}
     try:
         options = read_options(options_class, wanted, owner="evaluate")
     except ConfigError as error:
@@ -193,8 +191,6 @@ def plain_value(value: Any) -> Any:
 
 # The request for an evaluation from Python: the jobs of a file, or one policy in one environment.
 
-_OF_THE_JOB = ("name", "variations", "language_instruction", "conditions")
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobFileAsked:
@@ -202,6 +198,7 @@ class JobFileAsked:
 
     path: str
     given: Mapping[str, Any]
+    policy: None = None  # no object of this process takes part
 
     def options(self, *, is_guest: bool) -> EvalOptions:
         """Return the options of the run; see `run_options`."""
@@ -218,11 +215,6 @@ class JobFileAsked:
         """Return the command line of the evaluation runner that requests the same."""
         del directory
         return as_arguments(options)
-
-    @property
-    def policy(self) -> None:
-        """None: no object of this process takes part."""
-        return
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,16 +237,22 @@ class OneJobAsked:
 
     def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
         """Return the checked request; see `resolved_block`."""
-        if options.resume is not None and self.policy_class is not None and not _is_known(self.policy_class):
+        given = self.policy_class
+        if (
+            options.resume is not None
+            and given is not None
+            and given.traits.is_lent
+            and "unknown" in given.content_sources({}).stated.values()
+        ):
             message = (
                 "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
                 "or name a class"
             )
             raise ConfigError(Problem(message, key="--resume"))
-        if self.policy_class is None:
+        if given is None:
             options_of_policy(self.block["policy_type"], may_import=not options.no_import)
         options = replace(options, split_jobs=True) if world_size > 1 else options
-        jobs_file, jobs = resolved_block(options, self.block, policy_class=self.policy_class)
+        jobs_file, jobs = resolved_block(options, self.block, policy_class=given)
         return job_request(options, jobs_file, jobs)
 
     def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
@@ -300,10 +298,18 @@ def _one_job(
     policy_type, policy_class, lent = _resolved(policy)
     if lent is not None and policy_config:
         raise ConfigError(Problem("has no effect on an object; it has its options already", key="policy_config"))
-    options = {name: value for name, value in given.items() if name in OPTION_NAMES}
-    of_job = {name: value for name, value in given.items() if name in _OF_THE_JOB and value is not None}
-    own = {name: value for name, value in given.items() if name not in OPTION_NAMES and name not in _OF_THE_JOB}
-    of_environment = {"environment": environment, **(environment_args or {}), **own}
+
+    # Arguments are options of the run, keys of the job, or else options of the environment.
+    options: dict[str, Any] = {}
+    of_job: dict[str, Any] = {}
+    of_environment = {"environment": environment, **(environment_args or {})}
+    for name, value in given.items():
+        if name in OPTION_NAMES:
+            options[name] = value
+        elif name not in {"name", "variations", "language_instruction", "conditions"}:
+            of_environment[name] = value
+        elif value is not None:
+            of_job[name] = value
     if "conditions" in of_job:
         of_job["conditions"] = str(Path(of_job["conditions"]).absolute())
     block = {
@@ -325,21 +331,12 @@ def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | None, Any]:
     name = name_of_lent(policy)
     if not issubclass(policy, PolicyBase):
         raise ConfigError(Problem(f"'{name}' is no policy: it must be a class derived from PolicyBase", key="policy"))
-    return name, None if _can_be_imported(policy) else policy, None
-
-
-def _can_be_imported(policy_class: type) -> bool:
-    module = importlib.import_module(policy_class.__module__)
-    return module.__name__ != "__main__" and getattr(module, policy_class.__qualname__, None) is policy_class
-
-
-def _is_known(policy_class: type[PolicyBase]) -> bool:
-    return not policy_class.traits.is_lent or "unknown" not in policy_class.content_sources({}).stated.values()
+    module = importlib.import_module(policy.__module__)
+    can_be_imported = module.__name__ != "__main__" and getattr(module, policy.__qualname__, None) is policy
+    return name, None if can_be_imported else policy, None
 
 
 # The ranks of an evaluation called from Python: this process alone, a process group, or started processes.
-
-_MOST_TOLD = 4_000
 
 
 def group_size() -> int | None:
@@ -382,7 +379,13 @@ def run_on_ranks(
             stderr=None if shows_progress else stderr,
             env=variables_of_child(sys.path),
         )
-        code = _ended(process)
+        # Forward Ctrl-C, and raise KeyboardInterrupt after the ranks have written their results.
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
         stderr.seek(0)
         told = stderr.read().decode(errors="replace")
     if code == 2:
@@ -391,20 +394,10 @@ def run_on_ranks(
         raise ArenaError(f"the ranks ended with exit code {code}: {_reason(told)}")
 
 
-def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for a process. Forward Ctrl-C to it, and raise KeyboardInterrupt after it has written its results."""
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        raise
-
-
 def _reason(told: str) -> str:
     lines = told.strip().splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith("error: ")), 0)
-    return "\n".join(lines[first:]).removeprefix("error: ")[-_MOST_TOLD:]
+    return "\n".join(lines[first:]).removeprefix("error: ")[-4_000:]
 
 
 # Evaluate policies from Python, like the command line, in the middle of another program.
@@ -487,7 +480,13 @@ def evaluate(
 def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
     options = asked.options(is_guest=False)
     owned = _temporary_directory(asked)
-    path = _place(options, owned)
+    named = options.output_dir or options.resume
+    if owned is not None:
+        path = Path(owned.name)
+    elif named:
+        path = Path(named).absolute()
+    else:
+        path = make_output_directory(output_dir=None, output_base_dir=options.output_base_dir)
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_job_") as directory, left_alone():
         arguments = asked.arguments_for_ranks(options, Path(directory))
         # Find mistakes here, where their exception reaches the caller.
@@ -516,7 +515,11 @@ def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, 
         with modules_at_rest(asked.policy):
             outcome = execute_among(ranks, request, conduct=conduct)
         path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))
-        _check_visible(path)
+        if not (path / RUN_PLAN_FILE).is_file():
+            message = (
+                f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
+            )
+            raise ConfigError(Problem(message, key="--output_dir"))
         results = Results(merge_results(path), path, owned=owned)
         # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
         ranks.gather("results", "read")
@@ -528,21 +531,3 @@ def _temporary_directory(asked: Asked) -> "tempfile.TemporaryDirectory[str] | No
     if any(asked.given.get(name) is not None for name in ("output_dir", "output_base_dir", "resume")):
         return None
     return tempfile.TemporaryDirectory(prefix="isaaclab_arena_run_")
-
-
-def _place(options: RunOptions, owned: "tempfile.TemporaryDirectory[str] | None") -> Path:
-    """Return the output directory for ranks in processes of their own."""
-    if owned is not None:
-        return Path(owned.name)
-    named = options.output_dir or options.resume
-    return (
-        Path(named).absolute()
-        if named
-        else make_output_directory(output_dir=None, output_base_dir=options.output_base_dir)
-    )
-
-
-def _check_visible(path: Path) -> None:
-    if not (path / RUN_PLAN_FILE).is_file():
-        message = f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
-        raise ConfigError(Problem(message, key="--output_dir"))

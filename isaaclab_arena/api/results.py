@@ -34,8 +34,6 @@ from isaaclab_arena.storage.atomic import storage_errors
 
 # The results of a run as data frames and typed numbers.
 
-_WIDTH = 160
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobResults:
@@ -133,7 +131,30 @@ class Results:
         found = [each for each in records(self._merged.jobs) if name is None or each["name"] == name]
         if not found:
             raise ConfigError(Problem(f"there is no job '{name}'{did_you_mean(str(name), self.names)}", key="name"))
-        return _job_results(found[0])
+
+        known = found[0]
+
+        def number(key: str, kind: type) -> Any:
+            return None if known[key] is None else kind(known[key])
+
+        low, high = known["success_low"], known["success_high"]
+        scored = None if known["success_rate"] is None else scored_episodes(known)
+        distinct = known.get("distinct_conditions") or scored
+        return JobResults(
+            name=str(known["name"]),
+            status=str(known["status"]),
+            num_episodes=int(known["episodes"] or 0),
+            num_planned=number("planned", int),
+            num_successes=number("successes", int),
+            num_errors=int(known["errors"] or 0),
+            success_rate=number("success_rate", float),
+            interval=None if low is None or high is None else (float(low), float(high)),
+            num_distinct=None if distinct is None else int(distinct),
+            mean_return=number("mean_return", float),
+            mean_length=number("mean_length", float),
+            reproducible=known["reproducible"],
+            error=known["error"],
+        )
 
     def save(self, directory: "str | PathLike[str]") -> Path:
         """Copy the run's directory with all its files, and return the copy's path; `load_results` reads it.
@@ -153,7 +174,7 @@ class Results:
     def __repr__(self) -> str:
         """Return the table that the command line shows."""
         text = io.StringIO()
-        print_summary(self._merged, self.output_dir, Console(file=text, width=_WIDTH, color_system=None))
+        print_summary(self._merged, self.output_dir, Console(file=text, width=160, color_system=None))
         return text.getvalue().rstrip()
 
 
@@ -169,30 +190,6 @@ def load_results(directory: "str | PathLike[str]") -> Results:
     """
     path = given_path(directory).absolute()
     return Results(merge_results(path), path)
-
-
-def _job_results(known: dict[str, Any]) -> JobResults:
-    low, high = known["success_low"], known["success_high"]
-    scored = None if known["success_rate"] is None else scored_episodes(known)
-    return JobResults(
-        name=str(known["name"]),
-        status=str(known["status"]),
-        num_episodes=int(known["episodes"] or 0),
-        num_planned=_number(known["planned"], int),
-        num_successes=_number(known["successes"], int),
-        num_errors=int(known["errors"] or 0),
-        success_rate=_number(known["success_rate"], float),
-        interval=None if low is None or high is None else (float(low), float(high)),
-        num_distinct=_number(known.get("distinct_conditions") or scored, int),
-        mean_return=_number(known["mean_return"], float),
-        mean_length=_number(known["mean_length"], float),
-        reproducible=known["reproducible"],
-        error=known["error"],
-    )
-
-
-def _number(value: Any, kind: type) -> Any:
-    return None if value is None else kind(value)
 
 
 # Compare the policies of two runs, or of one, from Python: the same result as the command's.

@@ -20,11 +20,7 @@ Trace: TypeAlias = list[dict[str, bytes]]
 
 
 def require(condition: object, message: str) -> None:
-    """Fail the test with a message unless a condition holds.
-
-    Raises:
-        AssertionError: If it does not hold.
-    """
+    """Raise an AssertionError with a message unless a condition holds."""
     if not condition:
         raise AssertionError(message)
 
@@ -35,7 +31,7 @@ def episode(index: int) -> Episode:
 
 
 def conditions_of(environment: Environment, index: int) -> Conditions:
-    """Return what an episode starts from, drawn as the loop draws it."""
+    """Return the start conditions of an episode, drawn as the loop draws them."""
     drawn = environment.draw_conditions(episode(index).conditions_generator())
     return environment.vary_conditions(drawn, episode(index))
 
@@ -46,27 +42,14 @@ def env_ids_of(environment: Environment, slots: Sequence[int]) -> torch.Tensor:
 
 
 def start(environment: Environment, episodes: Mapping[int, int]) -> Observation:
-    """Start episodes, and return the observation.
-
-    Args:
-        environment: Where.
-        episodes: Env slot to the index of its episode.
-    """
+    """Start episodes (env slot to the index of its episode), and return the observation."""
     conditions = [conditions_of(environment, episodes[slot]) for slot in sorted(episodes)]
     return environment.reset(env_ids_of(environment, list(episodes)), conditions)
 
 
 def action_of(environment: Environment, episodes: Mapping[int, int], step: int) -> torch.Tensor:
-    """Return an action that depends on episode and step alone, zero in env slots without an episode.
-
-    Args:
-        environment: Says how large actions are and what their bounds are; a number without bounds is within -1 to 1.
-        episodes: Env slot to the index of its episode.
-        step: Control steps made so far.
-
-    Returns:
-        Shape: (num_envs, action_dim), float32.
-    """
+    """Return an action that depends on episode and step alone, zero elsewhere: (num_envs, action_dim), float32."""
+    # A number without bounds is within -1 to 1.
     spec = environment.action_spec
     low = np.full(spec.shape, -1.0) if spec.low is None else np.maximum(spec.low, -1e3)
     high = np.full(spec.shape, 1.0) if spec.high is None else np.minimum(spec.high, 1e3)
@@ -77,7 +60,7 @@ def action_of(environment: Environment, episodes: Mapping[int, int], step: int) 
 
 
 def ended(step: Step) -> torch.Tensor:
-    """Return in which env slots an episode ended. Shape: (num_envs,), bool."""
+    """Return the mask of env slots whose episode ended. Shape: (num_envs,), bool."""
     return step.terminated | step.truncated | step.diverged
 
 
@@ -92,7 +75,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def shown_in(observation: Observation, slot: int) -> dict[str, bytes]:
-    """Return what an observation shows of one env slot, to the last bit."""
+    """Return the bytes that an observation shows of one env slot, by path."""
     return {path: bits(value[slot]) for path, value in leaves(observation)}
 
 
@@ -102,14 +85,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def trace(environment: Environment, slot: int, episodes: Mapping[int, int], num_steps: int) -> Trace:
-    """Play episodes until the one in an env slot ends, and return what it showed.
-
-    Args:
-        environment: Where they are played; all of them start now.
-        slot: The env slot that is looked at.
-        episodes: Env slot to the index of its episode.
-        num_steps: Control steps at most.
-    """
+    """Start and play episodes until the one in `slot` ends, at most `num_steps` steps, and return its trace."""
     return continued(environment, slot, episodes, [shown_in(start(environment, episodes), slot)], num_steps)
 
 
@@ -122,7 +98,7 @@ def continued(
     *,
     first_step: int = 0,
 ) -> Trace:
-    """Play episodes on until the one in an env slot ends, and return what it showed, behind what it showed before."""
+    """Play episodes on until the one in `slot` ends, and return its trace, which begins with `shown`."""
     shown = list(shown)
     for number in range(first_step, num_steps):
         step = environment.step(action_of(environment, episodes, number))
@@ -135,7 +111,7 @@ def continued(
 
 
 def difference(expected: Trace, found: Trace) -> str:
-    """Return where two traces differ first, empty where they do not."""
+    """Return the first difference of two traces in words, empty if there is none."""
     for number, (one, other) in enumerate(zip(expected, found, strict=False)):
         for name in one:
             if one[name] != other.get(name):
@@ -149,12 +125,9 @@ def difference(expected: Trace, found: Trace) -> str:
 
 
 class DrawnOnDemand(EnvironmentWrapper):
-    """Another environment, as one that has `PicturesOnDemand`: a policy or an observer sees what was announced.
+    """Another environment, as one that has `PicturesOnDemand`: a policy or an observer sees what was announced."""
 
-    Args:
-        real: The environment. Its group ``camera_obs`` holds nothing but tensors.
-    """
-
+    # The group ``camera_obs`` of the real environment holds nothing but tensors.
     # Recorded episodes are not started again.
     restore = None
 

@@ -181,12 +181,28 @@ class PolicyConformance(ABC):
             self._need_reproducible(policy)
             if not acts_in_some(policy):
                 raise SkipTest("the policy cannot act in some env slots while others wait")
-            shown, expected = _shown(policy, environment, {0: 0, 1: 1}, self.num_steps)
+
+            # Both env slots act together.
+            observation = _begun(policy, environment, {0: 0, 1: 1})
+            shown, expected = [], []
+            for _ in range(self.num_steps):
+                shown.append(with_leaves(observation, torch.clone))
+                expected.append(torch.as_tensor(policy.get_action(environment, observation)).clone())
+                step = environment.step(expected[-1].to(environment.device, torch.float32))
+                observation = step.observation
+                if bool(ended(step)[[0, 1]].any()):
+                    break
+
+            # Each acts alone, while the others wait and show zeros.
             _begun(waiting, environment, {0: 0, 1: 1})
+            if not isinstance(waiting, ActsInSome):
+                raise TypeError("the policy cannot act in some env slots while others wait")
             found: dict[int, list[torch.Tensor]] = {0: [], 1: []}
             for observation in shown:
                 for slot, actions in found.items():
-                    actions.append(_alone(waiting, environment, observation, slot))
+                    others = torch.tensor([1 - slot], device=environment.device)
+                    seen = with_leaves(observation, lambda values, others=others: values.index_fill(0, others, 0))
+                    actions.append(torch.as_tensor(waiting.act_in_some(environment, seen, [slot])))
             for slot, actions in found.items():
                 _require_close(expected, actions, slot, "an env slot does not go on after another where it was")
 
@@ -261,18 +277,8 @@ def _steps(
     num_steps: int,
     again: Mapping[int, int] | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Play episodes until one of them ends.
-
-    Args:
-        policy: What acts.
-        environment: Where.
-        episodes: Env slot to the index of its episode.
-        num_steps: Control steps at most.
-        again: Episodes that begin after `_STEPS_BEFORE_AGAIN` steps.
-
-    Yields:
-        The action of each step. Shape: (num_envs, action_dim).
-    """
+    """Play episodes until one of them ends, and yield the action of each step. Shape: (num_envs, action_dim)."""
+    # Episodes are env slot to index; those of ``again`` begin after `_STEPS_BEFORE_AGAIN` steps.
     observation = _begun(policy, environment, episodes)
     for number in range(num_steps):
         if again is not None and number == _STEPS_BEFORE_AGAIN:
@@ -292,30 +298,6 @@ def _steps(
         observation = step.observation
         if bool(ended(step)[list(episodes)].any()):
             return
-
-
-def _shown(
-    policy: PolicyBase[Any], environment: Environment, episodes: Mapping[int, int], num_steps: int
-) -> tuple[list[Observation], list[torch.Tensor]]:
-    """Play episodes until one of them ends; return what the policy is shown in each step, and its actions."""
-    observation, shown, actions = _begun(policy, environment, episodes), [], []
-    for _ in range(num_steps):
-        shown.append(with_leaves(observation, torch.clone))
-        actions.append(torch.as_tensor(policy.get_action(environment, observation)).clone())
-        step = environment.step(actions[-1].to(environment.device, torch.float32))
-        observation = step.observation
-        if bool(ended(step)[list(episodes)].any()):
-            break
-    return shown, actions
-
-
-def _alone(policy: PolicyBase[Any], environment: Environment, observation: Observation, slot: int) -> torch.Tensor:
-    """Return the action of one env slot, while the others wait and show zeros."""
-    if not isinstance(policy, ActsInSome):
-        raise TypeError("the policy cannot act in some env slots while others wait")
-    others = torch.arange(environment.num_envs, device=environment.device) != slot
-    seen = with_leaves(observation, lambda values: values.index_fill(0, others.nonzero()[:, 0], 0))
-    return torch.as_tensor(policy.act_in_some(environment, seen, [slot]))
 
 
 def _announce(policy: PolicyBase[Any], environment: Environment, starting: Sequence[int]) -> None:
