@@ -94,8 +94,8 @@ MAINS = Registry(
     {name: f"{command.module}:main" for name, command in COMMANDS.items()},
     entry_point_group="isaaclab_arena.commands",
 )
-"""Every command's ``main(arguments) -> int`` by name; one that has the keyword ``typed_as`` is told what its help shall
-call it. Other packages add theirs as ``module:main``."""
+"""Every command's ``main(arguments) -> int`` by name. A main with the keyword ``typed_as`` gets the name that its help
+shows. Other packages add theirs as ``module:main``."""
 
 
 def commands_of_others() -> Iterator[tuple[str, Command]]:

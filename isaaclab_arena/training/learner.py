@@ -385,46 +385,46 @@ def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dic
         fitted[_LOG_STD] = fitted.pop(_STD).log()
     elif _LOG_STD in fitted and _STD in wanted:
         fitted[_STD] = fitted.pop(_LOG_STD).exp()
-    return list(_misfits(fitted, wanted, role)), fitted
 
-
-def _misfits(state: State, wanted: State, role: str) -> Iterator[str]:
-    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (state, wanted))
+    misfits = []
+    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (fitted, wanted))
     if has != wants:
         way_out = f"use agent.{role}.obs_normalization={str(has).lower()}"
-        yield f"has {'a' if has else 'no'} normaliser of observations; {way_out}"
-    told = list(_misfits_of_layers(_layers(state), _layers(wanted), role))
-    yield from told
+        misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
+
+    layers, needed_layers = _layers(fitted), _layers(wanted)
+    of_layers = _misfits_of_layers(layers, needed_layers, role) if layers and needed_layers else []
+    misfits += of_layers
+
     # A layer's misfit has been reported, and its tensors would only repeat it.
-    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if told else (_NORMALIZER,)
+    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if of_layers else (_NORMALIZER,)
     shapes, needed = (
         {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
-        for each in (state, wanted)
+        for each in (fitted, wanted)
     )
     for name in sorted({*shapes, *needed}):
         if shapes.get(name) != needed.get(name):
             found = f"has '{name}' of {_in_words(shapes[name])}" if name in shapes else f"has no '{name}'"
-            yield f"{found}, and {_in_words(needed[name]) if name in needed else 'none'} is needed"
-    if not told and any(
-        state[name].shape != tensor.shape for name, tensor in wanted.items() if name in state and name not in needed
-    ):
-        yield "has a normaliser for another number of observations"
-    if not all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point()):
-        yield "holds NaN or infinity"
+            misfits.append(f"{found}, and {_in_words(needed[name]) if name in needed else 'none'} is needed")
+    normalisers = [name for name in wanted if name in fitted and name not in needed]
+    if not of_layers and any(fitted[name].shape != wanted[name].shape for name in normalisers):
+        misfits.append("has a normaliser for another number of observations")
+    if not all(tensor.isfinite().all() for tensor in fitted.values() if tensor.is_floating_point()):
+        misfits.append("holds NaN or infinity")
+    return misfits, fitted
 
 
-def _misfits_of_layers(layers: list[int], wanted: list[int], role: str) -> Iterator[str]:
-    if not layers or not wanted:
-        return
+def _misfits_of_layers(layers: list[int], wanted: list[int], role: str) -> list[str]:
+    """Return the misfits of a perceptron's layer sizes."""
+    found = []
     if layers[0] != wanted[0]:
-        yield f"sees {layers[0]} numbers, and {wanted[0]} are shown here"
+        found.append(f"sees {layers[0]} numbers, and {wanted[0]} are shown here")
     if layers[1:-1] != wanted[1:-1]:
-        yield (
-            f"has hidden layers of {layers[1:-1]}, and those here are {wanted[1:-1]}; "
-            f"use agent.{role}.hidden_dims={layers[1:-1]}"
-        )
+        way_out = f"use agent.{role}.hidden_dims={layers[1:-1]}"
+        found.append(f"has hidden layers of {layers[1:-1]}, and those here are {wanted[1:-1]}; {way_out}")
     if layers[-1] != wanted[-1]:
-        yield f"gives {layers[-1]} numbers, and {wanted[-1]} are needed here"
+        found.append(f"gives {layers[-1]} numbers, and {wanted[-1]} are needed here")
+    return found
 
 
 def _layers(state: State) -> list[int]:

@@ -182,13 +182,26 @@ def examine() -> Iterator[Finding]:
         yield package_finding(name, "", required=False)
 
     yield Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable_cores()} of them for this process")
-    yield from _gpus()
+    has_gpu = torch.cuda.is_available()
+    if not has_gpu:
+        yield Finding(subject="gpu", text="no CUDA device; evaluations run on the CPU", present=False)
+    for index in range(torch.cuda.device_count() if has_gpu else 0):
+        properties = torch.cuda.get_device_properties(index)
+        text = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, GPU-{properties.uuid}"
+        yield Finding(subject=f"gpu cuda:{index}", text=text)
+        yield warp_finding(torch.device("cuda", index))
     yield _tried("egl", describe_egl_devices, required=False)
     for name, value in describe_variables().items():
         yield Finding(subject=name, text=value)
 
     # Check that ranks can talk, that files can be written, and that the physics steps.
-    yield from _process_groups()
+    if dist.is_available():
+        nccl = dist.is_nccl_available()
+        text = ".".join(map(str, torch.cuda.nccl.version())) if nccl else "not available; ranks use gloo"
+        yield Finding(subject="nccl", text=text, present=nccl)
+        yield _tried("gloo", _reduce_alone, required=False)
+    else:
+        yield Finding(subject="torch.distributed", text="not built into this torch; one process only", present=False)
     yield _tried("ranks", _ranks)
     for compression in Compression:
         yield _tried(f"hdf5 {compression.value}", lambda chosen=compression: _compression(chosen), required=False)
@@ -220,18 +233,6 @@ def _numbers(version: str) -> list[int]:
     return numbers
 
 
-def _gpus() -> Iterator[Finding]:
-    if not torch.cuda.is_available():
-        yield Finding(subject="gpu", text="no CUDA device; evaluations run on the CPU", present=False)
-        return
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        memory_gib = properties.total_memory / 2**30
-        text = f"{properties.name}, {memory_gib:.0f} GiB, GPU-{properties.uuid}"
-        yield Finding(subject=f"gpu cuda:{index}", text=text)
-        yield warp_finding(torch.device("cuda", index))
-
-
 def warp_finding(device: torch.device) -> Finding:
     """Check that Warp simulates and renders on a device."""
 
@@ -241,16 +242,6 @@ def warp_finding(device: torch.device) -> Finding:
         return f"Warp calls it {warp_device(device).name}"
 
     return _tried(f"warp {device}", found, required=False)
-
-
-def _process_groups() -> Iterator[Finding]:
-    if not dist.is_available():
-        yield Finding(subject="torch.distributed", text="not built into this torch; one process only", present=False)
-        return
-    nccl = dist.is_nccl_available()
-    text = ".".join(map(str, torch.cuda.nccl.version())) if nccl else "not available; ranks use gloo"
-    yield Finding(subject="nccl", text=text, present=nccl)
-    yield _tried("gloo", _reduce_alone, required=False)
 
 
 def _reduce_alone() -> str:

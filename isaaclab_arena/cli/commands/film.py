@@ -87,6 +87,7 @@ def main(argv: Sequence[str]) -> int:
         num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
     )
 
+    # Choose the episodes of each job.
     jobs = chosen_jobs(options.run, options.job)
     is_discordant = options.episodes == Choice.DISCORDANT
     if is_discordant != (options.baseline is not None):
@@ -104,7 +105,13 @@ def main(argv: Sequence[str]) -> int:
 
     def show(episode: FilmedEpisode) -> None:
         filmed.append(episode)
-        print(plain_text(described(episode)), flush=True)
+        if episode.reason is not None:
+            told = f"no film: {episode.reason}"
+        else:
+            told = ", ".join(map(str, episode.films))
+            if episode.pose_difference > 0:
+                told += f" (poses are up to {episode.pose_difference:.1g} m or rad from those recorded)"
+        print(plain_text(f"{episode.job} {demo_name(episode.episode_index)}: {told}"), flush=True)
 
     # Lines for people must not get into the JSON on stdout.
     with stdout_for_json(wanted=options.json):
@@ -114,14 +121,3 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print_json({"episodes": filmed})
     return 0 if with_film == len(filmed) else 1
-
-
-def described(episode: FilmedEpisode) -> str:
-    """Return one line with an episode's films, or the reason why there are none."""
-    start = f"{episode.job} {demo_name(episode.episode_index)}"
-    if episode.reason is not None:
-        return f"{start}: no film: {episode.reason}"
-    line = f"{start}: {', '.join(map(str, episode.films))}"
-    if episode.pose_difference > 0:
-        line += f" (poses are up to {episode.pose_difference:.1g} m or rad from those recorded)"
-    return line

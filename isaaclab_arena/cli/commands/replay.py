@@ -50,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
     refuse_wrong_numbers(options)
     device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
+
+    # Find the recorded episodes, and of these the requested ones.
     if (Path(options.dataset) / RUN_PLAN_FILE).is_file():
         message = "is the output of a whole run; name the directory of one of its jobs, or a dataset there"
         raise ConfigError(Problem(f"'{options.dataset}' {message}", key="DATASET"))
@@ -95,17 +97,13 @@ class _Shown:
                 if line not in self._said:
                     self._said.add(line)
                     print(plain_text(line))
-            print(plain_text(described(following)), flush=True)
+            if following.is_damaged:
+                verdict = "damaged: its arrays are not what was written, so it was not replayed"
+            else:
+                verdict = "bitwise" if following.difference is None else f"differs first {following.difference}"
+            name = demo_name(following.episode_index)
+            print(plain_text(f"{name:<10} {following.num_steps:>5} steps  {verdict}"), flush=True)
             self.replayed.append(following)
-
-
-def described(episode: ReplayedEpisode) -> str:
-    """Return one line with the verdict on an episode."""
-    if episode.is_damaged:
-        verdict = "damaged: its arrays are not what was written, so it was not replayed"
-    else:
-        verdict = "bitwise" if episode.difference is None else f"differs first {episode.difference}"
-    return f"{demo_name(episode.episode_index):<10} {episode.num_steps:>5} steps  {verdict}"
 
 
 def summary(replayed: Sequence[ReplayedEpisode]) -> str:
