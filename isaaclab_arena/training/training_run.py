@@ -242,10 +242,26 @@ class TrainingRun:
         """Train to the end; return the exit code 0, or 130 or 143 after an interruption. ArenaError if it fails."""
         # A signal to any rank, or ``stop_file``, stops all ranks after the same iteration, with a checkpoint to resume.
         # After an error, the checkpoint of the last iteration but one may exist.
-        config, is_rank_zero = self._config, self._context.is_rank_zero
+        config, learner, is_rank_zero = self._config, self._learner, self._context.is_rank_zero
         with log_file(self._directory / "logs" / f"rank{self._context.rank}.log", self._context.rank):
-            self._begin()
-            after_step = self._learner.iterations
+            if self._began_with is not None:
+                _LOG.info("%s", self._began_with)
+            if self._resume:
+                found = read_together(self._directory, self._ranks)
+                exactly = learner.load(found.learned, found.rank_state)
+                self._env_steps = env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
+                _LOG.info("going on from %s", model_path(self._directory, found.iterations))
+                if found.iterations >= config.agent.max_iterations:
+                    _LOG.warning("all %d iterations are done; --max_iterations says how many in all", found.iterations)
+                if not exactly:
+                    told = "env slots, ranks or random numbers are not those of the checkpoint: new episodes begin"
+                    _LOG.warning(told)
+            self._check_synchrony()
+            if is_rank_zero:
+                self._write_settings(self._directory)
+                _LOG.info("writing to %s", self._directory)
+
+            after_step = learner.iterations
             schedule = Schedule(
                 max_steps=config.agent.max_iterations,
                 save_every=config.agent.save_interval,
@@ -262,28 +278,9 @@ class TrainingRun:
                 code = loop.run(interruption)
 
             if code == 0 and is_rank_zero and config.checkpoints.export:
-                for path in export_policy(self._learner.algorithm, self._directory):
+                for path in export_policy(learner.algorithm, self._directory):
                     _LOG.info("wrote %s", path)
             return code
-
-    def _begin(self) -> None:
-        """Write the settings, and resume from the newest checkpoint if requested."""
-        context, learner = self._context, self._learner
-        if self._began_with is not None:
-            _LOG.info("%s", self._began_with)
-        if self._resume:
-            found = read_together(self._directory, self._ranks)
-            exactly = learner.load(found.learned, found.rank_state)
-            self._env_steps = env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
-            _LOG.info("going on from %s", model_path(self._directory, found.iterations))
-            if found.iterations >= self._config.agent.max_iterations:
-                _LOG.warning("all %d iterations are done; --max_iterations says how many in all", found.iterations)
-            if not exactly:
-                _LOG.warning("env slots, ranks or random numbers are not those of the checkpoint: new episodes begin")
-        self._check_synchrony()
-        if context.is_rank_zero:
-            self._write_settings(self._directory)
-            _LOG.info("writing to %s", self._directory)
 
     def _write_settings(self, directory: Path) -> None:
         write_settings(
