@@ -56,8 +56,9 @@ def completable_commands() -> dict[str, Completable]:
             words += environments
         elif name == "train":
             words += TASKS.names()
-        words = dict.fromkeys(words)
-        found[name] = Completable(summary=command.summary, values=values, flags=tuple(flags), words=tuple(words))
+        found[name] = Completable(
+            summary=command.summary, values=values, flags=tuple(flags), words=tuple(dict.fromkeys(words))
+        )
     for name, command in commands_of_others():
         found[name] = Completable(summary=command.summary, values={}, flags=(), words=())
     return found
