@@ -71,7 +71,7 @@ class PictureConformance(ABC):
                     break
 
     def test_films_are_pictures_and_change_nothing(self) -> None:
-        """`Filmable`: `film` returns uint8 pictures of the env slots and cameras it is asked for.
+        """`Filmable`: `film` returns uint8 pictures of the given env slots and cameras.
 
         `FilmableLater`: what `film_later` returns draws the same pictures, also after steps.
         """
@@ -176,7 +176,7 @@ class EnvironmentConformance(PictureConformance):
             require(read == conditions, f"conditions change in a JSON file: {conditions} becomes {read}")
 
     def test_instructions_are_words(self) -> None:
-        """A policy is told something in every episode."""
+        """A policy gets an instruction in every episode."""
         with self._made(1) as environment:
             words = environment.instruction(conditions_of(environment, 0))
             require(isinstance(words, str) and words, f"the instruction is {words!r}")

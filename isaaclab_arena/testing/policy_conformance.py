@@ -38,7 +38,7 @@ class PolicyConformance(ABC):
 
     Attributes:
         policy_class: The class.
-        options: What stands in ``policy_config_dict``; a fixture of the class may set ``self.options``.
+        options: The ``policy_config_dict`` of a job; a fixture of the class may set ``self.options``.
         num_steps: Control steps for which a test plays an episode at most.
         answers_alike: Whether the policy is made here with a server that gives the same answer to the same question.
             Then it keeps the rules of a reproducible policy, which its ``traits`` cannot promise for every server.
@@ -301,7 +301,7 @@ def _steps(
 
 
 def _announce(policy: PolicyBase[Any], environment: Environment, starting: Sequence[int]) -> None:
-    """Have drawn what a policy looks at next, in an environment that draws nothing else."""
+    """Announce the pictures that a policy reads next, in an environment that draws nothing else."""
     if isinstance(environment, DrawnOnDemand):
         environment.draw_pictures_of(announced_pictures(policy, environment, starting))
 
