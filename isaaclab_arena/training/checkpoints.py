@@ -24,7 +24,6 @@ from isaaclab_arena.training.closed_loop import EvaluatedJob
 # Read and write the checkpoints of a training run: rsl_rl's files, each beside the state that ranks resume from.
 
 _LOG = logging.getLogger(__name__)
-_KEYS = ("actor_state_dict", "iter")
 
 
 def state_path(directory: Path, iterations: int) -> Path:
@@ -68,7 +67,7 @@ def read_learned(path: Path) -> dict[str, Any]:
     if wrong is not None:
         raise ConfigError(Problem(wrong, file=str(path)))
     content = read_checkpoint(path)
-    missing = [key for key in _KEYS if key not in content]
+    missing = [key for key in ("actor_state_dict", "iter") if key not in content]
     if missing:
         raise ConfigError(Problem(f"is no checkpoint of rsl_rl: it has no {' and no '.join(missing)}", file=str(path)))
     return dict(content)
@@ -153,9 +152,6 @@ def unpacked(content: bytes) -> dict[str, Any]:
 
 # Export the learned policy to files that other programs load: TorchScript and ONNX.
 
-DIRECTORY = "exported"
-_OPSET = 18
-
 
 def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
     """Write ``exported/policy.pt`` and ``exported/policy.onnx``; return the files that could be written."""
@@ -164,7 +160,7 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
     policy = algorithm.get_policy()
     written = []
     for name, write in (("policy.pt", _write_torchscript), ("policy.onnx", _write_onnx)):
-        path = run_directory / DIRECTORY / name
+        path = run_directory / "exported" / name
         try:
             with written_in_place(path, overwrite=True) as temporary:
                 write(policy, temporary)
@@ -193,7 +189,7 @@ def _write_onnx(policy: Any, path: Path) -> None:
             str(path),
             input_names=exported.input_names,
             output_names=exported.output_names,
-            opset_version=_OPSET,
+            opset_version=18,
             external_data=False,
             verbose=False,
         )
