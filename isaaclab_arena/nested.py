@@ -10,7 +10,11 @@ _ALWAYS_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 def leaves(tree: Any, path: tuple[Any, ...] = (), *, into_lists: bool = False) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield each leaf of nested mappings with its path of keys, in order; lists are leaves unless `into_lists`."""
-    items = _items(tree, into_lists=into_lists)
+    if isinstance(tree, Mapping):
+        items = tree.items()
+    else:
+        items = enumerate(tree) if into_lists and isinstance(tree, list | tuple) else None
+
     if items is None:
         yield path, tree
         return
@@ -21,10 +25,6 @@ def leaves(tree: Any, path: tuple[Any, ...] = (), *, into_lists: bool = False) -
             yield from leaves(value, (*path, key), into_lists=into_lists)
 
 
-def _items(tree: Any, *, into_lists: bool) -> Iterable[tuple[Any, Any]] | None:
-    if isinstance(tree, Mapping):
-        return tree.items()
-    return enumerate(tree) if into_lists and isinstance(tree, list | tuple) else None
 
 
 def value_at(tree: Any, path: Iterable[Any], *, otherwise: Any = None) -> Any:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isaaclab_arena.config.arena_flags import DATAGEN, is_other_physics
@@ -152,13 +152,15 @@ _REASONS = {
 def in_own_options(
     options: Mapping[str, Any], known: Collection[str], *, name: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return options under the environment's names, and the file's name of each renamed one; ConfigError."""
+    """Rename the file's options to those of the environment; return also the file's name of each; ConfigError."""
     # Options that the environment declares itself (``known``) stay unchanged.
     own: dict[str, Any] = {}
     renamed: dict[str, str] = {}
     problems = []
     for key, value in options.items():
-        target = None if key in known else _target(key, value, known)
+        is_single = isinstance(value, str) or (isinstance(value, list) and len(value) == 1)
+        arena = "object" if key == "object_set" and is_single else _SAME_AS.get(key)
+        target = arena if key not in known and arena in known else None
         if key in known or (target is None and key not in _REASONS):
             own[key] = value
         elif target is None:
@@ -171,13 +173,6 @@ def in_own_options(
     if problems:
         raise ConfigError(problems)
     return own, renamed
-
-
-def _target(key: str, value: Any, known: Collection[str]) -> str | None:
-    """Return the option that corresponds to one of Arena's, None if there is none."""
-    is_single = isinstance(value, str) or (isinstance(value, list) and len(value) == 1)
-    target = "object" if key == "object_set" and is_single else _SAME_AS.get(key)
-    return target if target in known else None
 
 
 # Translate Isaac Lab Arena's experiment files, ``runs`` with shared keys, into job files.
@@ -200,8 +195,11 @@ class ExperimentAsJobs:
         """Return a problem of the document with the keys of the file."""
         if not self.is_experiment:
             return problem
-        words = {"defaults.": "shared.", "jobs[": "runs["}
-        return Problem(problem.message, problem.file, _begun_anew(problem.job, words), _begun_anew(problem.key, words))
+        job, key = problem.job, problem.key
+        for old, new in (("defaults.", "shared."), ("jobs[", "runs[")):
+            job = new + job.removeprefix(old) if job is not None and job.startswith(old) else job
+            key = new + key.removeprefix(old) if key is not None and key.startswith(old) else key
+        return replace(problem, job=job, key=key)
 
 
 def is_override(token: str) -> bool:
@@ -228,16 +226,31 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
     for token in overrides if not wrong else ():
         problem = _set_by(token, shared=shared, runs=runs)
         problems += [problem] if problem else []
-    problems += _unused(shared, runs, job_keys)
+
+    # A shared key that is neither a key of a run nor mentioned is a typing mistake, most likely.
+    texts = [leaf for _, leaf in leaves((shared, runs), into_lists=True) if isinstance(leaf, str)]
+    problems += [
+        Problem(f"unknown key{did_you_mean(key, job_keys)}", key=f"shared.{key}")
+        for key in shared
+        if key not in job_keys and not any(f"${{shared.{key}" in text for text in texts)
+    ]
     if problems:
         raise ConfigError(problems)
+
+    # A text such as ``${shared.policy}`` stands for a whole mapping.
+    jobs: list[dict[str, Any]] = []
+    for name, block in runs.items():
+        job: dict[str, Any] = {"name": name}
+        for key, value in block.items():
+            match = _WHOLE_BLOCK.fullmatch(value) if isinstance(value, str) else None
+            found = value_at(shared, match[1].split(".")) if match else None
+            job[key] = deepcopy(found) if isinstance(found, Mapping) else value
+        jobs.append(job)
+
     # Shared keys that a run may have become defaults of every run. Others serve ``${shared.…}``.
-    jobs = {
-        "jobs": [_job(name, block, shared) for name, block in runs.items()],
-        "defaults": {key: value for key, value in shared.items() if key in job_keys},
-    }
-    jobs |= {key: document[key] for key in _PASSED_ON if key in document}
-    return ExperimentAsJobs(document=jobs, shared=shared)
+    defaults = {key: value for key, value in shared.items() if key in job_keys}
+    passed_on = {key: document[key] for key in _PASSED_ON if key in document}
+    return ExperimentAsJobs(document={"jobs": jobs, "defaults": defaults, **passed_on}, shared=shared)
 
 
 def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
@@ -290,55 +303,25 @@ def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any
     else:
         target = shared
     try:
-        _set(target, parts, read_value(text))
+        value = read_value(text)
     except ConfigError as error:
         return Problem(str(error), key=path)
-    return None
 
-
-def _set(mapping: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a key by its path; ConfigError if the path leads through a value that is not a mapping."""
     # A key of the file may itself contain dots, as those of variations do.
-    key = _longest_key(mapping, parts) or parts[0]
-    rest = parts[key.count(".") + 1 :]
-    if not rest:
-        mapping[key] = value
-        return
-    if mapping.get(key) is None:
-        mapping[key] = {}
-    if not isinstance(mapping[key], dict):
-        raise ConfigError(f"cannot be set: '{key}' is {shown(mapping[key])}, which is no mapping")
-    _set(mapping[key], rest, value)
+    while True:
+        key = _longest_key(target, parts) or parts[0]
+        parts = parts[key.count(".") + 1 :]
+        if not parts:
+            target[key] = value
+            return None
+        if target.get(key) is None:
+            target[key] = {}
+        if not isinstance(target[key], dict):
+            wrong = Problem(f"cannot be set: '{key}' is {shown(target[key])}, which is no mapping")
+            return Problem(str(wrong), key=path)
+        target = target[key]
 
 
 def _longest_key(mapping: Mapping[str, Any], parts: Sequence[str]) -> str | None:
     candidates = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((key for key in candidates if key in mapping), None)
-
-
-def _unused(shared: Mapping[str, Any], runs: Mapping[str, Any], job_keys: frozenset[str]) -> list[Problem]:
-    """Return the shared keys that are neither keys of a run nor mentioned: typing mistakes, most likely."""
-    named = {key for key in shared if key not in job_keys and not _mentions((shared, runs), f"${{shared.{key}")}
-    return [Problem(f"unknown key{did_you_mean(key, job_keys)}", key=f"shared.{key}") for key in shared if key in named]
-
-
-def _mentions(value: Any, text: str) -> bool:
-    return any(isinstance(leaf, str) and text in leaf for _, leaf in leaves(value, into_lists=True))
-
-
-def _job(name: str, block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, **{key: _whole_block(value, shared) for key, value in block.items()}}
-
-
-def _whole_block(value: Any, shared: Mapping[str, Any]) -> Any:
-    """Return the mapping that a text such as ``${shared.policy}`` names; other values unchanged."""
-    match = _WHOLE_BLOCK.fullmatch(value) if isinstance(value, str) else None
-    found = value_at(shared, match[1].split(".")) if match else None
-    return deepcopy(found) if isinstance(found, Mapping) else value
-
-
-def _begun_anew(text: str | None, words: Mapping[str, str]) -> str | None:
-    for old, new in words.items():
-        if text is not None and text.startswith(old):
-            return new + text.removeprefix(old)
-    return text

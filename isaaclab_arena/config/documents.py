@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +19,6 @@ MAX_VALUES = 2_000_000
 # A larger integer would become infinite where a float is wanted.
 _LARGEST = 10**308
 _MERGE = "tag:yaml.org,2002:merge"
-_PYTHON_TAG = "tag:yaml.org,2002:python/"
 
 
 def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
@@ -35,12 +34,15 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
         raise ConfigError(Problem("the file is empty", file=file))
     suffix = Path(path).suffix.lower()
     try:
-        if suffix == ".json":
-            document = _parse_json(text)
-        elif suffix in {".yaml", ".yml"}:
+        if suffix in {".yaml", ".yml"}:
             document = _parse_yaml(_without_python_tags(text) if python_tags else text)
         else:
-            document = _parse_either(text)
+            try:
+                document = _parse_json(text)
+            except _RefusedError:
+                if suffix == ".json" or text.lstrip().startswith(("{", "[")):
+                    raise
+                document = _parse_yaml(text)
         _check_values(document)
     except _RefusedError as error:
         raise ConfigError(Problem(str(error), file=file)) from error
@@ -81,36 +83,23 @@ def _read_text(path: Path, file: str) -> str:
         raise ConfigError(Problem(f"is not UTF-8 (byte {error.start}); save it as UTF-8", file=file)) from error
 
 
-def _parse_either(text: str) -> Any:
-    try:
-        return _parse_json(text)
-    except _RefusedError:
-        if text.lstrip().startswith(("{", "[")):
-            raise
-        return _parse_yaml(text)
-
-
 def _parse_json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise _RefusedError(f"not valid JSON at {where}: {_json_hint(text, error)}") from error
+        before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+        hint = error.msg[:1].lower() + error.msg[1:]
+        if (before.endswith(",") and after[:1] in {"}", "]"}) or after[:1] == ",":
+            hint = "a comma that nothing follows"
+        elif after.startswith(("//", "/*", "#")):
+            hint = "JSON has no comments; write the file as YAML to have them"
+        raise _RefusedError(f"not valid JSON at line {error.lineno}, column {error.colno}: {hint}") from error
     except RecursionError as error:
         raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels") from error
     except _RefusedError:
         raise
     except ValueError as error:  # an integer with more digits than Python converts
         raise _RefusedError("holds a number with too many digits") from error
-
-
-def _json_hint(text: str, error: json.JSONDecodeError) -> str:
-    before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
-    if (before.endswith(",") and after[:1] in {"}", "]"}) or after[:1] == ",":
-        return "a comma that nothing follows"
-    if after.startswith(("//", "/*", "#")):
-        return "JSON has no comments; write the file as YAML to have them"
-    return error.msg[:1].lower() + error.msg[1:]
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -142,11 +131,6 @@ class _CoreLoader(yaml.CSafeLoader):
         self.num_merged = 0
 
 
-def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    _flatten(loader, node)
-    return loader.construct_mapping(node, deep=True)
-
-
 def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
     """Merge the mappings of ``<<`` below a mapping's own keys, and refuse a key that appears twice."""
     line = node.start_mark.line + 1
@@ -161,23 +145,20 @@ def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
     node.value = own
     if merged:
         below = merged[0].value if isinstance(merged[0], yaml.SequenceNode) else merged
-        node.value = _laid_over(loader, below, own, line)
 
-
-def _laid_over(loader: _CoreLoader, below: list[Any], own: list[Any], line: int) -> list[Any]:
-    """Return the pairs of merged mappings, each key once; a mapping's own keys take precedence."""
-    # PyYAML keeps hidden pairs, so a few lines that each merge two others double at every level.
-    found: dict[str, Any] = {}
-    for mapping in reversed(below):
-        if not isinstance(mapping, yaml.MappingNode):
-            raise _RefusedError(f"what << names in the mapping that begins at line {line} is no mapping")
-        _flatten(loader, mapping)
-        loader.num_merged += len(mapping.value)
-        if loader.num_merged > MAX_VALUES:
-            raise _RefusedError(f"merges more than {MAX_VALUES} keys into mappings (<<)")
-        found |= {key.value: (key, value) for key, value in mapping.value}
-    found |= {key.value: (key, value) for key, value in own}
-    return list(found.values())
+        # PyYAML keeps hidden pairs, so a few lines that each merge two others double at every level. Here each key
+        # stays once, and the mapping's own keys take precedence.
+        found: dict[str, Any] = {}
+        for mapping in reversed(below):
+            if not isinstance(mapping, yaml.MappingNode):
+                raise _RefusedError(f"what << names in the mapping that begins at line {line} is no mapping")
+            _flatten(loader, mapping)
+            loader.num_merged += len(mapping.value)
+            if loader.num_merged > MAX_VALUES:
+                raise _RefusedError(f"merges more than {MAX_VALUES} keys into mappings (<<)")
+            found |= {key.value: (key, value) for key, value in mapping.value}
+        found |= {key.value: (key, value) for key, value in own}
+        node.value = list(found.values())
 
 
 def _construct_int(loader: _CoreLoader, node: yaml.ScalarNode) -> int:
@@ -203,27 +184,29 @@ def _construct_timestamp(loader: _CoreLoader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
-def _resolve_as_core_schema() -> None:
-    resolve = _CoreLoader.add_implicit_resolver
-    resolve("tag:yaml.org,2002:bool", _pattern(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
-    resolve("tag:yaml.org,2002:null", _pattern(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
-    resolve("tag:yaml.org,2002:int", _pattern(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"), list("-+0123456789"))
-    number = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-    resolve("tag:yaml.org,2002:float", _pattern(number), list("-+0123456789."))
-    resolve("tag:yaml.org,2002:merge", _pattern(r"<<"), ["<"])
-    _CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
-    _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-    # PyYAML's own constructors end in a traceback if a tag does not fit its value.
-    _CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-    _CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
-    _CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_timestamp)
+_NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+for _kind, _expression, _first_characters in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", [*"-+0123456789"]),
+    ("float", _NUMBER, [*"-+0123456789."]),
+    ("merge", r"<<", ["<"]),
+):
+    _pattern = re.compile(f"^(?:{_expression})$")
+    _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _first_characters)
 
 
-def _pattern(expression: str) -> re.Pattern[str]:
-    return re.compile(f"^(?:{expression})$")
+def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    _flatten(loader, node)
+    return loader.construct_mapping(node, deep=True)
 
 
-_resolve_as_core_schema()
+# PyYAML's own constructors end in a traceback if a tag does not fit its value.
+_CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+_CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+_CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
+_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_timestamp)
 
 
 def _parse_yaml(text: str) -> Any:
@@ -242,23 +225,23 @@ def _parse_yaml(text: str) -> Any:
 
 def _without_python_tags(text: str) -> str:
     """Return YAML without Python's own tags."""
+    events: list[Any] = []
     try:
         _check_yaml_depth(text)
-        events = [_without_python_tag(event) for event in yaml.parse(text, Loader=yaml.CSafeLoader)]
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            tag = getattr(event, "tag", None) or ""
+            if not tag.startswith("tag:yaml.org,2002:python/"):
+                events.append(event)
+            elif isinstance(event, yaml.ScalarEvent):
+                # A name without a value stands in the tag itself.
+                _, _, name = tag.partition(":python/")[2].partition(":")
+                events.append(yaml.ScalarEvent(event.anchor, None, (False, True), event.value or name, style='"'))
+            else:
+                event.tag, event.implicit = None, True
+                events.append(event)
         return yaml.emit(events, Dumper=yaml.CSafeDumper)
     except yaml.YAMLError as error:
         raise _RefusedError(f"not valid YAML: {_yaml_hint(error, text)}") from error
-
-
-def _without_python_tag(event: Any) -> Any:
-    tag = getattr(event, "tag", None) or ""
-    if not tag.startswith(_PYTHON_TAG):
-        return event
-    if isinstance(event, yaml.ScalarEvent):
-        _, _, name = tag.partition(":python/")[2].partition(":")
-        return yaml.ScalarEvent(event.anchor, None, (False, True), event.value or name, style='"')
-    event.tag, event.implicit = None, True
-    return event
 
 
 def _check_yaml_depth(text: str) -> None:
@@ -287,7 +270,11 @@ def _yaml_hint(error: yaml.YAMLError, text: str) -> str:
 
 
 def _check_values(document: Any) -> None:
-    for count, (value, depth) in enumerate(_walk(document)):
+    """Refuse values that the file's format allows and a job cannot have."""
+    pending: list[tuple[Any, int]] = [(document, 0)]
+    count = 0
+    while pending:
+        value, depth = pending.pop()
         if depth > MAX_DEPTH:
             raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels")
         if count > MAX_VALUES:
@@ -298,18 +285,11 @@ def _check_values(document: Any) -> None:
             raise _RefusedError("holds a number with too many digits")
         if not isinstance(value, dict | list | str | int | float | None):
             raise _RefusedError(f"holds {value}, which is neither text, number, boolean, list nor mapping")
-
-
-def _walk(document: Any) -> Iterator[tuple[Any, int]]:
-    pending = [(document, 0)]
-    while pending:
-        value, depth = pending.pop()
-        yield value, depth
         if isinstance(value, dict):
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise _RefusedError(f"has the key {shortened(repr(key))}, which is no text; put it in quotes")
-                pending.append((key, depth + 1))
-                pending.append((item, depth + 1))
+                pending += [(key, depth + 1), (item, depth + 1)]
         elif isinstance(value, list):
             pending.extend((item, depth + 1) for item in value)
+        count += 1

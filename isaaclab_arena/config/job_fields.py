@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from isaaclab_arena.config.arena import ARENA_JOB_KEYS
 from isaaclab_arena.config.options import error_message, key_path
@@ -41,9 +40,8 @@ def parse_tokens(
 ) -> tuple[list[str], dict[str, Any]]:
     """Split tokens into positional words and options by name; ConfigError lists every malformed option."""
     # An option is ``--name``, ``--name value``, ``--name=value`` or ``--name value value``; hyphens inside a name read
-    # as underscores.
-    # Without a value it is True, with several values a list. An option takes all words up to the next option, unless it
-    # is one of ``flags`` or ``scalars``. So positional words come first or after one of those.
+    # as underscores. Without a value it is True, with several values a list. An option takes all words up to the next
+    # option, unless it is one of ``flags`` or ``scalars``. So positional words come first or after one of those.
     positionals: list[str] = []
     options: dict[str, Any] = {}
     problems, position = [], 0
@@ -55,12 +53,21 @@ def parse_tokens(
             continue
         name, equals, value = token.removeprefix("--").partition("=")
         name = name.replace("-", "_")
-        words = [value] if equals else _words_after(tokens, position, name, flags, scalars)
-        position += 0 if equals else len(words)
-        twice = Problem(f"--{name} is given twice", key=name) if name in options else None
-        problem = _problem_with(token, name, words, scalars) or twice
-        problems += [problem] if problem else []
-        options.setdefault(name, _option_value(words))
+        words = [value] if equals else []
+        limit = 0 if equals or name in flags else 1 if name in scalars else len(tokens)
+        while len(words) < limit and position < len(tokens) and not _is_option(tokens[position]):
+            words.append(tokens[position])
+            position += 1
+        if not token.startswith("--"):
+            problems.append(Problem(f"'{token}' has one hyphen; options begin with two, --{token[1:]}"))
+        elif not re.fullmatch(r"[A-Za-z]\w*", name):
+            problems.append(Problem(f"'{token}' names no option"))
+        elif name in scalars and not words:
+            problems.append(Problem(f"--{name} needs a value", key=name))
+        elif name in options:
+            problems.append(Problem(f"--{name} is given twice", key=name))
+        typed = [_typed(word) for word in words]
+        options.setdefault(name, True if not typed else typed[0] if len(typed) == 1 else typed)
     if problems:
         raise ConfigError(problems)
     return positionals, options
@@ -68,32 +75,6 @@ def parse_tokens(
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and word != "-" and _DECIMAL.fullmatch(word) is None
-
-
-def _words_after(
-    tokens: Sequence[str], position: int, name: str, flags: Collection[str], scalars: Collection[str]
-) -> list[str]:
-    limit = 0 if name in flags else 1 if name in scalars else len(tokens)
-    words: list[str] = []
-    while len(words) < limit and position + len(words) < len(tokens) and not _is_option(tokens[position + len(words)]):
-        words.append(tokens[position + len(words)])
-    return words
-
-
-def _problem_with(token: str, name: str, words: list[str], scalars: Collection[str]) -> Problem | None:
-    if not token.startswith("--"):
-        return Problem(f"'{token}' has one hyphen; options begin with two, --{token[1:]}")
-    if not re.fullmatch(r"[A-Za-z]\w*", name):
-        return Problem(f"'{token}' names no option")
-    if name in scalars and not words:
-        return Problem(f"--{name} needs a value", key=name)
-    return None
-
-
-def _option_value(words: list[str]) -> Any:
-    if not words:
-        return True
-    return _typed(words[0]) if len(words) == 1 else [_typed(word) for word in words]
 
 
 def _typed(word: str) -> Any:
@@ -208,24 +189,39 @@ def read_job(
         checked = _JobFields.model_validate(fields)
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-        problems = [
-            Problem(error_message(error, _keys_beside(error)), job=label, key=key_path(error)) for error in errors
-        ]
+        problems = []
+        for error in errors:
+            keys = _PolicyServer.model_fields if error["loc"][:1] == ("policy_server",) else JOB_KEYS
+            problems.append(Problem(error_message(error, keys), job=label, key=key_path(error)))
         checked = _without(fields, [error["loc"] for error in errors])
         if checked is None:
             return None, problems
     else:
         problems = []
+
+    # Values that are valid one by one may exclude each other.
+    unsafe = name_problem(checked.name)
+    if unsafe is not None:
+        problems.append(Problem(unsafe, job=label, key="name"))
+    if checked.num_steps is not None and checked.num_episodes is not None:
+        problems.append(Problem("excludes num_episodes; give one of them", job=label, key="num_steps"))
+    other = (checked.policy_config_dict or {}).get("python")
+    if checked.python is not None and other not in (None, checked.python):
+        message = f"is '{checked.python}', and policy_config_dict.python is '{other}'; give one of them"
+        problems.append(Problem(message, job=label, key="python"))
+    known = [status.value for status in JobStatus]
+    if checked.status is not None and checked.status not in known:
+        message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"
+        problems.append(Problem(message, job=label, key="status"))
     latency, late = read_latency(checked.latency, label=label)
-    conflicts = [*_conflicts(checked, label), *late]
+    problems += late
     job = replace(_job_config(checked, index, defaults), latency=latency)
     if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
-        conflicts.append(Problem(message, job=label, key="num_rebuilds"))
-    if problems or conflicts:
-        # Later messages must use the same label, even if the name is wrong.
-        job = replace(job, name=label)
-    return job, [*problems, *conflicts]
+        problems.append(Problem(message, job=label, key="num_rebuilds"))
+
+    # Later messages must use the same label, even if the name is wrong.
+    return replace(job, name=label) if problems else job, problems
 
 
 def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]) -> _JobFields | None:
@@ -244,72 +240,41 @@ def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]
 
 
 def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobConfig:
-    arguments = checked.arena_env_args
-    options = {key: value for key, value in (arguments.model_extra or {}).items() if value is not None}
+    arguments, asked, policy_options = checked.arena_env_args, checked.policy_server, checked.policy_config_dict or {}
+    server = None
+    if asked is not None:
+        server = PolicyServerConfig(
+            shared=ServerScope(asked.shared),
+            max_batch=asked.max_batch,
+            max_wait_ms=asked.max_wait_ms,
+            device=asked.device,
+        )
+    # A length of the command line is for jobs without any length of their own.
     has_length = checked.num_steps is not None or checked.num_episodes is not None
+
+    def first(*values: int | None) -> int:
+        return next(value for value in values if value is not None)
+
     return JobConfig(
         index=index,
         name=checked.name,
         environment=arguments.environment,
-        environment_args=options,
-        num_envs=_first(arguments.num_envs, defaults.num_envs, 1),
+        environment_args={key: value for key, value in (arguments.model_extra or {}).items() if value is not None},
+        num_envs=first(arguments.num_envs, defaults.num_envs, 1),
         enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
         placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
         policy_type=checked.policy_type,
-        policy_config_dict=_policy_options(checked),
-        policy_server=_policy_server(checked.policy_server),
+        policy_config_dict=policy_options if checked.python is None else {**policy_options, "python": checked.python},
+        policy_server=server,
         num_steps=checked.num_steps if has_length else defaults.num_steps,
         num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
-        num_rebuilds=_first(checked.num_rebuilds, 1),
+        num_rebuilds=first(checked.num_rebuilds, 1),
         language_instruction=checked.language_instruction,
         variations=checked.variations or {},
         conditions=checked.conditions,
         labels={key: text for key, text in (checked.labels or {}).items() if text is not None},
-        seed=_first(checked.seed, defaults.seed, 0),
+        seed=first(checked.seed, defaults.seed, 0),
         timeout_s=checked.timeout_s,
         episode_timeout_s=checked.episode_timeout_s,
         status=JobStatus(checked.status) if checked.status in list(JobStatus) else JobStatus.PENDING,
     )
-
-
-def _policy_options(checked: _JobFields) -> dict[str, Any]:
-    options = checked.policy_config_dict or {}
-    return options if checked.python is None else {**options, "python": checked.python}
-
-
-def _keys_beside(error: ErrorDetails) -> Collection[str]:
-    """Return the keys that are known at the place of an error."""
-    return _PolicyServer.model_fields if error["loc"][:1] == ("policy_server",) else JOB_KEYS
-
-
-def _policy_server(checked: _PolicyServer | None) -> PolicyServerConfig | None:
-    if checked is None:
-        return None
-    return PolicyServerConfig(
-        shared=ServerScope(checked.shared),
-        max_batch=checked.max_batch,
-        max_wait_ms=checked.max_wait_ms,
-        device=checked.device,
-    )
-
-
-def _conflicts(checked: _JobFields, label: str) -> list[Problem]:
-    conflicts = []
-    unsafe = name_problem(checked.name)
-    if unsafe is not None:
-        conflicts.append(Problem(unsafe, job=label, key="name"))
-    if checked.num_steps is not None and checked.num_episodes is not None:
-        conflicts.append(Problem("excludes num_episodes; give one of them", job=label, key="num_steps"))
-    other = (checked.policy_config_dict or {}).get("python")
-    if checked.python is not None and other not in (None, checked.python):
-        message = f"is '{checked.python}', and policy_config_dict.python is '{other}'; give one of them"
-        conflicts.append(Problem(message, job=label, key="python"))
-    known = [status.value for status in JobStatus]
-    if checked.status is not None and checked.status not in known:
-        message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"
-        conflicts.append(Problem(message, job=label, key="status"))
-    return conflicts
-
-
-def _first(*values: int | None) -> int:
-    return next(value for value in values if value is not None)

@@ -406,7 +406,16 @@ class Reading:
         # The keys of the problems of each job, and of the file itself under None.
         self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
         self._add(interpolation.problems)
-        self._defaults = self._read_defaults()
+        unknown = [key for key in self._top.defaults if key not in _DEFAULT_KEYS]
+        for key in unknown:
+            reason = f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
+            if key == "sweep":
+                reason = "belongs to the top level of the file or to a job"
+            self._add([Problem(reason, key=f"defaults.{key}")])
+        known = {key: value for key, value in self._top.defaults.items() if key not in unknown}
+        block, problems = modernised(known)
+        self._add(problems, below="defaults.")
+        self._defaults = block
 
     def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
         """Return every readable job, and every problem; ConfigError if an error prevents reading the jobs after it."""
@@ -448,18 +457,6 @@ class Reading:
         """True unless the problem is only that a key is missing which has been refused already."""
         told = (*self._wrong[None], *self._wrong[problem.job])
         return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in told)
-
-    def _read_defaults(self) -> dict[str, Any]:
-        unknown = [key for key in self._top.defaults if key not in _DEFAULT_KEYS]
-        for key in unknown:
-            reason = f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
-            if key == "sweep":
-                reason = "belongs to the top level of the file or to a job"
-            self._add([Problem(reason, key=f"defaults.{key}")])
-        known = {key: value for key, value in self._top.defaults.items() if key not in unknown}
-        block, problems = modernised(known)
-        self._add(problems, below="defaults.")
-        return block
 
     def _expanded(
         self, block: dict[str, Any], label: str, *, room: int
@@ -689,12 +686,11 @@ def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ())
     # only `limited` sets; it changes the hash itself.
     left_out = WITHOUT_RESULT | {"max_episodes", "latency"}
     names = [field.name for field in fields(JobConfig) if field.name not in left_out]
-    plain = [{name: getattr(job, name) for name in names} | _of_latency(job) for job in jobs]
+    # A job without the key keeps the hash that it had before the key existed.
+    plain = [
+        {name: getattr(job, name) for name in names} | ({} if job.latency is None else {"latency": asdict(job.latency)})
+        for job in jobs
+    ]
     plain += [asdict(question) for question in questions]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
-
-
-def _of_latency(job: JobConfig) -> dict[str, Any]:
-    # A job without the key keeps the hash that it had before the key existed.
-    return {} if job.latency is None else {"latency": asdict(job.latency)}

@@ -120,7 +120,8 @@ def read_options(
     # enum. ``other_names`` only serve suggestions.
     options = expanded(options)
     declared = {field.name: field for field in dataclasses.fields(config_class) if field.init}
-    required = [name for name, field in declared.items() if _is_required(field)]
+    missing = dataclasses.MISSING
+    required = [name for name, each in declared.items() if each.default is missing and each.default_factory is missing]
     problems = misnamed_options(options, declared, required, owner=owner, other_names=other_names)
     adapters = _adapters(config_class)
     values: dict[str, Any] = {}
@@ -135,7 +136,12 @@ def read_options(
                 problems.extend(_problems_of(invalid, name))
     if problems:
         raise ConfigError(problems)
-    return _instance(config_class, values, owner)
+
+    # The class may check its values itself.
+    try:
+        return config_class(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"options of {owner}: {error}") from error
 
 
 def misnamed_options(
@@ -170,17 +176,6 @@ def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
         return adapter.validate_python(value, strict=True)
     # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
     return adapter.validate_json(text, strict=True)
-
-
-def _instance(config_class: type, values: dict[str, Any], owner: str) -> Any:
-    try:
-        return config_class(**values)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"options of {owner}: {error}") from error
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 @cache

@@ -46,6 +46,7 @@ _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u20
 def name_problem(name: str) -> str | None:
     """Return the reason why a job's name is not one safe path component, None if it is."""
     shown = ascii(name if len(name) <= 40 else name[:37] + "...")
+    num_bytes = len(name.encode("utf-8", errors="surrogatepass"))
     checks = (
         (not name, "is empty"),
         (name in {".", ".."}, f"{shown} stands for a directory"),
@@ -58,7 +59,7 @@ def name_problem(name: str) -> str | None:
         (name[:1] in {"-", "."}, f"{shown} begins with '{name[:1]}'"),
         (name != name.strip(), f"{shown} begins or ends with a space"),
         (len(name) > MAX_NAME_CHARACTERS, f"has {len(name)} characters; at most {MAX_NAME_CHARACTERS} are allowed"),
-        (_num_bytes(name) > MAX_NAME_BYTES, f"has {_num_bytes(name)} bytes; at most {MAX_NAME_BYTES} are allowed"),
+        (num_bytes > MAX_NAME_BYTES, f"has {num_bytes} bytes; at most {MAX_NAME_BYTES} are allowed"),
         (folded(name) in RESERVED_NAMES, f"{shown} is the name of a file that every run writes"),
     )
     return next((message for wrong, message in checks if wrong), None)
@@ -69,19 +70,15 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def appearance(name: str) -> str:
-    """Return a key that is equal for names that look alike: invisible characters dropped, look-alikes unified."""
-    seen = "".join(character for character in name if character not in _NEEDED and not _is_invisible(character))
-    return folded(unicodedata.normalize("NFKC", seen).translate(_LOOKS_LATIN))
-
-
 def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
     """Return each name that clashes with an earlier one, on disk or to the eye, with that name, in order."""
     taken: dict[str, str] = {}
     exact: set[str] = set()
     found = []
     for name in names:
-        earlier = taken.setdefault(appearance(name), name)
+        # Names look alike if they are equal without invisible characters, and with look-alikes unified.
+        seen = "".join(character for character in name if character not in _NEEDED and not _is_invisible(character))
+        earlier = taken.setdefault(folded(unicodedata.normalize("NFKC", seen).translate(_LOOKS_LATIN)), name)
         if name in exact:
             found.append((name, name))
         elif earlier != name:
@@ -92,10 +89,6 @@ def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def _is_invisible(character: str) -> bool:
     return character in _BLANK or (unicodedata.category(character) == "Cf" and character not in _NEEDED)
-
-
-def _num_bytes(name: str) -> int:
-    return len(name.encode("utf-8", errors="surrogatepass"))
 
 
 # Define a job file's questions about its jobs, and when jobs may stop because the answer is known.
@@ -209,11 +202,10 @@ def read_latency(value: Any, *, label: str) -> tuple[LatencyConfig | None, list[
     try:
         return _read({MEASURED: True} if value == MEASURED else value), []
     except ConfigError as error:
-        return None, [Problem(each.message, job=label, key=_key(each.key)) for each in error.problems]
-
-
-def _key(key: str | None) -> str:
-    return "latency" if key is None else f"latency.{key}"
+        return None, [
+            Problem(each.message, job=label, key="latency" if each.key is None else f"latency.{each.key}")
+            for each in error.problems
+        ]
 
 
 def _read(value: Any) -> LatencyConfig:
@@ -231,31 +223,30 @@ def _read(value: Any) -> LatencyConfig:
         message = f"{shown(meanwhile)} is none of {', '.join(Meanwhile)}{did_you_mean(str(meanwhile), Meanwhile)}"
         raise ConfigError(Problem(message, key="meanwhile"))
     (source,) = given
-    readers = {"steps": _steps, "ms": _milliseconds, "file": _file, MEASURED: _is_measured}
-    return LatencyConfig(meanwhile=Meanwhile(meanwhile), **{source: readers[source](value[source])})
+    fields: dict[str, Any] = {source: value[source]}
+    if source in ("steps", "ms"):
+        fields[source] = _read_range(value[source], key=source)
+    elif source == "file" and not (isinstance(value[source], str) and value[source]):
+        raise ConfigError(Problem(f"{shown(value[source])} is no file name", key=source))
+    elif source == MEASURED and value[source] is not True:
+        message = f"{shown(value[source])} is not true; leave it out, or give steps, ms or file"
+        raise ConfigError(Problem(message, key=source))
+    return LatencyConfig(meanwhile=Meanwhile(meanwhile), **fields)
 
 
-def _steps(value: Any) -> tuple[int, int]:
-    if not all(type(each) is int for each in _ends(value)):
-        raise ConfigError(Problem(f"{shown(value)} is no whole number, and no two such as [1, 4]", key="steps"))
-    low, high = _ends(value)
-    return _in_order(low, high, most=MAX_STEPS, key="steps")
-
-
-def _milliseconds(value: Any) -> tuple[float, float]:
-    if not all(type(each) in (int, float) and math.isfinite(each) for each in _ends(value)):
-        raise ConfigError(Problem(f"{shown(value)} is no number, and no two such as [40, 120]", key="ms"))
-    low, high = _ends(value)
-    return _in_order(float(low), float(high), most=MAX_MS, key="ms")
-
-
-def _ends(value: Any) -> tuple[Any, Any]:
+def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
+    """Return the least and the most control steps or time [ms] of one number or two."""
+    low, high = value, value
     if isinstance(value, list | tuple):
-        return (value[0], value[1]) if len(value) == 2 else (None, None)
-    return value, value
-
-
-def _in_order(low: Any, high: Any, *, most: float, key: str) -> tuple[Any, Any]:
+        low, high = (value[0], value[1]) if len(value) == 2 else (None, None)
+    if key == "steps":
+        if type(low) is not int or type(high) is not int:
+            raise ConfigError(Problem(f"{shown(value)} is no whole number, and no two such as [1, 4]", key=key))
+        most = MAX_STEPS
+    else:
+        if not all(type(each) in (int, float) and math.isfinite(each) for each in (low, high)):
+            raise ConfigError(Problem(f"{shown(value)} is no number, and no two such as [40, 120]", key=key))
+        low, high, most = float(low), float(high), MAX_MS
     if low < 0:
         raise ConfigError(Problem(f"must not be negative, got {low:g}: no answer comes before its query", key=key))
     if high > most:
@@ -265,16 +256,10 @@ def _in_order(low: Any, high: Any, *, most: float, key: str) -> tuple[Any, Any]:
     return low, high
 
 
-def _file(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(Problem(f"{shown(value)} is no file name", key="file"))
-    return value
-
-
-def _is_measured(value: Any) -> bool:
-    if value is not True:
-        raise ConfigError(Problem(f"{shown(value)} is not true; leave it out, or give steps, ms or file", key=MEASURED))
-    return True
+def _ends(value: Any) -> tuple[Any, Any]:
+    if isinstance(value, list | tuple):
+        return (value[0], value[1]) if len(value) == 2 else (None, None)
+    return value, value
 
 
 # Define the content of a job file as frozen dataclasses, without knowing which environments or policies exist.

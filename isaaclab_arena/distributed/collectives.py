@@ -142,7 +142,18 @@ def connect_neighbours(ranks: Ranks, *, timeout_s: float) -> Neighbours | None:
         # Each rank connects to the lower ones, and tells them its number first.
         for to_rank in sockets.values():
             to_rank.sendall(bytes([context.rank]))
-        higher = _accepted(listener, context.world_size - context.rank - 1, timeout_s=timeout_s)
+
+        # Ranks of higher numbers connect to this one, and send their number first.
+        count = context.world_size - context.rank - 1
+        higher = {}
+        try:
+            listener.settimeout(timeout_s)
+            for _ in range(count):
+                to_rank = listener.accept()[0]
+                to_rank.settimeout(timeout_s)
+                higher[to_rank.recv(1)[0]] = to_rank
+        except (OSError, IndexError) as error:
+            raise DistributedError(f"a rank of this machine has gone while the ranks connected: {error}") from error
     return Neighbours(context.rank, {**sockets, **higher}, timeout_s=timeout_s)
 
 
@@ -171,18 +182,6 @@ def _connects(to_rank: socket.socket, path: str) -> bool:
     return True
 
 
-def _accepted(listener: socket.socket, count: int, *, timeout_s: float) -> dict[int, socket.socket]:
-    """Return the connections of `count` other ranks, which send their number first."""
-    accepted = {}
-    try:
-        listener.settimeout(timeout_s)
-        for _ in range(count):
-            to_rank = listener.accept()[0]
-            to_rank.settimeout(timeout_s)
-            accepted[to_rank.recv(1)[0]] = to_rank
-    except (OSError, IndexError) as error:
-        raise DistributedError(f"a rank of this machine has gone while the ranks connected: {error}") from error
-    return accepted
 
 
 # The collectives of training; every rank must call them together, and a single process gets its own value.

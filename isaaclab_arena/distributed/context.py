@@ -119,7 +119,11 @@ def _of_srun(environ: Mapping[str, str]) -> _Task | None:
     # Rank 0 is on the first node, unless the user lists the hosts of the tasks one by one.
     is_in_order = "arbitrary" not in environ.get("SLURM_DISTRIBUTION", "")
     first = _first_host(environ.get("SLURM_STEP_NODELIST", "")) if is_in_order else None
-    on_each = _tasks_on_each_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+
+    # ``2(x3),1`` stands for nodes with 2, 2, 2 and 1 tasks. A malformed text gives no number.
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    found = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
+    on_each = [int(each[1]) for each in found if each for _ in range(int(each[2] or 1))] if all(found) else []
     node = environ.get("SLURM_NODEID", "")
     here = on_each[int(node)] if node.isdecimal() and int(node) < len(on_each) else None
     job = environ.get("SLURM_JOB_ID")
@@ -143,10 +147,6 @@ def _first_host(hosts: str) -> str | None:
     return None if found is None else "".join(part or "" for part in found.groups())
 
 
-def _tasks_on_each_node(text: str) -> list[int]:
-    """Return the number of tasks of each node: 2, 2, 2, 1 for ``2(x3),1``; an empty list if malformed."""
-    found = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
-    return [int(each[1]) for each in found if each for _ in range(int(each[2] or 1))] if all(found) else []
 
 
 def _command(task: _Task, typed: Sequence[str]) -> str:

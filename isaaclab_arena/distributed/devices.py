@@ -91,7 +91,11 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
     indices = _parsed(text)
     if indices == ():
         return GpuSelection(ids=())
-    visible = _visible_ids(mask, visible_gpus)
+    if mask is None:
+        visible = tuple(map(str, range(visible_gpus)))
+    else:
+        visible = tuple(entry.strip() for entry in mask.split(",") if entry.strip())[:visible_gpus]
+
     # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU, whatever the user requested.
     if not visible and mask is not None and _hides_everything(mask):
         return GpuSelection(ids=(), note=f"CUDA_VISIBLE_DEVICES is '{mask}', so there is one process, on the CPU")
@@ -122,10 +126,6 @@ def _parsed(text: str) -> tuple[int, ...] | None:
     return indices
 
 
-def _visible_ids(mask: str | None, visible_gpus: int) -> tuple[str, ...]:
-    if mask is None:
-        return tuple(map(str, range(visible_gpus)))
-    return tuple(entry.strip() for entry in mask.split(",") if entry.strip())[:visible_gpus]
 
 
 def _hides_everything(mask: str) -> bool:
@@ -196,7 +196,10 @@ def check_device_exists(
     name: str, *, visible_gpus: int, option: str, environ: Mapping[str, str] = os.environ
 ) -> torch.device:
     """Return the device ``cpu``, ``cuda`` (``cuda:0``) or ``cuda:<index>``; ConfigError if it does not exist."""
-    index = _index_of(name, option=option)
+    match = _DEVICE_PATTERN.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        raise ConfigError(Problem(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option))
+    index = int(match[1] or 0)
     if name == _CPU:
         return torch.device(_CPU)
     # The message names the option in which the user gave the device, and the devices that exist.
@@ -212,12 +215,6 @@ def parse_count(variable: str, text: str) -> int:
     return int(text)
 
 
-def _index_of(name: str, *, option: str) -> int:
-    """Return the index in a device name, 0 if it has none."""
-    match = _DEVICE_PATTERN.fullmatch(name) if isinstance(name, str) else None
-    if match is None:
-        raise ConfigError(Problem(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option))
-    return int(match[1] or 0)
 
 
 def _what_exists(visible_gpus: int, environ: Mapping[str, str]) -> str:
@@ -253,7 +250,22 @@ def describe_egl_devices() -> str:
 
 def egl_cuda_indices() -> list[int | None]:
     """Return the CUDA index of each EGL device, None if it has none; OSError if EGL cannot list devices."""
-    return _cuda_indices(_load_egl())
+    egl = _load_egl()
+    query_devices = _function(egl, "eglQueryDevicesEXT", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    if query_devices is None:
+        raise OSError("loads, but cannot list devices")
+    query_attribute = _function(egl, "eglQueryDeviceAttribEXT", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    number = ctypes.c_int(0)
+    if not query_devices(0, None, ctypes.byref(number)) or number.value == 0:
+        return []
+    devices = (ctypes.c_void_p * number.value)()
+    query_devices(number.value, devices, ctypes.byref(number))
+    indices: list[int | None] = []
+    for device in devices[: number.value]:
+        index = ctypes.c_ssize_t(-1)
+        known = query_attribute is not None and query_attribute(device, _CUDA_DEVICE, ctypes.byref(index))
+        indices.append(index.value if known else None)
+    return indices
 
 
 def draw_on(
@@ -291,23 +303,6 @@ def _load_egl() -> ctypes.CDLL:
     raise OSError("cannot be loaded, devices: none; only a viewport video through OpenGL would need it")
 
 
-def _cuda_indices(egl: ctypes.CDLL) -> list[int | None]:
-    """Return the CUDA index of each EGL device, None if it has none."""
-    query_devices = _function(egl, "eglQueryDevicesEXT", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-    if query_devices is None:
-        raise OSError("loads, but cannot list devices")
-    query_attribute = _function(egl, "eglQueryDeviceAttribEXT", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-    number = ctypes.c_int(0)
-    if not query_devices(0, None, ctypes.byref(number)) or number.value == 0:
-        return []
-    devices = (ctypes.c_void_p * number.value)()
-    query_devices(number.value, devices, ctypes.byref(number))
-    indices: list[int | None] = []
-    for device in devices[: number.value]:
-        index = ctypes.c_ssize_t(-1)
-        known = query_attribute is not None and query_attribute(device, _CUDA_DEVICE, ctypes.byref(index))
-        indices.append(index.value if known else None)
-    return indices
 
 
 def _function(egl: ctypes.CDLL, name: str, *argument_types: type):

@@ -75,7 +75,26 @@ def launch_if_asked(
     # `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR, TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take
     # precedence, in this order; an empty value means no files.
     # ConfigError: options contradict each other or existing ranks, or a GPU or the launcher is missing.
-    _refuse_contradictions(options)
+    asked = [
+        (f"--{name}", value) for name in ("gpu_ids", "nproc_per_node") if (value := getattr(options, name)) is not None
+    ]
+    if len(asked) > 1:
+        raise ConfigError(Problem("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node"))
+    if options.nproc_per_node is not None and options.nproc_per_node < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node"))
+    most = most_processes(os.cpu_count() or 1)
+    if options.nproc_per_node is not None and options.nproc_per_node > most:
+        message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
+        raise ConfigError(Problem(message, key="--nproc_per_node"))
+    if asked and is_a_rank():
+        way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
+        because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"
+        raise ConfigError(Problem(f"{because}, so this is one of several ranks already; {way_out}", key=asked[0][0]))
+    if options.launcher != "torch" and not asked:
+        raise ConfigError(
+            Problem("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
+        )
+
     if options.gpu_ids is None and options.nproc_per_node is None:
         return None
     selection, num_processes = _selected(options)
@@ -111,7 +130,15 @@ def _launch(
     arguments: Sequence[str],
     log_directory: Path | None,
 ) -> Launch:
-    wanted = _wanted_log_directory(options)
+    # The environment decides before the command line. Empty text means no files, None the run's own directory.
+    variable = launcher_log_variable()
+    key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
+    if wanted:
+        try:
+            Path(wanted).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
+
     return Launch(
         module=module,
         arguments=tuple(arguments),
@@ -139,38 +166,8 @@ def _screen_variables() -> dict[str, str]:
         return {}
 
 
-def _wanted_log_directory(options: LaunchOptions) -> str | None:
-    """Return the log directory from the environment or the command line: empty for no files, None if not given."""
-    variable = launcher_log_variable()
-    key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
-    if wanted:
-        try:
-            Path(wanted).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
-    return wanted
 
 
-def _refuse_contradictions(options: LaunchOptions) -> None:
-    asked = [
-        (f"--{name}", value) for name in ("gpu_ids", "nproc_per_node") if (value := getattr(options, name)) is not None
-    ]
-    if len(asked) > 1:
-        raise ConfigError(Problem("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node"))
-    if options.nproc_per_node is not None and options.nproc_per_node < 1:
-        raise ConfigError(Problem(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node"))
-    most = most_processes(os.cpu_count() or 1)
-    if options.nproc_per_node is not None and options.nproc_per_node > most:
-        message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
-        raise ConfigError(Problem(message, key="--nproc_per_node"))
-    if asked and is_a_rank():
-        way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
-        because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"
-        raise ConfigError(Problem(f"{because}, so this is one of several ranks already; {way_out}", key=asked[0][0]))
-    if options.launcher != "torch" and not asked:
-        raise ConfigError(
-            Problem("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
-        )
 
 
 # Ranks as processes of this machine: started, watched, shown and stopped together.
@@ -235,7 +232,8 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
         if own is not None and first.is_expected and own.message == first.message:
             # All ranks find the same mistake, and rank 0 reports it.
             first = own
-        if first.rank in failed or _can_be_told_early(first, failed):
+        # Rank 0 reports its own failure at this moment.
+        if first.rank in failed or (first.rank != 0 and (bool(failed) or not first.is_expected)):
             return Failure(rank=first.rank, exit_code=failed.get(first.rank), record=first)
         return None
     for rank, code in failed.items():
@@ -243,9 +241,6 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
     return None
 
 
-def _can_be_told_early(record: FailureRecord, failed: Mapping[int, int]) -> bool:
-    """True if a failure can be reported before its process ends. Rank 0 reports its own failure at this moment."""
-    return record.rank != 0 and (bool(failed) or not record.is_expected)
 
 
 def _signal_name(number: int) -> str:
@@ -297,7 +292,13 @@ class RankOutput(LogsSpecs):
         self._thread = threading.Thread(target=self._take_in, name="rank-output", daemon=True)
         for rank in range(num_ranks):
             for stream in (_STDOUT, _STDERR):
-                self._open_pipe(rank, stream)
+                # torch expects a file name; in this process this name is the write end of the pipe.
+                read_end, write_end = os.pipe()
+                os.set_blocking(read_end, False)
+                self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
+                self._write_ends.append(write_end)
+                # torch expects a file name; in this process this name is the write end of the pipe.
+                self._paths[stream][rank] = f"/dev/fd/{write_end}"
 
     @property
     def root_log_dir(self) -> str:
@@ -338,13 +339,6 @@ class RankOutput(LogsSpecs):
         """Return a rank's log file, None if there is none."""
         return None if self.directory is None else self.directory / f"rank{rank}.log"
 
-    def _open_pipe(self, rank: int, stream: str) -> None:
-        read_end, write_end = os.pipe()
-        os.set_blocking(read_end, False)
-        self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
-        self._write_ends.append(write_end)
-        # torch expects a file name; in this process this name is the write end of the pipe.
-        self._paths[stream][rank] = f"/dev/fd/{write_end}"
 
     def _take_in(self) -> None:
         while True:
@@ -437,7 +431,13 @@ def run_ranks(launch: Launch) -> int:
     """Run the ranks; return 0, the first failing rank's exit code, or 128 + the number of the fatal signal."""
     # The first failure is reported on stderr with its reason; the other ranks get SIGTERM and 30 s. SIGINT, SIGTERM,
     # SIGHUP, SIGQUIT and SIGUSR1 are passed on, and ranks have 30 s to react; a second signal shortens that.
-    _silence_torch()
+
+    # This module reports ended ranks itself, earlier than torch and in one place.
+    # This module reports ended ranks itself, earlier than torch and in one place.
+    logger = logging.getLogger("torch.distributed.elastic")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as directory:
         # The launcher holds the store, as torchrun does. So no other program can take the port, and the ranks may start
         # in any order.
@@ -506,14 +506,13 @@ class _RankProcesses:
             # Not every system can report a process before it is collected.
             self._ended = codes
             self._report_first_failure(insist=True)
-        return self._exit_code(codes)
 
-    def _exit_code(self, codes: Mapping[int, int]) -> int:
-        """Return the exit code of the rank that failed first; 1 if it failed and then had to be killed."""
+        # A rank that failed and then had to be killed ends with 1.
         if self._reported is None:
             return _as_exit_code(next(iter(codes.values())))
         ended_by_force = self._reported.exit_code is None and codes.get(self._reported.rank, -1) < 0
         return 1 if ended_by_force else _as_exit_code(codes[self._reported.rank])
+
 
     def _look(self) -> None:
         """Note the ranks that have ended, without collecting their processes; torch does that."""
@@ -553,7 +552,12 @@ class _RankProcesses:
             unseen_lines=self._output.last_unseen_lines(failure.rank),
         )
         if report:
-            _say(report)
+            # The process may have no stderr, or its reader may be gone.
+            # The process may have no stderr, or its reader may be gone.
+            if sys.stderr is not None:
+                with suppress(OSError):
+                    sys.stderr.write(report)
+                    sys.stderr.flush()
 
     def _end_what_hangs(self) -> None:
         """Kill a rank that has failed but does not exit, because some libraries wait for their peers for ever."""
@@ -618,19 +622,8 @@ def _raise(number: int, frame: FrameType | None) -> None:
     raise SignalException(f"got {name.name}", name)
 
 
-def _silence_torch() -> None:
-    # This module reports ended ranks itself, earlier than torch and in one place.
-    logger = logging.getLogger("torch.distributed.elastic")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
 
 
-def _say(text: str) -> None:
-    # The process may have no stderr, or its reader may be gone.
-    if sys.stderr is not None:
-        with suppress(OSError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
 
 
 # Start ranks with torchrunx, if the user has installed it; it is under the GPL-3 and no part of this package.
@@ -653,7 +646,19 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         raise ConfigError(Problem(_MISSING, key="--launcher")) from error
     wants_files = launch.wants_files and launch.log_directory is not None
     set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
-    _show_what_torchrunx_logs()
+
+    # Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream.
+    logger = logging.getLogger("torchrunx")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    for stream, wanted in (
+        (sys.stdout, lambda level: level < logging.WARNING),
+        (sys.stderr, lambda level: level >= logging.WARNING),
+    ):
+        handler = logging.StreamHandler(stream)
+        handler.addFilter(lambda record, wanted=wanted: wanted(record.levelno))
+        logger.addHandler(handler)
+
     launcher = torchrunx.Launcher(
         hostnames=["localhost"],
         workers_per_host=launch.num_processes,
@@ -688,15 +693,3 @@ def call_main(module: str, arguments: Sequence[str]) -> int:
     return code
 
 
-def _show_what_torchrunx_logs() -> None:
-    """Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream."""
-    logger = logging.getLogger("torchrunx")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    for stream, wanted in (
-        (sys.stdout, lambda level: level < logging.WARNING),
-        (sys.stderr, lambda level: level >= logging.WARNING),
-    ):
-        handler = logging.StreamHandler(stream)
-        handler.addFilter(lambda record, wanted=wanted: wanted(record.levelno))
-        logger.addHandler(handler)

@@ -183,7 +183,16 @@ class Ranks:
                     deadline, heard = time.monotonic() + self._timeout_s, beat
                 if not told and time.monotonic() - started > min(_PATIENCE_S, self._timeout_s / 2):
                     told = True
-                    self._tell_waiting(rank, name, deadline - time.monotonic())
+                    left_s = deadline - time.monotonic()
+                    until = (datetime.now().astimezone() + timedelta(seconds=left_s)).strftime("%H:%M:%S")
+                    _LOG.warning(
+                        "rank %d of %d waits for rank %d to say its %s, until %s unless that rank says that it needs longer",
+                        self.context.rank,
+                        self.context.world_size,
+                        rank,
+                        name,
+                        until,
+                    )
                 if time.monotonic() > deadline:
                     raise DistributedError(
                         f"rank {rank} did not say its {name} within {self._timeout_s:g} s; check that all "
@@ -192,16 +201,6 @@ class Ranks:
                 time.sleep(_POLL_INTERVAL_S)
             return self._store.get(key).decode()
 
-    def _tell_waiting(self, rank: int, name: str, left_s: float) -> None:
-        until = (datetime.now().astimezone() + timedelta(seconds=left_s)).strftime("%H:%M:%S")
-        _LOG.warning(
-            "rank %d of %d waits for rank %d to say its %s, until %s unless that rank says that it needs longer",
-            self.context.rank,
-            self.context.world_size,
-            rank,
-            name,
-            until,
-        )
 
 
 @contextmanager
@@ -371,7 +370,20 @@ def gpu_name(device: torch.device) -> str:
 def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupChoice) -> Ranks:
     time_joined = f"isaaclab_arena/time_{next(_joined)}"
     if dist.is_initialized():
-        return _ranks_of_existing_group(context, timeout_s, time_joined)
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if (rank, world_size) != (context.rank, context.world_size):
+            raise ConfigError(
+                f"a process group exists already, with rank {rank} of {world_size}, but the environment variables say "
+                f"rank {context.rank} of {context.world_size}"
+            )
+        # torch has no public access to the store of an existing group.
+        store = dist.distributed_c10d._get_default_store()
+        return Ranks(
+            context,
+            backend=dist.get_backend(),
+            store=PrefixStore(time_joined, store),
+            timeout_s=timeout_s,
+        )
     if not context.is_distributed:
         return ranks_of_one(context)
     _await_host(context, timeout_s)
@@ -440,7 +452,16 @@ def _with_nccl_if_it_works(
     )
     if failure is None:
         return _WITH_NCCL, "every rank has a GPU of its own"
-    _drop_group()
+    # torch's public functions leave a group only together with the other ranks. They also name the next group by a
+    # count, which must be equal on ranks that opened a group and on ranks that did not.
+    if dist.is_initialized():
+        dropping = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
+        dropping.start()
+        dropping.join(_LEAVE_TIMEOUT_S)
+        if dist.is_initialized():
+            raise DistributedError("NCCL fails and does not let go; use --process_group gloo")
+    dist.distributed_c10d._world.group_count = 0
+
     if wanted == "nccl":
         raise DistributedError(f"NCCL fails on {failure}; {_NCCL_WAY_OUT}, or use --process_group gloo")
     if ranks.context.is_rank_zero:
@@ -453,17 +474,6 @@ def _with_nccl_if_it_works(
     return "gloo", "NCCL fails"
 
 
-def _drop_group() -> None:
-    """Leave a broken group, if there is one, without waiting for other ranks; DistributedError if NCCL hangs."""
-    # torch's public functions leave a group only together with the other ranks. They also name the next group by a
-    # count, which must be equal on ranks that opened a group and on ranks that did not.
-    if dist.is_initialized():
-        dropping = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
-        dropping.start()
-        dropping.join(_LEAVE_TIMEOUT_S)
-        if dist.is_initialized():
-            raise DistributedError("NCCL fails and does not let go; use --process_group gloo")
-    dist.distributed_c10d._world.group_count = 0
 
 
 def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> Store:
@@ -517,21 +527,6 @@ def _await_host(context: DistributedContext, timeout_s: float) -> None:
         time.sleep(_LOOK_INTERVAL_S)
 
 
-def _ranks_of_existing_group(context: DistributedContext, timeout_s: float, prefix: str) -> Ranks:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if (rank, world_size) != (context.rank, context.world_size):
-        raise ConfigError(
-            f"a process group exists already, with rank {rank} of {world_size}, but the environment variables say "
-            f"rank {context.rank} of {context.world_size}"
-        )
-    # torch has no public access to the store of an existing group.
-    store = dist.distributed_c10d._get_default_store()
-    return Ranks(
-        context,
-        backend=dist.get_backend(),
-        store=PrefixStore(prefix, store),
-        timeout_s=timeout_s,
-    )
 
 
 def _leave() -> None:

@@ -91,9 +91,18 @@ class Connections:
     def doubts(self, env: Environment) -> list[str]:
         """Return what names and rates say against these connections, one sentence each."""
         cameras = env.observation_spec.get(CAMERAS, {})
+
+        # Two pictures whose cameras belong to each other by their names.
+        pictures = self.pictures
         doubts = [
             *self.notes,
-            *_crossed(self.pictures),
+            *[
+        f"the policy is shown '{first}' by camera '{pictures[first]}' and '{second}' by '{pictures[second]}': by their "
+        "names it is the other way round"
+        for first, second in combinations(pictures, 2)
+        if _alike(first, pictures[second]) + _alike(second, pictures[first])
+        > _alike(first, pictures[first]) + _alike(second, pictures[second])
+    ],
             *_passed_over(self.pictures, cameras if isinstance(cameras, Mapping) else {}),
         ]
         rate = 1 / env.control_dt
@@ -172,15 +181,6 @@ def _spelled(places: Sequence[int]) -> str:
     return f"[{', '.join(str(begin) if end == begin + 1 else f'{begin}:{end}' for begin, end in runs)}]"
 
 
-def _crossed(pictures: Mapping[str, str]) -> list[str]:
-    """Return pairs of pictures whose cameras belong to each other by their names."""
-    return [
-        f"the policy is shown '{first}' by camera '{pictures[first]}' and '{second}' by '{pictures[second]}': by their "
-        "names it is the other way round"
-        for first, second in combinations(pictures, 2)
-        if _alike(first, pictures[second]) + _alike(second, pictures[first])
-        > _alike(first, pictures[first]) + _alike(second, pictures[second])
-    ]
 
 
 def _passed_over(pictures: Mapping[str, str], cameras: Sequence[str] | Mapping[str, object]) -> list[str]:

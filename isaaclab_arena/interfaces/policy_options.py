@@ -196,7 +196,21 @@ class PolicyParser:
             for word in _words(name, self._actions[name], value)
         ]
         namespace = ParsedArguments(**{name: self._shared(name, options) for name in SHARED_OPTIONS})
-        return self._parsed(words, namespace, owner)
+        parser = _parser_of(self._policy_class)
+        names = {spelling: action.dest for action in parser._actions for spelling in action.option_strings}
+        try:
+            found, others = parser.parse_known_args(words, namespace)
+        except argparse.ArgumentError as error:
+            key = next((names[part] for part in (error.argument_name or "").split("/") if part in names), None)
+            raise ConfigError(Problem(error.message, key=key)) from error
+        except ConfigError:
+            raise
+        except Exception as error:  # what reads an argument is the policy's own code, and may fail in any way
+            message = f"{owner} cannot read its arguments {' '.join(words)}: {type(error).__name__}: {error}"
+            raise ConfigError(message) from error
+        if others:
+            raise ConfigError(f"{owner} cannot read {' '.join(others)} among its arguments {' '.join(words)}")
+        return found
 
     def build(self, config: ParsedArguments) -> Any:
         """Return what ``from_args`` makes of a namespace.
@@ -252,22 +266,6 @@ class PolicyParser:
             return options[name]
         return 1 if name == "num_envs" else str(resolve_policy_device())
 
-    def _parsed(self, words: list[str], namespace: ParsedArguments, owner: str) -> ParsedArguments:
-        parser = _parser_of(self._policy_class)
-        names = {spelling: action.dest for action in parser._actions for spelling in action.option_strings}
-        try:
-            found, others = parser.parse_known_args(words, namespace)
-        except argparse.ArgumentError as error:
-            key = next((names[part] for part in (error.argument_name or "").split("/") if part in names), None)
-            raise ConfigError(Problem(error.message, key=key)) from error
-        except ConfigError:
-            raise
-        except Exception as error:  # what reads an argument is the policy's own code, and may fail in any way
-            message = f"{owner} cannot read its arguments {' '.join(words)}: {type(error).__name__}: {error}"
-            raise ConfigError(message) from error
-        if others:
-            raise ConfigError(f"{owner} cannot read {' '.join(others)} among its arguments {' '.join(words)}")
-        return found
 
 
 def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOptions:
@@ -356,7 +354,17 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     if isinstance(value, Mapping):
         raise ConfigError(Problem(f"must be a word, a number or a list of those, got {json.dumps(value)}", key=name))
     if all(action.nargs == 0 for action in actions):
-        return _flags(name, actions, value)
+        for action in actions:
+            if isinstance(action, argparse.BooleanOptionalAction) and isinstance(value, bool):
+                return [next(word for word in action.option_strings if word.startswith("--no-") is not value)]
+            if isinstance(action, argparse._CountAction) and isinstance(value, int):
+                return [_spelling(action)] * value
+            if type(action.const) is type(value) and action.const == value:
+                return [_spelling(action)]
+        if any(type(action.default) is type(value) and action.default == value for action in actions):
+            return []
+        known = [json.dumps(known, default=str) for action in actions for known in (action.const, action.default)]
+        raise ConfigError(Problem(f"must be {' or '.join(dict.fromkeys(known))}, got {json.dumps(value)}", key=name))
     action = next(action for action in actions if action.nargs != 0)
     spelling = _spelling(action)
     if not isinstance(value, list | tuple):
@@ -368,19 +376,6 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     return [spelling, *(_word(action, item) for item in value)]
 
 
-def _flags(name: str, actions: Sequence[argparse.Action], value: Any) -> list[str]:
-    """Return the arguments without a value of their own that come to a value, none where it is so anyway."""
-    for action in actions:
-        if isinstance(action, argparse.BooleanOptionalAction) and isinstance(value, bool):
-            return [next(word for word in action.option_strings if word.startswith("--no-") is not value)]
-        if isinstance(action, argparse._CountAction) and isinstance(value, int):
-            return [_spelling(action)] * value
-        if type(action.const) is type(value) and action.const == value:
-            return [_spelling(action)]
-    if any(type(action.default) is type(value) and action.default == value for action in actions):
-        return []
-    known = [json.dumps(known, default=str) for action in actions for known in (action.const, action.default)]
-    raise ConfigError(Problem(f"must be {' or '.join(dict.fromkeys(known))}, got {json.dumps(value)}", key=name))
 
 
 def _spelling(action: argparse.Action) -> str:
