@@ -1,4 +1,4 @@
-"""Isaac Lab Arena's command-line flags: which are ours by another name, which decide nothing here, which are refused.
+"""Isaac Lab Arena's command-line flags: other names of our options, flags without effect, and refused flags.
 
 ``docs/users/arena.md`` lists them; its tests hold it equal to these tables.
 """
@@ -23,7 +23,7 @@ ALIASES = {
 """Names that other versions of Isaac Lab Arena give to options of ours."""
 
 DATAGEN = "pictures are recorded by --record_observations all with --enable_cameras, without flow and normals"
-"""Why data for training on pictures is not collected as Arena does, and the way out."""
+"""The way to collect data for training on pictures, which differs from Arena's."""
 
 REFUSED = {
     "external_environment_class_path": (
@@ -40,7 +40,7 @@ REFUSED = {
     "datagen_camera_position": DATAGEN,
     "datagen_camera_target": DATAGEN,
 }
-"""Flags that mean something this program does not do, each with the reason: refused, never ignored."""
+"""Flags for what this program does not do, each with the reason: refused, never ignored."""
 
 
 OTHER_POLICIES = {
@@ -49,7 +49,7 @@ OTHER_POLICIES = {
         "states (docs/bring_your_policy/openpi.md)"
     )
 }
-"""Packages of policies of Isaac Lab Arena that are not needed here, and what is in their place."""
+"""Packages of policies of Isaac Lab Arena that are not needed here, each with its replacement."""
 
 
 def own_name(option: str) -> str:
@@ -65,7 +65,7 @@ def is_other_physics(preset: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class FlagsWithoutEffect:
-    """Options that are accepted for Isaac Lab Arena's command lines and decide nothing, because it is so anyway."""
+    """Options that are accepted for Isaac Lab Arena's command lines and have no effect."""
 
     headless: bool = False
     """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""

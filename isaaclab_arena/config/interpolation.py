@@ -1,4 +1,4 @@
-"""The ``${...}`` of a job file, resolved within a budget; the one place that knows OmegaConf."""
+"""The ``${...}`` of a job file, resolved with OmegaConf within a budget; no other module uses OmegaConf."""
 
 import re
 import threading
@@ -56,7 +56,7 @@ class OmegaConfInterpolation:
         # Most trees have no interpolation, and need no copy.
         if next(_interpolated(tree), None) is None:
             return tree, []
-        self._budget.allow(LOOK_UPS_PER_JOB)
+        self._budget.max_look_ups += LOOK_UPS_PER_JOB
         resolved, problems = self._well_formed(tree)
         # References read the unresolved copy, so that the order of resolution does not matter.
         source = _copied(resolved)
@@ -129,18 +129,14 @@ class _Budget:
 
     def __init__(self) -> None:
         self.spent: str | None = None  # the exceeded limit and the remedy
-        self._look_ups, self._max_look_ups = 0, MAX_LOOK_UPS
-        self._values = self._characters = 0
-
-    def allow(self, look_ups: int) -> None:
-        """Allow for more look-ups."""
-        self._max_look_ups += look_ups
+        self.max_look_ups = MAX_LOOK_UPS
+        self._look_ups = self._values = self._characters = 0
 
     def take_look_ups(self, count: int) -> None:
         """Count look-ups; _SpentError if there are too many."""
         self._look_ups += count
-        if self._look_ups > self._max_look_ups:
-            self._end(f"{self._max_look_ups} look-ups of other keys")
+        if self._look_ups > self.max_look_ups:
+            self._end(f"{self.max_look_ups} look-ups of other keys")
 
     def take_extent(self, value: Any) -> None:
         """Count the values and characters that replace a reference; _SpentError if there are too many."""

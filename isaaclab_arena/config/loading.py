@@ -34,7 +34,6 @@ from isaaclab_arena.config.schema import (
     JobsFile,
     JobStatus,
     Question,
-    SuiteMember,
     TrackerName,
     clashes,
     folded,
@@ -59,12 +58,11 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
             problems.append(Problem("is the old name of policy_config_dict; give one of them", key="policy_args"))
         elif old is not None:
             modern["policy_config_dict"] = old
-    readers = {"arena_env_args": _environment_args, "policy_config_dict": _policy_options}
-    for key, read in readers.items():
+    for key in ("arena_env_args", "policy_config_dict"):
         if not isinstance(modern.get(key), list):
             continue
         try:
-            modern[key] = read(modern[key])
+            modern[key] = _read_tokens(modern[key], names_environment=key == "arena_env_args")
         except ConfigError as error:
             problems += [replace(each, key=f"{key}.{each.key}" if each.key else key) for each in error.problems]
             del modern[key]
@@ -80,27 +78,20 @@ def job_over_defaults(defaults: Mapping[str, Any], job: Mapping[str, Any]) -> di
     return overlaid(defaults, job, none_removes=True)
 
 
-def _environment_args(tokens: list[Any]) -> dict[str, Any]:
-    positionals, options = parse_tokens(_texts(tokens))
+def _read_tokens(tokens: list[Any], *, names_environment: bool) -> dict[str, Any]:
+    for token in tokens:
+        if not isinstance(token, str):
+            raise ConfigError(f"the token {shown(token)} is not a text; put it in quotes")
+    positionals, options = parse_tokens(tokens)
+    if not names_environment:
+        if positionals:
+            raise ConfigError(f"{positionals[0]!r} belongs to no option; options are written --name value")
+        return options
     if len(positionals) > 1:
         raise ConfigError(f"takes one environment, got {' and '.join(map(repr, positionals))}")
     if positionals and "environment" in options:
         raise ConfigError(f"names the environment twice, {positionals[0]!r} and --environment")
     return ({"environment": positionals[0]} if positionals else {}) | options
-
-
-def _policy_options(tokens: list[Any]) -> dict[str, Any]:
-    positionals, options = parse_tokens(_texts(tokens))
-    if positionals:
-        raise ConfigError(f"{positionals[0]!r} belongs to no option; options are written --name value")
-    return options
-
-
-def _texts(tokens: list[Any]) -> list[str]:
-    for token in tokens:
-        if not isinstance(token, str):
-            raise ConfigError(f"the token {shown(token)} is not a text; put it in quotes")
-    return tokens
 
 
 # Read the comparisons and bars of a job file, and report all their problems.
@@ -142,16 +133,11 @@ class _Bar(BaseModel):
     stop: _Stop
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuestionsRead:
-    """The questions of a file, and its jobs."""
-
-    questions: tuple[Question, ...]  # comparisons, then bars, in order of the file
-    jobs: tuple[JobConfig, ...]  # a job without a length has the length that its questions need
-
-
-def read_questions(comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[JobConfig, ...]) -> QuestionsRead:
-    """Check the comparisons and bars of a job file against its jobs (after sweeps); ConfigError lists every problem."""
+def read_questions(
+    comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[JobConfig, ...]
+) -> tuple[tuple[Question, ...], tuple[JobConfig, ...]]:
+    """Return the questions of a file, and its jobs (after sweeps); ConfigError lists every problem."""
+    # The questions are the comparisons, then the bars, in order of the file.
     reading = _Reading(jobs)
     for position, block in enumerate(comparisons):
         reading.add_comparison(f"comparisons[{position}]", block)
@@ -160,13 +146,14 @@ def read_questions(comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[
     reading.check_names()
     if reading.problems:
         raise ConfigError(reading.problems)
-    return QuestionsRead(questions=tuple(reading.questions.values()), jobs=tuple(map(reading.with_length, jobs)))
 
-
-def about_jobs(problem: Problem) -> bool:
-    """True if a question's problem concerns the jobs that it names."""
-    key = problem.key or ""
-    return key.endswith((".jobs", ".job")) or (key.endswith(".max_episodes") and " job " in problem.message)
+    # A job without a length has the number of episodes that its questions need.
+    questions = tuple(reading.questions.values())
+    with_length = []
+    for job in jobs:
+        asked = [question.max_episodes for question in questions if job.name in question.jobs]
+        with_length.append(replace(job, num_episodes=max(asked)) if asked and job.num_episodes is None else job)
+    return questions, tuple(with_length)
 
 
 class _Reading:
@@ -207,11 +194,6 @@ class _Reading:
             if name in self._jobs
         ]
 
-    def with_length(self, job: JobConfig) -> JobConfig:
-        """Return a job with the number of episodes that its questions need, if it has none itself."""
-        asked = [question.max_episodes for question in self.questions.values() if job.name in question.jobs]
-        return replace(job, num_episodes=max(asked)) if asked and job.num_episodes is None else job
-
     def _fields(self, kind: type[_Fields], key: str, block: Any) -> _Fields | None:
         if not isinstance(block, dict):
             self.problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
@@ -238,7 +220,7 @@ class _Reading:
             wrong.append(Problem(unsafe, key=f"{key}.name"))
         known = self._known(jobs)
         max_episodes, problem = _most_episodes(stop, known)
-        # If a job is unknown, its length is unknown too, and the missing job is the problem to report.
+        # An unknown job has an unknown length too, and the missing job is the problem to report.
         if problem is not None and len(known) == len(jobs):
             wrong.append(Problem(problem, key=f"{key}.stop.max_episodes"))
         self._names[key] = name
@@ -275,7 +257,18 @@ def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
     if first.name == second.name:
         yield Problem(f"compares job '{first.name}' with itself", key=key)
         return
-    facts = [_facts(job) for job in jobs]
+
+    # Episodes start alike if the jobs share these settings.
+    facts = [
+        {
+            **{name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS},
+            "environment": job.environment,
+            "the seed of its conditions": job.seed if job.placement_seed is None else job.placement_seed,
+            "variations": dict(job.variations),
+            "conditions": job.conditions,
+        }
+        for job in jobs
+    ]
     for name in sorted(facts[0].keys() | facts[1].keys()):
         one, other = (each.get(name) for each in facts)
         if one != other:
@@ -284,18 +277,6 @@ def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
     for job in jobs:
         if job.num_rebuilds > 1:
             yield Problem(f"job '{job.name}' has num_rebuilds {job.num_rebuilds}; compared jobs need 1", key=key)
-
-
-def _facts(job: JobConfig) -> Mapping[str, Any]:
-    """Return the settings that two jobs must share so that their episodes start alike."""
-    options = {name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS}
-    return {
-        **options,
-        "environment": job.environment,
-        "the seed of its conditions": job.seed if job.placement_seed is None else job.placement_seed,
-        "variations": dict(job.variations),
-        "conditions": job.conditions,
-    }
 
 
 def _most_episodes(stop: _Stop, jobs: Sequence[JobConfig]) -> tuple[int, str | None]:
@@ -406,16 +387,15 @@ class Reading:
         # The keys of the problems of each job, and of the file itself under None.
         self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
         self._add(interpolation.problems)
-        unknown = [key for key in self._top.defaults if key not in _DEFAULT_KEYS]
+        unknown = [key for key in top.defaults if key not in _DEFAULT_KEYS]
         for key in unknown:
             reason = f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
             if key == "sweep":
                 reason = "belongs to the top level of the file or to a job"
             self._add([Problem(reason, key=f"defaults.{key}")])
-        known = {key: value for key, value in self._top.defaults.items() if key not in unknown}
-        block, problems = modernised(known)
+        known = {key: value for key, value in top.defaults.items() if key not in unknown}
+        self._defaults, problems = modernised(known)
         self._add(problems, below="defaults.")
-        self._defaults = block
 
     def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
         """Return every readable job, and every problem; ConfigError if an error prevents reading the jobs after it."""
@@ -426,13 +406,17 @@ class Reading:
                 self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
-            # A block becomes several jobs: by its sweep, then by its checkpoints, its suite's tasks and its robustness
-            # arms.
+            # A block becomes several jobs: by its sweep, its checkpoints, its suite's tasks and its robustness arms.
             for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
-                for of_task, member in self._of_suite(entry, label, room=MAX_JOBS - len(names)):
+                # A problem that all jobs of a suite share is reported once, with the label of the entry.
+                own_label = _label(entry.get("name"), label)
+                try:
+                    of_suite = list(expand_suite(entry, self._suites, room=MAX_JOBS - len(names)))
+                except ConfigError as error:
+                    self._add(error.problems, job=own_label)
+                    continue
+                for of_task, member in of_suite:
                     asked = of_task.pop(ROBUSTNESS_KEY, None)
-                    # A problem that all jobs of a suite share is reported once, with the label of the entry.
-                    own_label = _label(entry.get("name"), label)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
                     self._add(self._blamed(filter(self._is_news, found), block))
                     if job is None:
@@ -444,7 +428,13 @@ class Reading:
                         jobs.append(replace(arm, index=len(jobs)))
         # Names clash on disk or to the eye, so all names are compared after all expansions.
         for name, earlier in clashes(name for name in names if _label(name, "")):
-            self._add([Problem(_taken(name, earlier), key="name")], job=name)
+            if name == earlier:
+                taken = "is taken by an earlier job"
+            elif folded(name) == folded(earlier):
+                taken = f"is taken by '{earlier}' where file systems ignore case"
+            else:
+                taken = f"looks like '{earlier}', but is {name!a}; give it a name that cannot be mistaken for it"
+            self._add([Problem(taken, key="name")], job=name)
         return tuple(jobs), list(self._problems)
 
     def _add(self, problems: Iterable[Problem], *, job: str | None = None, below: str = "") -> None:
@@ -464,7 +454,14 @@ class Reading:
         """Yield each job of a block, with the values that the sweep gave it."""
         own, problems = modernised({key: value for key, value in block.items() if key != "sweep"})
         template = job_over_defaults(self._defaults, own)
-        sweep = self._sweep(block, label)
+        sweep: dict[str, Any] = {}
+        own_sweep = block.get("sweep", {})
+        if isinstance(own_sweep, dict):
+            sweep, wrong = self._interpolated(overlaid(self._top.sweep, own_sweep, none_removes=True), label)
+            self._add(wrong, job=label, below="sweep.")
+            sweep = {} if wrong else sweep
+        elif own_sweep is not None:
+            self._add([Problem(f"{shown(own_sweep)} is not a mapping", key="sweep")], job=label)
         self._add(problems, job=label)
         problems = sweep_problems(template, sweep, JOB_KEYS)
         # A sweep that is too large must not be expanded.
@@ -475,13 +472,20 @@ class Reading:
         if problems:
             return
         for combination in expand(template, sweep):
-            resolved = self._resolved(combination, label, block)
-            if resolved is not None:
-                modern, problems = modernised(resolved)
-                self._add(problems, job=label)
-                swept = {key: value_at(resolved, key.split(".")) for key in sweep}
-                for own, step in self._of_checkpoints(modern, label, room=room):
-                    yield own, swept | step
+            resolved, wrong = self._interpolated(combination, label)
+            self._add(self._blamed((replace(problem, job=label) for problem in wrong), block))
+            if wrong:
+                continue
+            modern, problems = modernised(resolved)
+            self._add(problems, job=label)
+            swept = {key: value_at(resolved, key.split(".")) for key in sweep}
+            try:
+                of_checkpoints = list(expand_checkpoints(modern, room=room))
+            except ConfigError as error:
+                self._add(error.problems, job=_label(modern.get("name"), label))
+                continue
+            for own, step in of_checkpoints:
+                yield own, swept | step
 
     def _of_robustness(self, job: JobConfig, asked: Any, label: str) -> Sequence[JobConfig]:
         """Return the arms of a job with robustness, or the job alone."""
@@ -493,42 +497,6 @@ class Reading:
         except ConfigError as error:
             self._add(error.problems, job=label)
             return []
-
-    def _of_suite(
-        self, entry: dict[str, Any], label: str, *, room: int
-    ) -> list[tuple[dict[str, Any], SuiteMember | None]]:
-        """Return the jobs of an entry: one per task of its suite, or itself without a suite."""
-        try:
-            return list(expand_suite(entry, self._suites, room=room))
-        except ConfigError as error:
-            self._add(error.problems, job=_label(entry.get("name"), label))
-            return []
-
-    def _of_checkpoints(
-        self, entry: dict[str, Any], label: str, *, room: int
-    ) -> list[tuple[dict[str, Any], dict[str, int | None]]]:
-        """Return the jobs of an entry: one per checkpoint that it names, or itself if it names none."""
-        try:
-            return list(expand_checkpoints(entry, room=room))
-        except ConfigError as error:
-            self._add(error.problems, job=_label(entry.get("name"), label))
-            return []
-
-    def _sweep(self, block: dict[str, Any], label: str) -> dict[str, Any]:
-        own = block.get("sweep", {})
-        if own is None:
-            return {}
-        if not isinstance(own, dict):
-            self._add([Problem(f"{shown(own)} is not a mapping", key="sweep")], job=label)
-            return {}
-        resolved, problems = self._interpolated(overlaid(self._top.sweep, own, none_removes=True), label)
-        self._add(problems, job=label, below="sweep.")
-        return {} if problems else resolved
-
-    def _resolved(self, tree: dict[str, Any], label: str, block: dict[str, Any]) -> dict[str, Any] | None:
-        resolved, problems = self._interpolated(tree, label)
-        self._add(self._blamed((replace(problem, job=label) for problem in problems), block))
-        return None if problems else resolved
 
     def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[Problem]]:
         try:
@@ -547,14 +515,6 @@ class Reading:
                 yield problem
             else:
                 yield replace(problem, job=None, key=f"defaults.{problem.key}")
-
-
-def _taken(name: str, earlier: str) -> str:
-    if name == earlier:
-        return "is taken by an earlier job"
-    if folded(name) == folded(earlier):
-        return f"is taken by '{earlier}' where file systems ignore case"
-    return f"looks like '{earlier}', but is {name!a}; give it a name that cannot be mistaken for it"
 
 
 def _label(name: object, otherwise: str) -> str:
@@ -632,20 +592,20 @@ def _jobs_file(
     problems += wrong
     questions: tuple[Question, ...] = ()
     try:
-        read = read_questions(top.comparisons, top.bars, jobs)
-        jobs, questions = read.jobs, read.questions
+        questions, jobs = read_questions(top.comparisons, top.bars, jobs)
     except ConfigError as error:
-        # The problem of a question about unreadable jobs is not reported. Jobs of a sweep begin with its name.
+        # A question about an unreadable job has a problem that is not reported. Jobs of a sweep begin with its name.
         unread = {
             "" if each.job is None or each.job.startswith("jobs[") else each.job
             for each in problems
             if each.key != "tracking"
         }
-        problems += [
-            each
-            for each in error.problems
-            if not about_jobs(each) or not any(f"'{name}" in each.message for name in unread)
-        ]
+        for each in error.problems:
+            key = each.key or ""
+            is_length = key.endswith(".max_episodes") and " job " in each.message
+            is_about_jobs = is_length or key.endswith((".jobs", ".job"))
+            if not is_about_jobs or not any(f"'{name}" in each.message for name in unread):
+                problems.append(each)
     return JobsFile(
         path=source,
         jobs=jobs,
@@ -662,7 +622,15 @@ def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:
         return jobs_file
     # A job with fewer episodes keeps them, and one with a limit of steps ends at the first of both. The hash differs
     # from the file's.
-    jobs = tuple(_limited_job(job, limit) for job in jobs_file.jobs)
+    jobs = tuple(
+        replace(
+            job,
+            num_episodes=None if job.num_episodes is None else min(job.num_episodes, limit),
+            max_episodes=limit if job.num_episodes is None else job.max_episodes,
+            num_rebuilds=min(job.num_rebuilds, limit),
+        )
+        for job in jobs_file.jobs
+    )
     questions = tuple(replace(each, max_episodes=min(each.max_episodes, limit)) for each in jobs_file.questions)
     digest = hashlib.sha256(f"{hash_jobs(jobs, questions)} limited to {limit}".encode()).hexdigest()
     return replace(jobs_file, jobs=jobs, questions=questions, config_hash=digest[:16])
@@ -673,24 +641,18 @@ def limit_in_words(limit: int) -> str:
     return f"limited to {limit} episode{'s' if limit > 1 else ''} a job"
 
 
-def _limited_job(job: JobConfig, limit: int) -> JobConfig:
-    num_rebuilds = min(job.num_rebuilds, limit)
-    if job.num_episodes is None:
-        return replace(job, max_episodes=limit, num_rebuilds=num_rebuilds)
-    return replace(job, num_episodes=min(job.num_episodes, limit), num_rebuilds=num_rebuilds)
-
-
 def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ()) -> str:
     """Return 16 hexadecimal digits, equal for equal jobs and questions in the same order."""
     # Keys without influence on a result are left out: time limits, labels and the like. So is ``max_episodes``, which
     # only `limited` sets; it changes the hash itself.
     left_out = WITHOUT_RESULT | {"max_episodes", "latency"}
     names = [field.name for field in fields(JobConfig) if field.name not in left_out]
-    # A job without the key keeps the hash that it had before the key existed.
-    plain = [
-        {name: getattr(job, name) for name in names} | ({} if job.latency is None else {"latency": asdict(job.latency)})
-        for job in jobs
-    ]
+    plain: list[dict[str, Any]] = []
+    for job in jobs:
+        plain.append({name: getattr(job, name) for name in names})
+        # A job without the key keeps the hash that it had before the key existed.
+        if job.latency is not None:
+            plain[-1]["latency"] = asdict(job.latency)
     plain += [asdict(question) for question in questions]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

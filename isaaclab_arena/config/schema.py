@@ -236,9 +236,7 @@ def _read(value: Any) -> LatencyConfig:
 
 def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
     """Return the least and the most control steps or time [ms] of one number or two."""
-    low, high = value, value
-    if isinstance(value, list | tuple):
-        low, high = (value[0], value[1]) if len(value) == 2 else (None, None)
+    low, high = _ends(value)
     if key == "steps":
         if type(low) is not int or type(high) is not int:
             raise ConfigError(Problem(f"{shown(value)} is no whole number, and no two such as [1, 4]", key=key))
