@@ -69,7 +69,9 @@ class Neighbours:
         size = values.numel() * values.element_size()
         self._num_exchanged += 1
         head = _HEAD.pack(self._num_exchanged, size)
-        messages = [buffer.numpy().data[: _HEAD.size + size] for buffer in self._with_room(_HEAD.size + size)]
+        if len(self._buffers[0]) < _HEAD.size + size:
+            self._buffers = [torch.empty(_HEAD.size + size, dtype=torch.uint8) for _ in self._buffers]
+        messages = [buffer.numpy().data[: _HEAD.size + size] for buffer in self._buffers]
         gathered = [
             buffer[_HEAD.size : _HEAD.size + size].view(values.dtype).view(values.shape) for buffer in self._buffers
         ]
@@ -89,12 +91,6 @@ class Neighbours:
         """Close all connections; the others can still receive earlier messages."""
         for connection in self._connections:
             connection.socket.close()
-
-    def _with_room(self, size: int) -> list[torch.Tensor]:
-        """Return a buffer of at least `size` bytes for each rank."""
-        if len(self._buffers[0]) < size:
-            self._buffers = [torch.empty(size, dtype=torch.uint8) for _ in self._buffers]
-        return self._buffers
 
     def _exchange(self) -> None:
         """Send and receive until all messages are through; no rank waits to send before it receives."""
@@ -126,62 +122,53 @@ def connect_neighbours(ranks: Ranks, *, timeout_s: float) -> Neighbours | None:
     context = ranks.context
     if not 1 < context.world_size <= _MOST_RANKS:
         return None
-    with tempfile.TemporaryDirectory(prefix="isaaclab_arena_rank_") as directory, _unix_socket() as listener:
-        path = f"{directory}/rank"
-        own = json.dumps([context.device.type, machine_identity(), path if _listens(listener, path) else None])
+    with (
+        tempfile.TemporaryDirectory(prefix="isaaclab_arena_rank_") as directory,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+    ):
+        # Only processes of this user can connect, because the directory is private. Its path may be too long, at about
+        # 100 bytes.
+        path: str | None = f"{directory}/rank"
+        try:
+            listener.bind(path)
+            listener.listen(_MOST_RANKS)
+        except OSError as error:
+            _LOG.debug("no Unix socket in %s: %s", path, error)
+            path = None
+        own = json.dumps([context.device.type, machine_identity(), path])
         devices, machines, paths = zip(*map(json.loads, ranks.gather("neighbour", own)), strict=True)
         if set(devices) != {"cpu"} or len(set(machines)) > 1 or None in paths:
             return None
-        sockets = {rank: _unix_socket() for rank in range(context.rank)}
-        is_connected = all(_connects(to_rank, paths[rank]) for rank, to_rank in sockets.items())
+
         # Ranks of one machine may be in containers that see other directories.
+        sockets = {rank: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for rank in range(context.rank)}
+        is_connected = True
+        for rank, to_rank in sockets.items():
+            try:
+                to_rank.connect(paths[rank])
+            except OSError as error:
+                _LOG.debug("cannot connect to %s: %s", paths[rank], error)
+                is_connected = False
+                break
         if "False" in ranks.gather("whether neighbours are connected", str(is_connected)):
             for to_rank in sockets.values():
                 to_rank.close()
             return None
+
         # Each rank connects to the lower ones, and tells them its number first.
         for to_rank in sockets.values():
             to_rank.sendall(bytes([context.rank]))
 
-        # Ranks of higher numbers connect to this one, and send their number first.
-        count = context.world_size - context.rank - 1
         higher = {}
         try:
             listener.settimeout(timeout_s)
-            for _ in range(count):
+            for _ in range(context.world_size - context.rank - 1):
                 to_rank = listener.accept()[0]
                 to_rank.settimeout(timeout_s)
                 higher[to_rank.recv(1)[0]] = to_rank
         except (OSError, IndexError) as error:
             raise DistributedError(f"a rank of this machine has gone while the ranks connected: {error}") from error
     return Neighbours(context.rank, {**sockets, **higher}, timeout_s=timeout_s)
-
-
-def _unix_socket() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-
-
-def _listens(listener: socket.socket, path: str) -> bool:
-    """Let a socket listen; True if it does. Its path may be too long, at about 100 bytes."""
-    # Only processes of this user can connect, because the directory is private.
-    try:
-        listener.bind(path)
-        listener.listen(_MOST_RANKS)
-    except OSError as error:
-        _LOG.debug("no Unix socket in %s: %s", path, error)
-        return False
-    return True
-
-
-def _connects(to_rank: socket.socket, path: str) -> bool:
-    try:
-        to_rank.connect(path)
-    except OSError as error:
-        _LOG.debug("cannot connect to %s: %s", path, error)
-        return False
-    return True
-
-
 
 
 # The collectives of training; every rank must call them together, and a single process gets its own value.

@@ -147,8 +147,6 @@ def _first_host(hosts: str) -> str | None:
     return None if found is None else "".join(part or "" for part in found.groups())
 
 
-
-
 def _command(task: _Task, typed: Sequence[str]) -> str:
     """Return the torchrun command for the typed one, with <> around the values that the user must fill in."""
     program = list(typed[1:])

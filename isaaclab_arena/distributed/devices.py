@@ -35,7 +35,6 @@ def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) 
 # Parse ``--gpu_ids``, and select its GPUs among the visible ones. Pure functions.
 
 OPTION = "--gpu_ids"
-_ALL = "all"
 _SEPARATORS = re.compile(r"[\s,]+")
 _MORE_INDICES = re.compile(r"[\d\s,\[\]]+", re.ASCII)
 _NEGATIVE = re.compile(r"-\d+", re.ASCII)
@@ -91,20 +90,24 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
     indices = _parsed(text)
     if indices == ():
         return GpuSelection(ids=())
-    if mask is None:
-        visible = tuple(map(str, range(visible_gpus)))
-    else:
-        visible = tuple(entry.strip() for entry in mask.split(",") if entry.strip())[:visible_gpus]
+    entries = None if mask is None else [entry.strip() for entry in mask.split(",") if entry.strip()]
+    visible = tuple(map(str, range(visible_gpus)) if entries is None else entries[:visible_gpus])
 
     # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU, whatever the user requested.
-    if not visible and mask is not None and _hides_everything(mask):
+    if not visible and entries is not None and entries[:1] in ([], ["-1"]):
         return GpuSelection(ids=(), note=f"CUDA_VISIBLE_DEVICES is '{mask}', so there is one process, on the CPU")
     if indices is None:
         note = None if visible else "no GPU is visible, so there is one process, on the CPU"
         return GpuSelection(ids=visible, note=note)
     beyond = [index for index in indices if index >= len(visible)]
     if beyond:
-        raise ConfigError(Problem(f"{_named(beyond)}; {_visible_gpus_in_words(visible, mask)}", key=OPTION))
+        named = ", ".join(map(str, beyond))
+        missing = f"GPU {named} does not exist" if len(beyond) == 1 else f"GPUs {named} do not exist"
+        exists = "no GPU is visible here, leave the option out or give none"
+        if visible:
+            exists = "there is 0" if len(visible) == 1 else f"there are 0 to {len(visible) - 1}"
+        masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is '{mask}')"
+        raise ConfigError(Problem(f"{missing}; {exists}{masked}", key=OPTION))
     return GpuSelection(ids=tuple(visible[index] for index in indices))
 
 
@@ -113,7 +116,7 @@ def _parsed(text: str) -> tuple[int, ...] | None:
     plain = text.strip().lower()
     if plain in {"", "none"}:
         return ()
-    if plain == _ALL:
+    if plain == "all":
         return None
     words = [word for word in _SEPARATORS.split(plain.removeprefix("[").removesuffix("]")) if word]
     for word in words:
@@ -124,27 +127,6 @@ def _parsed(text: str) -> tuple[int, ...] | None:
     if twice:
         raise ConfigError(Problem(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION))
     return indices
-
-
-
-
-def _hides_everything(mask: str) -> bool:
-    entries = [entry.strip() for entry in mask.split(",") if entry.strip()]
-    return not entries or entries[0] == "-1"
-
-
-def _named(indices: Sequence[int]) -> str:
-    if len(indices) == 1:
-        return f"GPU {indices[0]} does not exist"
-    return f"GPUs {', '.join(map(str, indices))} do not exist"
-
-
-def _visible_gpus_in_words(visible: Sequence[str], mask: str | None) -> str:
-    if not visible:
-        exists = "no GPU is visible here, leave the option out or give none"
-    else:
-        exists = "there is 0" if len(visible) == 1 else f"there are 0 to {len(visible) - 1}"
-    return exists if mask is None else f"{exists} (CUDA_VISIBLE_DEVICES is '{mask}')"
 
 
 # Count and choose the GPUs that this process sees, and find their PCI addresses.
@@ -204,7 +186,13 @@ def check_device_exists(
         return torch.device(_CPU)
     # The message names the option in which the user gave the device, and the devices that exist.
     if index >= visible_gpus:
-        raise ConfigError(Problem(f"'{name}' does not exist; {_what_exists(visible_gpus, environ)}", key=option))
+        exists = "no CUDA device is visible here, use cpu"
+        if visible_gpus:
+            gpus = "cuda:0" if visible_gpus == 1 else f"cuda:0 to cuda:{visible_gpus - 1}"
+            exists = f"this process can use cpu and {gpus}"
+        mask = visible_devices(environ)
+        masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is {mask!r})"
+        raise ConfigError(Problem(f"'{name}' does not exist; {exists}{masked}", key=option))
     return torch.device("cuda", index)
 
 
@@ -215,26 +203,12 @@ def parse_count(variable: str, text: str) -> int:
     return int(text)
 
 
-
-
-def _what_exists(visible_gpus: int, environ: Mapping[str, str]) -> str:
-    if visible_gpus:
-        gpus = "cuda:0" if visible_gpus == 1 else f"cuda:0 to cuda:{visible_gpus - 1}"
-        exists = f"this process can use cpu and {gpus}"
-    else:
-        exists = "no CUDA device is visible here, use cpu"
-    mask = visible_devices(environ)
-    return exists if mask is None else f"{exists} (CUDA_VISIBLE_DEVICES is {mask!r})"
-
-
 # Find the GPUs on which OpenGL can render without a display, through EGL, and their CUDA indices.
 # EGL numbers devices in its own order, so MUJOCO_EGL_DEVICE_ID is in general not a CUDA index. Names and numbers are
 # those of the extensions EGL_EXT_device_base, EGL_EXT_device_enumeration and EGL_NV_device_cuda.
 
 _EGL_DEVICE = "MUJOCO_EGL_DEVICE_ID"
 _CUDA_DEVICE = 0x323A
-_END_OF_VISIBLE = "-1"
-_LIBRARIES = ("libEGL.so.1", "libEGL.so")
 
 
 def describe_egl_devices() -> str:
@@ -250,11 +224,25 @@ def describe_egl_devices() -> str:
 
 def egl_cuda_indices() -> list[int | None]:
     """Return the CUDA index of each EGL device, None if it has none; OSError if EGL cannot list devices."""
-    egl = _load_egl()
-    query_devices = _function(egl, "eglQueryDevicesEXT", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-    if query_devices is None:
+    egl = None
+    for name in ("libEGL.so.1", "libEGL.so"):
+        with suppress(OSError):
+            egl = ctypes.CDLL(name)
+            break
+    if egl is None:
+        raise OSError("cannot be loaded, devices: none; only a viewport video through OpenGL would need it")
+
+    # The functions of extensions are found by name, if the driver has them.
+    find = egl.eglGetProcAddress
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    address = find(b"eglQueryDevicesEXT")
+    if not address:
         raise OSError("loads, but cannot list devices")
-    query_attribute = _function(egl, "eglQueryDeviceAttribEXT", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    query_devices = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
+    address = find(b"eglQueryDeviceAttribEXT")
+    attribute_type = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    query_attribute = attribute_type(address) if address else None
+
     number = ctypes.c_int(0)
     if not query_devices(0, None, ctypes.byref(number)) or number.value == 0:
         return []
@@ -285,31 +273,13 @@ def draw_on(
     if visible and chosen and chosen not in visible:
         # robosuite takes EGL's number for a CUDA index, and cannot be imported unless the number is named as visible.
         # CUDA stops reading at -1, so the visible GPUs stay the same.
-        environ[VISIBLE_DEVICES] = f"{visible},{_END_OF_VISIBLE},{chosen}"
+        environ[VISIBLE_DEVICES] = f"{visible},-1,{chosen}"
 
 
 def describe_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment variables that affect devices and threads, with ``none`` for those not set."""
     names = (VISIBLE_DEVICES, "MUJOCO_GL", _EGL_DEVICE, "OMP_NUM_THREADS")
     return {name: repr(environ[name]) if name in environ else "none" for name in names}
-
-
-def _load_egl() -> ctypes.CDLL:
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise OSError("cannot be loaded, devices: none; only a viewport video through OpenGL would need it")
-
-
-
-
-def _function(egl: ctypes.CDLL, name: str, *argument_types: type):
-    find = egl.eglGetProcAddress
-    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
-    address = find(name.encode())
-    return ctypes.CFUNCTYPE(ctypes.c_uint, *argument_types)(address) if address else None
 
 
 # Choose the OpenGL backend on a machine that may have no screen and no GPU: the value of MUJOCO_GL.

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+# torch.distributed has this name too, but only at run time, where a type checker does not see it.
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, SubprocessContext
 
@@ -75,6 +76,50 @@ def launch_if_asked(
     # `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR, TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take
     # precedence, in this order; an empty value means no files.
     # ConfigError: options contradict each other or existing ranks, or a GPU or the launcher is missing.
+    _refuse_contradictions(options)
+    if options.gpu_ids is None and options.nproc_per_node is None:
+        return None
+    selection, num_processes = GpuSelection(ids=()), options.nproc_per_node or 1
+    if options.gpu_ids is not None:
+        selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
+        num_processes = selection.num_processes
+        if selection.note is not None:
+            _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
+    if num_processes == 1:
+        narrow_gpus(selection.visible_devices)
+        return None
+
+    # The environment decides before the command line about the log directory. An empty text means no files.
+    own_arguments = without_launch_options(arguments)
+    variable = launcher_log_variable()
+    key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
+    if wanted:
+        try:
+            Path(wanted).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
+
+    # Ranks write into pipes, so they need the width of the terminal. Without a stdout there is no terminal either.
+    variables = gpu_variables(selection.visible_devices)
+    with suppress(AttributeError, OSError, ValueError):
+        if sys.stdout.isatty():
+            variables["COLUMNS"] = str(os.get_terminal_size(sys.stdout.fileno()).columns)
+    launch = Launch(
+        module=module,
+        arguments=tuple(own_arguments),
+        num_processes=num_processes,
+        variables=variables,
+        log_directory=Path(wanted).absolute() if wanted else log_directory,
+        waits_for_run=not wanted,
+        wants_files=wanted != "",
+    )
+    if start is None:
+        collect_from_now_on()
+        start = run_ranks_over_torchrunx if options.launcher == "torchrunx" else run_ranks
+    return start(launch)
+
+
+def _refuse_contradictions(options: LaunchOptions) -> None:
     asked = [
         (f"--{name}", value) for name in ("gpu_ids", "nproc_per_node") if (value := getattr(options, name)) is not None
     ]
@@ -95,82 +140,11 @@ def launch_if_asked(
             Problem("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
         )
 
-    if options.gpu_ids is None and options.nproc_per_node is None:
-        return None
-    selection, num_processes = _selected(options)
-    if num_processes == 1:
-        narrow_gpus(selection.visible_devices)
-        return None
-    own = without_launch_options(arguments)
-    launch = _launch(options, selection, num_processes, module=module, arguments=own, log_directory=log_directory)
-    return (start or _launcher(options))(launch)
-
 
 def most_processes(num_cores: int) -> int:
     """Return the limit of ranks on the CPU of a machine; each process loads torch."""
     return max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * num_cores)
 
-
-def _selected(options: LaunchOptions) -> tuple[GpuSelection, int]:
-    """Return the requested GPUs, none for ranks on the CPU, and the number of ranks."""
-    if options.gpu_ids is None:
-        return GpuSelection(ids=()), options.nproc_per_node or 1
-    selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
-    if selection.note is not None:
-        _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
-    return selection, selection.num_processes
-
-
-def _launch(
-    options: LaunchOptions,
-    selection: GpuSelection,
-    num_processes: int,
-    *,
-    module: str,
-    arguments: Sequence[str],
-    log_directory: Path | None,
-) -> Launch:
-    # The environment decides before the command line. Empty text means no files, None the run's own directory.
-    variable = launcher_log_variable()
-    key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
-    if wanted:
-        try:
-            Path(wanted).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
-
-    return Launch(
-        module=module,
-        arguments=tuple(arguments),
-        num_processes=num_processes,
-        variables={**gpu_variables(selection.visible_devices), **_screen_variables()},
-        log_directory=Path(wanted).absolute() if wanted else log_directory,
-        waits_for_run=not wanted,
-        wants_files=wanted != "",
-    )
-
-
-def _launcher(options: LaunchOptions) -> Callable[[Launch], int]:
-    # Most runs start no ranks, so they should not import torch's launcher.
-
-    collect_from_now_on()
-    return run_ranks_over_torchrunx if options.launcher == "torchrunx" else run_ranks
-
-
-def _screen_variables() -> dict[str, str]:
-    """Return the variables that give ranks the width of the terminal, because they write into pipes."""
-    try:
-        return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns)} if sys.stdout.isatty() else {}
-    except (AttributeError, OSError, ValueError):
-        # A process that was started without a stdout has no terminal either.
-        return {}
-
-
-
-
-
-
-# Ranks as processes of this machine: started, watched, shown and stopped together.
 
 # Find the rank that failed first, and report it to the user. Pure functions.
 
@@ -198,22 +172,21 @@ class Failure:
         expected = self.record is None or self.record.is_expected
         if self.rank == 0 and expected and self.exit_code in _TOLD_BY_ITSELF:
             return ""
+        if self.exit_code is None:
+            how = "failed"
+        elif self.exit_code < 0:
+            how = f"was killed by {_signal_name(-self.exit_code)}"
+        elif self.exit_code - 128 in _STOPPING:
+            how = f"was stopped by {_signal_name(self.exit_code - 128)}"
+        else:
+            how = f"failed with exit code {self.exit_code}"
         where = "" if log_file is None else f"; its output is in {log_file}"
-        lines = [f"rank {self.rank} of {world_size} {self._how()}{where}"]
+        lines = [f"rank {self.rank} of {world_size} {how}{where}"]
         if self.rank != 0:
             # ``unseen_lines`` are the last lines of the rank's output that the terminal has not shown.
             shown = unseen_lines if self.record is None else self.record.text.splitlines()
             lines += [f"[rank {self.rank}] {line}" for line in shown]
         return plain_text("\n".join(lines), keep_lines=True) + "\n"
-
-    def _how(self) -> str:
-        if self.exit_code is None:
-            return "failed"
-        if self.exit_code < 0:
-            return f"was killed by {_signal_name(-self.exit_code)}"
-        if self.exit_code - 128 in _STOPPING:
-            return f"was stopped by {_signal_name(self.exit_code - 128)}"
-        return f"failed with exit code {self.exit_code}"
 
 
 def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) -> Failure | None:
@@ -232,15 +205,13 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
         if own is not None and first.is_expected and own.message == first.message:
             # All ranks find the same mistake, and rank 0 reports it.
             first = own
-        # Rank 0 reports its own failure at this moment.
-        if first.rank in failed or (first.rank != 0 and (bool(failed) or not first.is_expected)):
+        # A failure may be reported before its process ends, but rank 0 reports its own at this moment.
+        if first.rank in failed or (first.rank != 0 and (failed or not first.is_expected)):
             return Failure(rank=first.rank, exit_code=failed.get(first.rank), record=first)
         return None
     for rank, code in failed.items():
         return Failure(rank=rank, exit_code=code, record=None)
     return None
-
-
 
 
 def _signal_name(number: int) -> str:
@@ -287,12 +258,15 @@ class RankOutput(LogsSpecs):
         self._paths: dict[str, dict[int, str]] = {_STDOUT: {}, _STDERR: {}}
         self._selector = selectors.DefaultSelector()
         self._write_ends: list[int] = []
-        self._screens = {_STDOUT: _screen(sys.stdout), _STDERR: _screen(sys.stderr)}
+        # The byte streams behind the text streams, None if the process has no such stream.
+        self._screens: dict[str, BinaryIO | None] = {
+            _STDOUT: getattr(sys.stdout, "buffer", None),
+            _STDERR: getattr(sys.stderr, "buffer", None),
+        }
         self._finishing = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name="rank-output", daemon=True)
         for rank in range(num_ranks):
             for stream in (_STDOUT, _STDERR):
-                # torch expects a file name; in this process this name is the write end of the pipe.
                 read_end, write_end = os.pipe()
                 os.set_blocking(read_end, False)
                 self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
@@ -339,11 +313,13 @@ class RankOutput(LogsSpecs):
         """Return a rank's log file, None if there is none."""
         return None if self.directory is None else self.directory / f"rank{rank}.log"
 
-
     def _take_in(self) -> None:
         while True:
             finishing = self._finishing.is_set()
-            self._look_for_directory()
+            place = self._find_directory() if self._waits_for_directory else None
+            if place is not None:
+                self._waits_for_directory = False
+                self._open_files(place)
             ready = self._selector.select(timeout=0.0 if finishing else _LOOK_INTERVAL_S)
             for key, _ in ready:
                 rank, stream = key.data
@@ -379,13 +355,8 @@ class RankOutput(LogsSpecs):
             # The reader has closed the stream. The ranks continue, and their files have the whole output.
             self._screens[stream] = None
 
-    def _look_for_directory(self) -> None:
-        if not self._waits_for_directory:
-            return
-        place = self._find_directory()
-        if place is None:
-            return
-        self._waits_for_directory = False
+    def _open_files(self, place: Path) -> None:
+        """Make this launch's directory in `place`, and write the output so far into its files."""
         try:
             # Several launches may share the directory.
             place.mkdir(parents=True, exist_ok=True)
@@ -408,17 +379,9 @@ class RankOutput(LogsSpecs):
             state.file = None
 
 
-def _screen(stream: object) -> BinaryIO | None:
-    """Return the byte stream behind a text stream, None if the process has no such stream."""
-    return getattr(stream, "buffer", None)
-
-
 # Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
 # torch's own agent reports a failure only when the last rank has ended, which may be half a minute later, and always
 # exits with 1. So this module checks the ranks before torch collects them.
-
-# torch.distributed has this name too, but only at run time, where a type checker does not see it.
-
 
 _POLL_INTERVAL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -433,20 +396,24 @@ def run_ranks(launch: Launch) -> int:
     # SIGHUP, SIGQUIT and SIGUSR1 are passed on, and ranks have 30 s to react; a second signal shortens that.
 
     # This module reports ended ranks itself, earlier than torch and in one place.
-    # This module reports ended ranks itself, earlier than torch and in one place.
     logger = logging.getLogger("torch.distributed.elastic")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
 
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as directory:
+
+        def find_directory() -> Path | None:
+            if launch.log_directory is None:
+                announced = read_run_directory(Path(directory) / "run_directory")
+                return None if announced is None else announced / "launcher"
+            if launch.waits_for_run and not launch.log_directory.parent.is_dir():
+                return None
+            return launch.log_directory
+
         # The launcher holds the store, as torchrun does. So no other program can take the port, and the ranks may start
         # in any order.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        output = RankOutput(
-            launch.num_processes,
-            find_directory=_place_of_logs(launch, Path(directory)),
-            wants_files=launch.wants_files,
-        )
+        output = RankOutput(launch.num_processes, find_directory=find_directory, wants_files=launch.wants_files)
         return _RankProcesses(launch, output, directory=Path(directory), port=store.port).run()
 
 
@@ -455,21 +422,27 @@ class _RankProcesses:
         self._launch = launch
         self._output = output
         self._directory = directory
-        self._run_id = uuid.uuid4().hex
         self._ended: dict[int, int] = {}
         self._first_failed_at: float | None = None
         self._reported: Failure | None = None
         self._reported_at = 0.0
-        ranks = range(launch.num_processes)
+        run_id = uuid.uuid4().hex
+        envs: dict[int, dict[str, str]] = {}
+        for rank in range(launch.num_processes):
+            own = variables_of_rank(
+                rank, world_size=launch.num_processes, port=port, run_id=run_id, directory=directory
+            )
+            envs[rank] = {**own, **launch.variables}
         self._processes = SubprocessContext(
             name="rank",
             entrypoint=sys.executable,
-            args=dict.fromkeys(ranks, ("-u", "-m", launch.module, *launch.arguments)),
-            envs={rank: self._variables(rank, port) for rank in ranks},
+            args=dict.fromkeys(envs, ("-u", "-m", launch.module, *launch.arguments)),
+            envs=envs,
             logs_specs=output,
         )
 
     def run(self) -> int:
+        """Start the ranks, watch them and stop them together; return the exit code."""
         self._output.start()
         try:
             with _signals_that_raise() as listen:
@@ -483,17 +456,17 @@ class _RankProcesses:
             self._output.finish()
         return code
 
-    def _variables(self, rank: int, port: int) -> dict[str, str]:
-        world_size = self._launch.num_processes
-        own = variables_of_rank(rank, world_size=world_size, port=port, run_id=self._run_id, directory=self._directory)
-        return {**own, **self._launch.variables}
-
     def _watch(self) -> int:
         """Wait until all ranks have ended, or one has failed and the others were stopped; return the exit code."""
         while True:
             self._look()
             self._report_first_failure()
-            self._end_what_hangs()
+            # Some libraries wait for their peers for ever, so a rank that has failed may not exit by itself.
+            failure = self._reported
+            is_hanging = failure is not None and time.monotonic() - self._reported_at > _HANGS_AFTER_S
+            if failure is not None and is_hanging and failure.rank not in self._ended:
+                with suppress(ProcessLookupError):
+                    os.kill(self._processes.pids()[failure.rank], signal.SIGKILL)
             if not self._is_waiting_for_same_mistake():
                 result = self._processes.wait(0)
                 if result is not None:
@@ -512,7 +485,6 @@ class _RankProcesses:
             return _as_exit_code(next(iter(codes.values())))
         ended_by_force = self._reported.exit_code is None and codes.get(self._reported.rank, -1) < 0
         return 1 if ended_by_force else _as_exit_code(codes[self._reported.rank])
-
 
     def _look(self) -> None:
         """Note the ranks that have ended, without collecting their processes; torch does that."""
@@ -551,22 +523,11 @@ class _RankProcesses:
             log_file=self._output.file_of(failure.rank),
             unseen_lines=self._output.last_unseen_lines(failure.rank),
         )
-        if report:
-            # The process may have no stderr, or its reader may be gone.
-            # The process may have no stderr, or its reader may be gone.
-            if sys.stderr is not None:
-                with suppress(OSError):
-                    sys.stderr.write(report)
-                    sys.stderr.flush()
-
-    def _end_what_hangs(self) -> None:
-        """Kill a rank that has failed but does not exit, because some libraries wait for their peers for ever."""
-        failure = self._reported
-        if failure is None or failure.rank in self._ended:
-            return
-        if time.monotonic() - self._reported_at > _HANGS_AFTER_S:
-            with suppress(ProcessLookupError):
-                os.kill(self._processes.pids()[failure.rank], signal.SIGKILL)
+        # The process may have no stderr, or its reader may be gone.
+        if report and sys.stderr is not None:
+            with suppress(OSError):
+                sys.stderr.write(report)
+                sys.stderr.flush()
 
     def _stop(self, number: signal.Signals) -> int:
         """Pass a signal on, and wait for the ranks to end; a second signal shortens the wait."""
@@ -583,18 +544,6 @@ class _RankProcesses:
         return code
 
 
-def _place_of_logs(launch: Launch, directory: Path) -> Callable[[], Path | None]:
-    def find() -> Path | None:
-        if launch.log_directory is None:
-            announced = read_run_directory(directory / "run_directory")
-            return None if announced is None else announced / "launcher"
-        if launch.waits_for_run and not launch.log_directory.parent.is_dir():
-            return None
-        return launch.log_directory
-
-    return find
-
-
 def _as_exit_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
@@ -604,10 +553,15 @@ def _signals_that_raise() -> Iterator[Callable[[], None]]:
     """Yield a function that makes signals raise `SignalException`; call it after torch has set its handlers."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        name = signal.Signals(number)
+        raise SignalException(f"got {name.name}", name)
+
     def listen() -> None:
         # Ignored signals stay ignored: nohup relies on this to let a run outlive its terminal.
         for number, handler in before.items():
-            signal.signal(number, handler if handler == signal.SIG_IGN else _raise)
+            signal.signal(number, handler if handler == signal.SIG_IGN else stop)
 
     try:
         yield listen
@@ -616,24 +570,10 @@ def _signals_that_raise() -> Iterator[Callable[[], None]]:
             signal.signal(number, handler)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    del frame
-    name = signal.Signals(number)
-    raise SignalException(f"got {name.name}", name)
-
-
-
-
-
-
 # Start ranks with torchrunx, if the user has installed it; it is under the GPL-3 and no part of this package.
 
 _MISTAKE = 2
 _HAND_OVER_S = 0.5
-_MISSING = (
-    "torchrunx is not installed, and no part of this package, because it is under the GPL-3; "
-    "install it with: pip install torchrunx==0.4.0, or leave the option out"
-)
 
 
 def run_ranks_over_torchrunx(launch: Launch) -> int:
@@ -643,7 +583,11 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
     try:
         torchrunx = importlib.import_module("torchrunx")
     except ImportError as error:
-        raise ConfigError(Problem(_MISSING, key="--launcher")) from error
+        missing = (
+            "torchrunx is not installed, and no part of this package, because it is under the GPL-3; "
+            "install it with: pip install torchrunx==0.4.0, or leave the option out"
+        )
+        raise ConfigError(Problem(missing, key="--launcher")) from error
     wants_files = launch.wants_files and launch.log_directory is not None
     set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
 
@@ -691,5 +635,3 @@ def call_main(module: str, arguments: Sequence[str]) -> int:
         time.sleep(_HAND_OVER_S)
         leave_process(code)
     return code
-
-

@@ -14,6 +14,8 @@ from typing import Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
+
+# torch.distributed has these names too, but only at run time, where a type checker does not see them.
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -24,9 +26,6 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
 # Exchange values between ranks at start-up, over torch's key-value store.
 #
 # No rank waits for another one once the jobs run, because their work is very unequal.
-
-# torch.distributed has this name too, but only at run time, where a type checker does not see it.
-
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.05
@@ -127,23 +126,24 @@ class Ranks:
             yield
             return
         done = threading.Event()
-        beating = threading.Thread(target=self._beat_until, args=(done,), name="keep-waiting", daemon=True)
+
+        def beat() -> None:
+            for number in itertools.count(1):
+                if done.wait(min(_BEAT_INTERVAL_S, self._timeout_s / 4)):
+                    return
+                try:
+                    self._store.set("patience", str(number))
+                except RuntimeError:
+                    _LOG.debug("the other ranks cannot be told to wait, the store is gone", exc_info=True)
+                    return
+
+        beating = threading.Thread(target=beat, name="keep-waiting", daemon=True)
         beating.start()
         try:
             yield
         finally:
             done.set()
             beating.join()
-
-    def _beat_until(self, done: threading.Event) -> None:
-        beat = 0
-        while not done.wait(min(_BEAT_INTERVAL_S, self._timeout_s / 4)):
-            beat += 1
-            try:
-                self._store.set("patience", str(beat))
-            except RuntimeError:
-                _LOG.debug("the other ranks cannot be told to wait, the store is gone", exc_info=True)
-                return
 
     def give_up(self, reason: str) -> None:
         """Tell ranks that still wait in start-up that this one will not take part."""
@@ -183,15 +183,15 @@ class Ranks:
                     deadline, heard = time.monotonic() + self._timeout_s, beat
                 if not told and time.monotonic() - started > min(_PATIENCE_S, self._timeout_s / 2):
                     told = True
-                    left_s = deadline - time.monotonic()
-                    until = (datetime.now().astimezone() + timedelta(seconds=left_s)).strftime("%H:%M:%S")
+                    left = timedelta(seconds=deadline - time.monotonic())
                     _LOG.warning(
-                        "rank %d of %d waits for rank %d to say its %s, until %s unless that rank says that it needs longer",
+                        "rank %d of %d waits for rank %d to say its %s, until %s unless that rank says that it needs "
+                        "longer",
                         self.context.rank,
                         self.context.world_size,
                         rank,
                         name,
-                        until,
+                        (datetime.now().astimezone() + left).strftime("%H:%M:%S"),
                     )
                 if time.monotonic() > deadline:
                     raise DistributedError(
@@ -200,7 +200,6 @@ class Ranks:
                     )
                 time.sleep(_POLL_INTERVAL_S)
             return self._store.get(key).decode()
-
 
 
 @contextmanager
@@ -236,8 +235,31 @@ _CPP_TRACE = "Exception raised from"
 def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> str | None:
     """Use NCCL once on all ranks; return None if it worked everywhere, else the failure, the same on all ranks."""
     # ``speak`` opens the process group and uses it. It may raise or never return; the thread is then abandoned.
-    trial = _Trial(speak)
-    is_own, failure = _outcome(trial, ranks, limit_s)
+    errors: list[str] = []
+
+    def try_it() -> None:
+        try:
+            speak()
+        except (RuntimeError, ValueError, OSError) as error:
+            errors.append(last_line(error))
+
+    trial = threading.Thread(target=try_it, name="nccl-trial", daemon=True)
+    trial.start()
+    deadline, has_heard = time.monotonic() + limit_s, False
+    is_own, failure = True, None
+    while trial.is_alive():
+        if time.monotonic() >= deadline:
+            is_own = not has_heard
+            failure = "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
+            break
+        # After another rank's failure, wait a little: this rank's own failure may say more.
+        if not has_heard and ranks.is_announced(_FAILED):
+            has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
+        trial.join(_TRIAL_LOOK_INTERVAL_S)
+    else:
+        failure = next(iter(errors), None)
+
+    # All ranks hear of all outcomes, so that all reach the same conclusion.
     if failure is not None:
         ranks.announce(_FAILED)
     said = [json.loads(text) for text in ranks.gather("NCCL", json.dumps([is_own, failure]))]
@@ -256,41 +278,10 @@ def last_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-class _Trial(threading.Thread):
-    def __init__(self, speak: Callable[[], None]) -> None:
-        super().__init__(name="nccl-trial", daemon=True)
-        self._speak = speak
-        self.error: str | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._speak()
-        except (RuntimeError, ValueError, OSError) as error:
-            self.error = last_line(error)
-
-
-def _outcome(trial: _Trial, ranks: Ranks, limit_s: float) -> tuple[bool, str | None]:
-    """Return a flag, True if the failure is this rank's own, and the failure, None if there is none."""
-    deadline = time.monotonic() + limit_s
-    has_heard = False
-    while trial.is_alive():
-        if time.monotonic() >= deadline:
-            return not has_heard, "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
-        # After another rank's failure, wait a little: this rank's own failure may say more.
-        if not has_heard and ranks.is_announced(_FAILED):
-            has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
-        trial.join(_TRIAL_LOOK_INTERVAL_S)
-    return True, trial.error
-
-
 # Open and leave the process group, through which ranks find each other, on the right backend.
 #
 # It serves the exchange at start-up, and training. The ranks of an evaluation have very unequal work and never wait
 # in a collective. So an evaluation works without NCCL if that fails.
-
-# torch.distributed has these names too, but only at run time, where a type checker does not see them.
-
 
 _LOOK_INTERVAL_S = 1.0
 _LEAVE_TIMEOUT_S = 10.0
@@ -325,15 +316,25 @@ def initialise(
         torch.cuda.set_device(context.device)
     joined_here = context.is_distributed and not dist.is_initialized()
     ranks = _join(context, timeout_s, process_group)
-    _LOG.info("%s", _describe(ranks))
+    gpu = ""
+    if context.device.type == "cuda":
+        gpu = f" ({torch.cuda.get_device_name(context.device)} at PCI {gpu_address(context.device)})"
+    rank, world_size = context.rank, context.world_size
+    _LOG.info("rank %d of %d runs on %s%s: %s", rank, world_size, context.device, gpu, context.device_reason)
     try:
         yield ranks
     except Exception as error:
         ranks.give_up(first_line(error))
         raise
-    # A group that existed before is left to its owner.
+    # A group that existed before is left to its owner. NCCL may wait here for peers that are hours from done, or dead.
+    # The group is not needed any more.
     if joined_here:
-        _leave()
+        _LEFT_GROUPS.append(dist.group.WORLD)
+        leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_TIMEOUT_S)
+        if leaving.is_alive():
+            _LOG.warning("left the process group without waiting for the other ranks")
 
 
 def ranks_of_one(context: DistributedContext) -> Ranks:
@@ -348,16 +349,13 @@ def choose_backend(gpus: Sequence[str]) -> tuple[str, str]:
     if _NO_NCCL in gpus:
         return "gloo", "this build of torch has no NCCL"
     if len(set(gpus)) < len(gpus):
-        return "gloo", f"ranks share a GPU ({_describe_sharing(gpus)})"
+        ranks_on = sorted(Counter(gpus).values())
+        each = str(ranks_on[-1]) if ranks_on[0] == ranks_on[-1] else f"{ranks_on[0]} to {ranks_on[-1]}"
+        shared = f"{len(gpus)} ranks on {len(ranks_on)} GPUs, {each} on each"
+        if len(ranks_on) == 1:
+            shared = f"all {len(gpus)} are on the only one that they see"
+        return "gloo", f"ranks share a GPU ({shared})"
     return _WITH_NCCL, "every rank has a GPU of its own"
-
-
-def _describe_sharing(gpus: Sequence[str]) -> str:
-    ranks_on = sorted(Counter(gpus).values())
-    if len(ranks_on) == 1:
-        return f"all {len(gpus)} are on the only one that they see"
-    each = str(ranks_on[-1]) if ranks_on[0] == ranks_on[-1] else f"{ranks_on[0]} to {ranks_on[-1]}"
-    return f"{len(gpus)} ranks on {len(ranks_on)} GPUs, {each} on each"
 
 
 def gpu_name(device: torch.device) -> str:
@@ -377,16 +375,26 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
                 f"rank {context.rank} of {context.world_size}"
             )
         # torch has no public access to the store of an existing group.
-        store = dist.distributed_c10d._get_default_store()
-        return Ranks(
-            context,
-            backend=dist.get_backend(),
-            store=PrefixStore(time_joined, store),
-            timeout_s=timeout_s,
-        )
+        store = PrefixStore(time_joined, dist.distributed_c10d._get_default_store())
+        return Ranks(context, backend=dist.get_backend(), store=store, timeout_s=timeout_s)
     if not context.is_distributed:
         return ranks_of_one(context)
-    _await_host(context, timeout_s)
+
+    # A cluster may publish names only once its machines have started. torch would try to resolve them for ever.
+    host = (context.master_address or "").rpartition(":")[0]
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+            break
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() + _LOOK_INTERVAL_S > deadline:
+                raise DistributedError(
+                    f"rank {context.rank} of {context.world_size} cannot find the host '{host}' ({error}); "
+                    "correct MASTER_ADDR, or torchrun's --master-addr"
+                ) from error
+        time.sleep(_LOOK_INTERVAL_S)
+
     timeout = timedelta(seconds=timeout_s)
     with network_failures(context, timeout_s):
         # The prefix keeps a restart by torchrun from reading the addresses of the previous attempt.
@@ -452,8 +460,9 @@ def _with_nccl_if_it_works(
     )
     if failure is None:
         return _WITH_NCCL, "every rank has a GPU of its own"
-    # torch's public functions leave a group only together with the other ranks. They also name the next group by a
-    # count, which must be equal on ranks that opened a group and on ranks that did not.
+
+    # Leave a broken group without waiting for other ranks, which torch's public functions do not. They also name the
+    # next group by a count, which must be equal on ranks that opened a group and on ranks that did not.
     if dist.is_initialized():
         dropping = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
         dropping.start()
@@ -472,8 +481,6 @@ def _with_nccl_if_it_works(
             _NCCL_WAY_OUT,
         )
     return "gloo", "NCCL fails"
-
-
 
 
 def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> Store:
@@ -506,42 +513,3 @@ def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> 
                 f"{context.master_address}, which goes on; end it, or set another MASTER_PORT"
             )
         time.sleep(_LOOK_INTERVAL_S)
-
-
-def _await_host(context: DistributedContext, timeout_s: float) -> None:
-    """Wait until rank 0's host name resolves; DistributedError after `timeout_s`, where torch would try for ever."""
-    host = (context.master_address or "").rpartition(":")[0]
-    deadline = time.monotonic() + timeout_s
-    # A cluster may publish names only once its machines have started.
-    while True:
-        try:
-            socket.getaddrinfo(host, None)
-        except (OSError, UnicodeError) as error:
-            if time.monotonic() + _LOOK_INTERVAL_S > deadline:
-                raise DistributedError(
-                    f"rank {context.rank} of {context.world_size} cannot find the host '{host}' ({error}); "
-                    "correct MASTER_ADDR, or torchrun's --master-addr"
-                ) from error
-        else:
-            return
-        time.sleep(_LOOK_INTERVAL_S)
-
-
-
-
-def _leave() -> None:
-    # NCCL may wait here for peers that are hours from done, or dead. The group is not needed any more.
-    _LEFT_GROUPS.append(dist.group.WORLD)
-    leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
-    leaving.start()
-    leaving.join(_LEAVE_TIMEOUT_S)
-    if leaving.is_alive():
-        _LOG.warning("left the process group without waiting for the other ranks")
-
-
-def _describe(ranks: Ranks) -> str:
-    context = ranks.context
-    gpu = ""
-    if context.device.type == "cuda":
-        gpu = f" ({torch.cuda.get_device_name(context.device)} at PCI {gpu_address(context.device)})"
-    return f"rank {context.rank} of {context.world_size} runs on {context.device}{gpu}: {context.device_reason}"
