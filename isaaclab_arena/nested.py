@@ -11,11 +11,10 @@ _ALWAYS_LEAVES = frozenset({str, int, float, bool, type(None)})
 def leaves(tree: Any, path: tuple[Any, ...] = (), *, into_lists: bool = False) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield each leaf of nested mappings with its path of keys, in order; lists are leaves unless `into_lists`."""
     if isinstance(tree, Mapping):
-        items = tree.items()
+        items: Iterable[tuple[Any, Any]] = tree.items()
+    elif into_lists and isinstance(tree, list | tuple):
+        items = enumerate(tree)
     else:
-        items = enumerate(tree) if into_lists and isinstance(tree, list | tuple) else None
-
-    if items is None:
         yield path, tree
         return
     for key, value in items:
@@ -23,8 +22,6 @@ def leaves(tree: Any, path: tuple[Any, ...] = (), *, into_lists: bool = False) -
             yield (*path, key), value
         else:
             yield from leaves(value, (*path, key), into_lists=into_lists)
-
-
 
 
 def value_at(tree: Any, path: Iterable[Any], *, otherwise: Any = None) -> Any:

@@ -23,8 +23,6 @@ import torch
 from isaaclab_arena.distributed.devices import choose_rank_device, parse_count, visible_gpu_count
 from isaaclab_arena.errors import ConfigError
 
-# This process's rank and device, from the environment variables of launchers and schedulers.
-
 # Read a process's rank from the variables that SLURM's srun and MPI's mpirun set.
 
 _PORTS = range(20_000, 30_000)
@@ -58,8 +56,8 @@ class _Task:
 def variables_of_scheduler(environ: Mapping[str, str], typed: Sequence[str] = sys.orig_argv) -> Mapping[str, str]:
     """Return torch's variables, empty unless srun or mpirun started several; ConfigError without a meeting point."""
     # A shell of sbatch or salloc is one process, and so is a step with one task. RANK, LOCAL_RANK or WORLD_SIZE takes
-    # precedence if set: ``WORLD_SIZE=1`` makes a task independent.
-    # The error message holds the command to type instead (``typed`` is the command line).
+    # precedence if set: ``WORLD_SIZE=1`` makes a task independent. The error message holds the command to type instead
+    # (``typed`` is the command line).
     task = _task(environ)
     if task is None:
         return {}
@@ -71,12 +69,29 @@ def variables_of_scheduler(environ: Mapping[str, str], typed: Sequence[str] = sy
         port = _PORTS[zlib.crc32(task.together.encode()) % len(_PORTS)]
         meeting.setdefault("MASTER_PORT", str(port))
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in meeting]
-    if missing:
-        raise ConfigError(
-            f"{task.starter} started this process {task.variables['WORLD_SIZE']} times, and where they meet is not "
-            f"certain: set {' and '.join(missing)}, or type {_command(task, typed)}"
+    if not missing:
+        return {**task.variables, **meeting}
+
+    # The torchrun command for the typed one has <> around the values that the user must fill in.
+    program = list(typed[1:])
+    while program and program[0].startswith("-") and program[0] != "-m":
+        program.pop(0)
+    if program and Path(program[0]).name == "isaaclab-arena":
+        program[:1] = ["-m", "isaaclab_arena.cli"]
+    torchrun, shown, size = "python -m torch.distributed.run", shlex.join(program), task.variables["WORLD_SIZE"]
+    if task.num_nodes == 1:
+        command = f"once, without {task.starter.split()[0]}: {torchrun} --nproc_per_node={int(size)} {shown}"
+    else:
+        nodes = "<nodes>" if task.num_nodes is None else str(task.num_nodes)
+        here = task.variables.get("LOCAL_WORLD_SIZE", "<processes per node>")
+        command = (
+            f"once on each node: {torchrun} --nnodes={nodes} --node_rank=<number of the node, from 0> "
+            f"--master_addr=<name of node 0> --master_port=29500 --nproc_per_node={here} {shown}"
         )
-    return {**task.variables, **meeting}
+    raise ConfigError(
+        f"{task.starter} started this process {size} times, and where they meet is not "
+        f"certain: set {' and '.join(missing)}, or type {command}"
+    )
 
 
 def rank_of_scheduler(environ: Mapping[str, str]) -> int | None:
@@ -116,14 +131,18 @@ def _of_srun(environ: Mapping[str, str]) -> _Task | None:
         return None
     num_nodes = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES", ""))
     is_one_node = num_nodes == "1"
-    # Rank 0 is on the first node, unless the user lists the hosts of the tasks one by one.
+
+    # Rank 0 is on the first node, unless the user lists the hosts of the tasks one by one. A list of hosts may be
+    # ``gpu[07-09,12],login1``; a malformed one names no first host.
+    hosts = re.match(r"([\w.-]+)(?:\[(\d+)[^\[\]]*\]([\w.-]*))?(?:,|$)", environ.get("SLURM_STEP_NODELIST", ""))
     is_in_order = "arbitrary" not in environ.get("SLURM_DISTRIBUTION", "")
-    first = _first_host(environ.get("SLURM_STEP_NODELIST", "")) if is_in_order else None
+    first = "".join(part or "" for part in hosts.groups()) if hosts is not None and is_in_order else None
 
     # ``2(x3),1`` stands for nodes with 2, 2, 2 and 1 tasks. A malformed text gives no number.
     text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     found = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
     on_each = [int(each[1]) for each in found if each for _ in range(int(each[2] or 1))] if all(found) else []
+
     node = environ.get("SLURM_NODEID", "")
     here = on_each[int(node)] if node.isdecimal() and int(node) < len(on_each) else None
     job = environ.get("SLURM_JOB_ID")
@@ -139,31 +158,6 @@ def _of_srun(environ: Mapping[str, str]) -> _Task | None:
 def _variables(rank: str, local_rank: str, size: str, local_size: "str | int | None") -> dict[str, str]:
     variables = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": size}
     return variables if local_size is None else {**variables, "LOCAL_WORLD_SIZE": str(local_size)}
-
-
-def _first_host(hosts: str) -> str | None:
-    """Return the first name of a SLURM host list such as ``gpu[07-09,12],login1``; None if malformed."""
-    found = re.match(r"([\w.-]+)(?:\[(\d+)[^\[\]]*\]([\w.-]*))?(?:,|$)", hosts)
-    return None if found is None else "".join(part or "" for part in found.groups())
-
-
-def _command(task: _Task, typed: Sequence[str]) -> str:
-    """Return the torchrun command for the typed one, with <> around the values that the user must fill in."""
-    program = list(typed[1:])
-    while program and program[0].startswith("-") and program[0] != "-m":
-        program.pop(0)
-    if program and Path(program[0]).name == "isaaclab-arena":
-        program[:1] = ["-m", "isaaclab_arena.cli"]
-    torchrun, shown = "python -m torch.distributed.run", shlex.join(program)
-    size = int(task.variables["WORLD_SIZE"])
-    if task.num_nodes == 1:
-        return f"once, without {task.starter.split()[0]}: {torchrun} --nproc_per_node={size} {shown}"
-    nodes = "<nodes>" if task.num_nodes is None else str(task.num_nodes)
-    here = task.variables.get("LOCAL_WORLD_SIZE", "<processes per node>")
-    return (
-        f"once on each node: {torchrun} --nnodes={nodes} --node_rank=<number of the node, from 0> "
-        f"--master_addr=<name of node 0> --master_port=29500 --nproc_per_node={here} {shown}"
-    )
 
 
 # Read this process's rank, and choose its device, from the launcher's environment variables.
@@ -222,6 +216,15 @@ class DistributedContext:
             visible_gpus=gpus,
             environ=environ,
         )
+        master_address = None
+        if world_size > 1:
+            missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+            if missing:
+                raise _inconsistent(f"with WORLD_SIZE above 1, {' and '.join(missing)} must be set too", environ)
+            port = parse_count("MASTER_PORT", environ["MASTER_PORT"])
+            if not 0 < port < 2**16:
+                raise _inconsistent("MASTER_PORT must be from 1 to 65535", environ)
+            master_address = f"{environ['MASTER_ADDR']}:{port}"
         return cls(
             rank=rank,
             local_rank=local_rank,
@@ -230,7 +233,7 @@ class DistributedContext:
             device=choice.device,
             device_reason=choice.reason,
             visible_gpus=gpus,
-            master_address=_read_master_address(environ) if world_size > 1 else None,
+            master_address=master_address,
             attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
             launched_by_torchrun="TORCHELASTIC_RUN_ID" in environ,
         )
@@ -364,16 +367,6 @@ def _read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     return world_size, rank, local_rank, local_world_size
 
 
-def _read_master_address(environ: Mapping[str, str]) -> str:
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
-    if missing:
-        raise _inconsistent(f"with WORLD_SIZE above 1, {' and '.join(missing)} must be set too", environ)
-    port = parse_count("MASTER_PORT", environ["MASTER_PORT"])
-    if not 0 < port < 2**16:
-        raise _inconsistent("MASTER_PORT must be from 1 to 65535", environ)
-    return f"{environ['MASTER_ADDR']}:{port}"
-
-
 def _inconsistent(what: str, environ: Mapping[str, str]) -> ConfigError:
     seen = ", ".join(f"{name}={environ[name]!r}" for name in _SHOWN if name in environ) or "none"
     return ConfigError(f"inconsistent environment variables: {what} (seen: {seen})")
@@ -384,7 +377,6 @@ def _inconsistent(what: str, environ: Mapping[str, str]) -> ConfigError:
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_S = 0.2
 _GRACE_S = 3.5
-_INIT = 1
 
 
 def limit_threads(num_threads: int | None = None) -> None:
@@ -396,9 +388,8 @@ def limit_threads(num_threads: int | None = None) -> None:
 def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: float = _GRACE_S) -> bool:
     """Signal this process when its parent dies, and end it `grace_s` [s] later; False if not supported."""
     # Otherwise the ranks of a killed launcher would continue writing while the user starts again. Only Linux can
-    # signal.
-    # A thread ends the process immediately after ``grace_s``, with exit code 128 + the signal's number. Native code
-    # that holds Python's lock delays that.
+    # signal. A thread ends the process immediately after ``grace_s``, with exit code 128 + the signal's number. Native
+    # code that holds Python's lock delays that.
     if not sys.platform.startswith("linux"):
         return False
     parent = os.getppid()
@@ -406,7 +397,16 @@ def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: fl
     # The parent may have died before the call took effect; then no signal ever comes.
     if os.getppid() != parent or _takes_in_orphans(parent):
         os.kill(os.getpid(), sent_signal)
-    threading.Thread(target=_leave_after, args=(parent, grace_s, 128 + sent_signal), daemon=True).start()
+
+    def leave() -> None:
+        launcher_was_there = not _takes_in_orphans(parent)
+        while launcher_was_there and os.getppid() == parent:
+            time.sleep(_LOOK_INTERVAL_S)
+        time.sleep(grace_s)
+        # No clean-up, because the main thread may never return. Files are consistent at any moment.
+        os._exit(128 + sent_signal)
+
+    threading.Thread(target=leave, daemon=True).start()
     return arranged
 
 
@@ -417,16 +417,7 @@ def _takes_in_orphans(pid: int) -> bool:
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return False
-    return (pid == _INIT or name == "systemd") and not (b"python" in command or b"torchrun" in command)
-
-
-def _leave_after(parent: int, grace_s: float, exit_code: int) -> None:
-    launcher_was_there = not _takes_in_orphans(parent)
-    while launcher_was_there and os.getppid() == parent:
-        time.sleep(_LOOK_INTERVAL_S)
-    time.sleep(grace_s)
-    # No clean-up, because the main thread may never return. Files are consistent at any moment.
-    os._exit(exit_code)
+    return (pid == 1 or name == "systemd") and not (b"python" in command or b"torchrun" in command)
 
 
 def process_start_ticks(pid: int) -> int | None:

@@ -89,21 +89,25 @@ class Connections:
         return "; ".join([*shown, *(f"{name} -> {entry}" for name, entry in self.actions.items())])
 
     def doubts(self, env: Environment) -> list[str]:
-        """Return what names and rates say against these connections, one sentence each."""
-        cameras = env.observation_spec.get(CAMERAS, {})
+        """Return doubts about these connections that follow from names and rates, one sentence each."""
+        doubts, pictures = list(self.notes), self.pictures
+        # The cameras of two pictures belong to each other by their names.
+        for first, second in combinations(pictures, 2):
+            straight = _alike(first, pictures[first]) + _alike(second, pictures[second])
+            if _alike(first, pictures[second]) + _alike(second, pictures[first]) > straight:
+                doubts.append(
+                    f"the policy is shown '{first}' by camera '{pictures[first]}' and '{second}' by "
+                    f"'{pictures[second]}': by their names it is the other way round"
+                )
 
-        # Two pictures whose cameras belong to each other by their names.
-        pictures = self.pictures
-        doubts = [
-            *self.notes,
-            *[
-        f"the policy is shown '{first}' by camera '{pictures[first]}' and '{second}' by '{pictures[second]}': by their "
-        "names it is the other way round"
-        for first, second in combinations(pictures, 2)
-        if _alike(first, pictures[second]) + _alike(second, pictures[first])
-        > _alike(first, pictures[first]) + _alike(second, pictures[second])
-    ],
-            *_passed_over(self.pictures, cameras if isinstance(cameras, Mapping) else {}),
+        # A picture has another camera, although an unused camera has its name.
+        cameras = env.observation_spec.get(CAMERAS, {})
+        unused = [each for each in cameras if each not in pictures.values()] if isinstance(cameras, Mapping) else []
+        doubts += [
+            f"the policy is shown '{key}' by camera '{camera}', and by its name camera '{other}' is meant"
+            for key, camera in pictures.items()
+            for other in unused
+            if _alike(key, other) > 0 and _alike(key, camera) == 0
         ]
         rate = 1 / env.control_dt
         if self.control_hz is not None and abs(rate - self.control_hz) > _RATE_TOLERANCE * rate:
@@ -159,15 +163,15 @@ def entries(places: Sequence[int], sizes: Mapping[str, int], names: Sequence[str
         if not parts or parts[-1][0] != owner:
             parts.append((owner, []))
         parts[-1][1].append(place - starts[owner])
-    told = " + ".join(f"{name}{_within(inside, sizes[name])}" for name, inside in parts) or "nothing"
+    # A whole array needs no positions.
+    told = " + ".join(
+        f"{name}{'' if inside == list(range(sizes[name])) else _spelled(inside)}" for name, inside in parts
+    )
+    told = told or "nothing"
     if names is None or not places:
         return told
     called = [names[place] for place in dict.fromkeys((places[0], places[-1]))]
     return f"{told} ({' to '.join(called)})"
-
-
-def _within(places: Sequence[int], size: int) -> str:
-    return "" if list(places) == list(range(size)) else _spelled(places)
 
 
 def _spelled(places: Sequence[int]) -> str:
@@ -181,20 +185,7 @@ def _spelled(places: Sequence[int]) -> str:
     return f"[{', '.join(str(begin) if end == begin + 1 else f'{begin}:{end}' for begin, end in runs)}]"
 
 
-
-
-def _passed_over(pictures: Mapping[str, str], cameras: Sequence[str] | Mapping[str, object]) -> list[str]:
-    """Return pictures for which there is a camera of that name, which nothing is shown."""
-    unused = [camera for camera in cameras if camera not in pictures.values()]
-    return [
-        f"the policy is shown '{key}' by camera '{camera}', and by its name camera '{other}' is meant"
-        for key, camera in pictures.items()
-        for other in unused
-        if _alike(key, other) > 0 and _alike(key, camera) == 0
-    ]
-
-
 def _alike(one: str, other: str) -> int:
-    """Return how many words that tell cameras apart two names share."""
+    """Return the number of words that two names share and that tell cameras apart."""
     first, second = ({*re.findall(r"[a-z]+|\d+", re.sub(r"([A-Z])", r" \1", name).lower())} for name in (one, other))
     return len((first & second) - _MEAN_NOTHING)

@@ -64,7 +64,15 @@ def config_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
 
 def keyword_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
     """Return the options of a class whose constructor takes an instance of a plain class, made from keywords."""
-    keywords = _keywords(config_class)
+    # A class may take any keywords, or not say which it takes.
+    keywords = None
+    try:
+        parameters = inspect.signature(config_class).parameters
+    except (TypeError, ValueError):
+        pass
+    else:
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            keywords = dict(parameters)
 
     def read(options: Mapping[str, Any], *, owner: str) -> Any:
         if keywords is not None:
@@ -77,23 +85,13 @@ def keyword_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"options of {owner}: {error}") from error
 
-    parameters = (keywords or {}).values()
+    empty, known = inspect.Parameter.empty, (keywords or {}).values()
     return DeclaredOptions(
         names=None if keywords is None else frozenset(keywords),
         read=read,
         build=policy_class,
-        defaults={each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty},
+        defaults={each.name: each.default for each in known if each.default is not empty},
     )
-
-
-def _keywords(config_class: Any) -> dict[str, inspect.Parameter] | None:
-    """Return the keywords that a class takes, None where it takes any or does not say."""
-    try:
-        parameters = inspect.signature(config_class).parameters
-    except (TypeError, ValueError):
-        return None
-    kinds = {parameter.kind for parameter in parameters.values()}
-    return None if inspect.Parameter.VAR_KEYWORD in kinds else dict(parameters)
 
 
 def dict_options(policy_class: Any) -> DeclaredOptions:
@@ -195,7 +193,17 @@ class PolicyParser:
             if name in self._actions and value is not None
             for word in _words(name, self._actions[name], value)
         ]
-        namespace = ParsedArguments(**{name: self._shared(name, options) for name in SHARED_OPTIONS})
+
+        # An option of both Arena's parser and the class's own has the class's default.
+        namespace = ParsedArguments()
+        for name in SHARED_OPTIONS:
+            if name in self._actions:
+                value = self._actions[name][0].default
+            elif options.get(name) is not None:
+                value = options[name]
+            else:
+                value = 1 if name == "num_envs" else str(resolve_policy_device())
+            setattr(namespace, name, value)
         parser = _parser_of(self._policy_class)
         names = {spelling: action.dest for action in parser._actions for spelling in action.option_strings}
         try:
@@ -258,14 +266,6 @@ class PolicyParser:
             except TypeError as error:
                 raise ConfigError(Problem(f"{value!r} is nothing that a job file can hold", key=f"--{name}")) from error
         return vars(namespace), others
-
-    def _shared(self, name: str, options: Mapping[str, Any]) -> Any:
-        if name in self._actions:
-            return self._actions[name][0].default
-        if options.get(name) is not None:
-            return options[name]
-        return 1 if name == "num_envs" else str(resolve_policy_device())
-
 
 
 def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOptions:
@@ -376,8 +376,6 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     return [spelling, *(_word(action, item) for item in value)]
 
 
-
-
 def _spelling(action: argparse.Action) -> str:
     return next((word for word in action.option_strings if word.startswith("--")), action.option_strings[0])
 
@@ -430,11 +428,19 @@ def declared_options(policy_class: type, *, config_class: type | None, has_own_p
     Raises:
         ConfigError: If its constructor needs what nothing declares.
     """
-    parameters = _parameters(policy_class)
+    # A constructor without parameters that are given by position may need some by keyword.
+    parameters = list(inspect.signature(policy_class).parameters.values())
+    if not parameters or parameters[0].kind not in _POSITIONAL:
+        parameters = required_parameters(parameters)
     if config_class is not None and parameters:
         typed = _typed(policy_class, config_class, parameters)
-        takes_dict = issubclass(config_class, Mapping)
-        return _with_parser(typed, policy_class) if has_own_parser and not takes_dict else typed
+        if not has_own_parser or issubclass(config_class, Mapping):
+            return typed
+        try:
+            return either_options(typed, PolicyParser(policy_class))
+        except ConfigError:
+            # What the config class declares needs no parser.
+            return typed
     if has_own_parser:
         return PolicyParser(policy_class).declared()
     if not parameters:
@@ -458,20 +464,6 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
         return dict_options(policy_class)
     options = keyword_options if option_names(config_class) is None else config_options
     return options(policy_class, config_class)
-
-
-def _with_parser(typed: DeclaredOptions, policy_class: type) -> DeclaredOptions:
-    try:
-        return either_options(typed, PolicyParser(policy_class))
-    except ConfigError:
-        # What the config class declares needs no parser.
-        return typed
-
-
-def _parameters(policy_class: type) -> list[inspect.Parameter]:
-    """Return the parameters of a constructor, those that are given by position first; none if it has no such."""
-    parameters = list(inspect.signature(policy_class).parameters.values())
-    return parameters if parameters and parameters[0].kind in _POSITIONAL else required_parameters(parameters)
 
 
 def _annotation(policy_class: Any, name: str) -> Any:
