@@ -1,4 +1,4 @@
-"""Describe what a policy's files say of themselves, and which entries of an environment it is shown and sets."""
+"""Descriptions of a policy's files, and the connections between a policy and the entries of an environment."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,24 +13,24 @@ _RATE_TOLERANCE = 1e-3
 _MEAN_NOTHING = frozenset(
     ("cam", "camera", "rgb", "image", "images", "picture", "observation", "obs", "view", "video", "color", "colour")
 )
-"""Words in names of pictures that are in most of them, and so tell none from another."""
+"""Words that are in most names of pictures, and so tell none from another."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a policy's files say of themselves, to be held against what a job does with them.
+    """The description that a policy's files hold of themselves, for a comparison with the job that uses them.
 
     Attributes:
-        source: What messages call them.
-        environment: What they say of the environment that they were made in, as ``env_args`` of a recording has it;
-            empty where they say nothing.
-        seed: Seed of the conditions that recorded episodes started from, None where they do not say it.
+        source: Their name in messages.
+        environment: The environment that they were made in, as in ``env_args`` of a recording; empty if they do not
+            say it.
+        seed: Seed of the conditions that recorded episodes started from, None if they do not say it.
         episodes: Each episode of a job that they hold actions for, with the number under which it was recorded; None
             for files that hold no episodes, or of which one is played in every episode.
-        holds: Which episodes they hold, in words.
-        way_out: What to say in the job where they lack some of its episodes.
-        unreadable: What is wrong with episodes that they say they hold, and that cannot be read.
-        doubts: What they say of themselves that is not so, one sentence each.
+        holds: The episodes that they hold, in words.
+        way_out: The remedy if they lack some episodes of the job.
+        unreadable: Episode to the fault, for episodes that they should hold and that cannot be read.
+        doubts: Untrue statements about themselves, one sentence each.
     """
 
     source: str
@@ -45,11 +45,11 @@ class Description:
 
 @runtime_checkable
 class DescribesFiles(Protocol):
-    """A policy class that can tell what its files say of themselves before it is built."""
+    """A policy class that can describe its files before it is built."""
 
     @classmethod
     def description(cls, config: Any) -> Description:
-        """Return that.
+        """Return the description of the files.
 
         Args:
             config: Options of the job that `PolicyBase.check_options` has accepted.
@@ -62,18 +62,18 @@ class DescribesFiles(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Connections:
-    """Which entries of an environment a policy is shown, and which it sets.
+    """The entries of an environment that a policy is shown, and those that it sets.
 
-    In words, ``<-`` is what the policy is shown, and ``->`` what it sets.
+    In words, ``<-`` stands for an entry that is shown, and ``->`` for one that is set.
 
     Attributes:
         pictures: Camera of each picture, by the policy's name of it.
         states: Entries of the observation that form each vector, by the policy's name of it; see `entries`.
         actions: Entries of the action that each output sets, by the policy's name of it.
-        source: What the policy was made from, for messages.
-        control_hz: Control steps per second that the source says it is for, None where it says nothing.
-        action_names: What the source calls the numbers that are played, in order, None where it says nothing.
-        notes: What else speaks against them, one sentence each.
+        source: The origin of the policy, for messages.
+        control_hz: Control steps per second that the source states, None if it states none.
+        action_names: The source's names of the action's numbers, in order, None if it states none.
+        notes: Further doubts about the connections, one sentence each.
     """
 
     pictures: Mapping[str, str] = field(default_factory=dict)
@@ -125,19 +125,19 @@ class Connections:
 
 @runtime_checkable
 class StatesConnections(Protocol):
-    """A policy that can tell what it is shown and sets."""
+    """A policy that can tell its connections."""
 
     def connections(self, env: Environment) -> Connections:
-        """Return that for an environment which `PolicyBase.check_environment` has accepted."""
+        """Return the connections to an environment that `PolicyBase.check_environment` has accepted."""
         ...
 
 
 def set_entries(env: Environment, columns: Sequence[int] | None = None) -> dict[str, str]:
-    """Return which numbers of a policy's action set an environment's; see `Connections.actions`.
+    """Map numbers of a policy's action to those of an environment's; see `Connections.actions`.
 
     Args:
         env: The environment.
-        columns: Which number of the policy's action each of the environment's is, None where both are the same.
+        columns: Position in the policy's action of each number of the environment's, None if both are the same.
     """
     (action_dim,) = env.action_spec.shape
     given = "action" if columns is None else f"action{_spelled(columns)}"
@@ -150,7 +150,7 @@ def entries(places: Sequence[int], sizes: Mapping[str, int], names: Sequence[str
     Args:
         places: Positions in the arrays side by side, in order.
         sizes: Numbers of each array, in order.
-        names: What each number is called, if it is called anything; the first and the last are told.
+        names: Name of each number, None if they have none; the text holds the first and the last.
     """
     starts: dict[str, int] = {}
     for name in sizes:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from isaaclab_arena.errors import Problem
 
 UNKNOWN = "unknown"
-"""What is said of content that counts and cannot be known."""
+"""The identity of content that counts and cannot be known."""
 
 _ENDINGS = ("_path", "_file")
 _SECRETS = ("token", "secret", "password", "api_key")
@@ -17,15 +17,15 @@ _CHECKPOINTS = ("checkpoint_path", "model_path")
 
 @dataclass(frozen=True, kw_only=True)
 class ContentSources:
-    """Where that is to be found. Nothing of it is read to say so.
+    """The places of everything that determines a policy or an environment. To list them reads nothing.
 
     Attributes:
-        files: Files and directories by what they are, such as ``checkpoint_path model_300.pt``.
-        modules: Modules that are imported already and whose source counts, with what they import from beside them.
+        files: Files and directories by their role, such as ``checkpoint_path model_300.pt``.
+        modules: Modules that are imported already and whose source counts, with their imports from beside them.
         packages: Import names of installed packages.
-        stated: What is known without reading a file, such as the version that another interpreter has.
-        unknown: What counts and cannot be known here, such as ``server localhost:5555``.
-        checkpoint: What tables name as the checkpoint; None for a policy without one.
+        stated: Facts that are known without reading a file, such as the version that another interpreter has.
+        unknown: Content that counts and cannot be known here, such as ``server localhost:5555``.
+        checkpoint: Name of the checkpoint in tables; None for a policy without one.
     """
 
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class ContentSources:
 
 @runtime_checkable
 class ContentBuilder(Protocol):
-    """A builder of environments that knows more of what decides about them than `sources_in_options` finds."""
+    """A builder of environments that knows more sources than `sources_in_options` finds."""
 
     def content_sources(self, config: Any) -> ContentSources:
-        """Return what decides what the environment does.
+        """Return the sources that determine the behaviour of the environment.
 
         Args:
             config: An instance of the builder's ``config_class``, which was checked.
@@ -65,7 +65,7 @@ class LoadsCode(Protocol):
 def sources_in_options(options: Mapping[str, Any]) -> ContentSources:
     """Return the files and directories that options ending in ``_path`` or ``_file`` name, those that exist.
 
-    What holds a secret is left out: its hash would be written into the output of a run.
+    A secret is left out: its hash would be written into the output of a run.
 
     Args:
         options: Plain values by the name of the option.
@@ -89,5 +89,5 @@ def _exists(path: Path) -> bool:
 
 
 def holds_secret(name: str) -> bool:
-    """Whether an option holds something that should be written or sent nowhere, by its name."""
+    """Whether an option holds a secret, by its name; it is never written or sent."""
     return any(word in name.lower() for word in _SECRETS)

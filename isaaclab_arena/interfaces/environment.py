@@ -37,11 +37,11 @@ class SideBySide(dict[str, torch.Tensor]):
 
 
 StateTree: TypeAlias = dict[str, Any]
-"""Nested dict of tensors whose first dimension is ``num_envs``: what the simulator knows, for recordings."""
+"""Nested dict of tensors whose first dimension is ``num_envs``: the simulator's state, for recordings."""
 
 HoldAction: TypeAlias = tuple[float | None, ...] | str | None
-"""The action that keeps a robot where it is told to be: a number for each element, None for an element that stays as it
-was in the last action; ``last`` for all of the last action; None for an environment that declares nothing."""
+"""The action that keeps a robot at its target: a number for each element, None for an element that stays as it was in
+the last action; ``last`` for all of the last action; None for an environment that declares nothing."""
 
 HOLDS_LAST = "last"
 """The `HoldAction` of an environment whose actions are targets."""
@@ -52,7 +52,7 @@ VIEWPORT = "viewport"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one control step gave, for every env slot.
+    """The result of one control step, for every env slot.
 
     Env slots that are not running (never reset, or finished and not reset since) keep their last observation, get
     reward 0 and are False in every mask.
@@ -62,13 +62,13 @@ class Step:
         reward: Shape: (num_envs,), float32.
         terminated: The task is over, solved or lost. Shape: (num_envs,), bool.
         truncated: The time limit was reached. Shape: (num_envs,), bool.
-        success: The task is solved as of this step, or None where the environment does not measure success.
+        success: The task is solved as of this step, or None if the environment does not measure success.
             Shape: (num_envs,), bool.
         diverged: The physics of the env slot broke down (NaN, MuJoCo warning); the episode is an error, whatever the
             other masks say. Shape: (num_envs,), bool.
         metrics: Further scalars per env slot, each of shape (num_envs,), float32; their value at the end of an episode
             is kept in its record.
-        errors: Env slot to what went wrong there, for diverged ones where it was not the physics.
+        errors: Env slot to the error there, for diverged ones whose fault was not the physics.
         made: Env slots that made the step, None for all that run; see `TriesSteps`. Shape: (num_envs,), bool.
     """
 
@@ -92,21 +92,21 @@ class Environment(ABC):
 
     An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
     `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `BeginsResets`, `StepsAhead`, `TellsBadStarts`,
-    `TellsEvents`, `Filmable` and `FilmableLater`. What it does not offer is left out where it would be used.
+    `TellsEvents`, `Filmable` and `FilmableLater`. A caller leaves out whatever it does not offer.
 
     Attributes:
         num_envs: Number of env slots.
-        device: Where observations live and actions are expected.
+        device: Device of observations and actions.
         observation_spec: Group, then term, then `ArraySpec`.
         action_spec: Shape: (action_dim,), with bounds and names.
-        task_description: What the task asks for, in the words a policy is told; see also `instruction`.
+        task_description: The instruction of the task, in the words for a policy; see also `instruction`.
         max_episode_length: Control steps until an env slot is truncated.
         control_dt: Time between two control steps [s].
         reproducible: Whether episodes follow from their conditions and actions alone, bit for bit where the device
             allows; results then promise it.
         returns_own_tensors: Whether nothing changes a tensor any more once `reset` or `step` has returned it, so that
             it can be kept without a copy.
-        hold_action: What a robot is to do as long as it is told nothing new.
+        hold_action: The action of a robot until it gets a new one.
     """
 
     num_envs: int
@@ -122,29 +122,29 @@ class Environment(ABC):
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw what one episode starts from.
+        """Draw the conditions that one episode starts from.
 
         Args:
             generator: The episode's own stream; nothing else may influence the draw.
         """
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Return an episode's conditions with what varies in it added or replaced; unchanged where nothing does.
+        """Return an episode's conditions with its variations added or replaced; unchanged if it has none.
 
         Args:
-            conditions: What `draw_conditions` drew.
+            conditions: The conditions that `draw_conditions` drew.
             episode: Its variation and noise streams; nothing else may influence the draw.
         """
         del episode
         return conditions
 
     def instruction(self, conditions: Conditions) -> str:
-        """Return what one episode asks for, where not every episode asks for the same; by default it does.
+        """Return the instruction of one episode; by default that of the task, the same for every episode.
 
-        The loop asks after `reset`. An environment that learns it only there says ``task_description`` before.
+        The loop asks after `reset`. An environment that learns it only there returns ``task_description`` before.
 
         Args:
-            conditions: What the episode starts from.
+            conditions: The conditions that the episode starts from.
         """
         del conditions
         return self.task_description
@@ -155,7 +155,7 @@ class Environment(ABC):
 
         Args:
             env_ids: Env slots to start, ascending. Shape: (n,), int64.
-            conditions: What each of them starts from, in the same order.
+            conditions: The conditions that each of them starts from, in the same order.
 
         Returns:
             The observation of all env slots.
@@ -166,22 +166,22 @@ class Environment(ABC):
         """Advance every running env slot by one control step.
 
         Args:
-            action: Shape: (num_envs, action_dim). What stands in env slots that are not running is ignored.
+            action: Shape: (num_envs, action_dim). Values in env slots that are not running are ignored.
         """
 
     def provenance(self) -> Mapping[str, str]:
-        """Return what identifies the simulated world, for recordings: model hash, engine version."""
+        """Return the identity of the simulated world, for recordings: model hash, engine version."""
         return {}
 
     def close(self) -> None:
-        """Release what the environment holds. May be called more than once."""
+        """Release the environment's resources. May be called more than once."""
 
     @property
     def render_s(self) -> float:
         """Time spent on rendering so far, within any of its methods [s]."""
         return 0.0
 
-    # What policies written for Isaac Lab Arena or Gymnasium read from the environment they are handed.
+    # Attributes that policies written for Isaac Lab Arena or Gymnasium read.
 
     @property
     def unwrapped(self) -> "Environment":
@@ -209,7 +209,7 @@ class Environment(ABC):
 
 
 class _Passed:
-    """An attribute that a wrapper has from the environment in it."""
+    """An attribute of a wrapper that returns the attribute of the wrapped environment."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -220,20 +220,20 @@ class _Passed:
 
 @cache
 def _passing_on(wrapper: type, names: frozenset[str]) -> Any:
-    """Return a class of wrappers that has attributes of the environment where the wrapper has none of its own."""
+    """Return a class of wrappers that adds the environment's attributes to the wrapper's own."""
     passed = type("Passed", (), {name: _Passed(name) for name in names})
     return type(wrapper)(wrapper.__name__, (wrapper, passed), {"__module__": wrapper.__module__})
 
 
 class EnvironmentWrapper(Environment):
-    """Another environment, of which a subclass changes what it says.
+    """A wrapper of another environment; a subclass changes some of its answers.
 
-    Attributes outside of the contract are the other environment's too: a policy may use them, and they may be methods
-    of a protocol; a subclass sets those to None that it does not pass on. One that closes the other environment says
-    so.
+    The wrapper has the other environment's attributes outside of the contract too: a policy may use them, and they may
+    be methods of a protocol. A subclass sets those to None that it does not pass on. One that closes the other
+    environment says so.
 
     Args:
-        real: The other environment.
+        real: The wrapped environment.
     """
 
     def __init__(self, real: Environment) -> None:
@@ -276,8 +276,8 @@ class EnvironmentWrapper(Environment):
 class TriesSteps(Protocol):
     """An environment on a GPU that can begin a step before it is known if its contacts have room.
 
-    Whoever calls `try_step` has to read ``Step.made``, and can read it together with what else the step gave. To wait
-    for the GPU twice would take longer.
+    The caller of `try_step` has to read ``Step.made``, and can read it together with the rest of the step. To wait for
+    the GPU twice would take longer.
     """
 
     def try_step(self, action: torch.Tensor) -> Step:
@@ -346,14 +346,14 @@ class BeginsResets(Protocol):
 
 @runtime_checkable
 class StepsAhead(Protocol):
-    """An environment that may make steps before they are asked for, where it is told their actions.
+    """An environment that may make steps before they are asked for, if it gets their actions.
 
-    What it shows of each is the same. The actions must be given as they were planned, until the episode ends.
+    The observation of each step is the same. The actions must be given as they were planned, until the episode ends.
     """
 
     @property
     def makes_steps_ahead(self) -> bool:
-        """Whether it does; if not, nothing needs to be told."""
+        """Whether it does; if not, it needs no plans."""
         ...
 
     def unplanned(self) -> Sequence[int]:
@@ -361,7 +361,7 @@ class StepsAhead(Protocol):
         ...
 
     def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
-        """Say, before a step, which actions follow the one of that step in env slots of `unplanned`.
+        """Take, before a step, the actions that follow the one of that step in env slots of `unplanned`.
 
         Args:
             planned: Env slot to actions. Shape of each: (n, action_dim).
@@ -374,16 +374,16 @@ class JudgesStarts(Protocol):
     """An environment that can tell, before anything was done, whether a task is solved already."""
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
-        """Return in which of these env slots, which were just reset, the goal is met, in the same order."""
+        """Return True for each of these env slots, which were just reset, whose goal is met, in the same order."""
         ...
 
 
 @runtime_checkable
 class TellsBadStarts(Protocol):
-    """An environment that can tell that a reset gave what cannot be shown, so that no episode can begin with it."""
+    """An environment that can tell that a reset failed, so that no episode can begin with it."""
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
-        """Return why episodes cannot begin in env slots that were just reset, by env slot; nothing of those that can.
+        """Return the reason that prevents an episode, by env slot that was just reset; none if an episode can begin.
 
         Args:
             env_ids: The env slots.
@@ -393,17 +393,17 @@ class TellsBadStarts(Protocol):
 
 @runtime_checkable
 class TellsEvents(Protocol):
-    """An environment that tells what happened in its episodes; others leave that part of the results empty.
+    """An environment that tells the events of its episodes; others leave that part of the results empty.
 
-    It keeps what it needs for that from `begin_events` on, so a caller that does not ask pays nothing.
+    It keeps its notes from `begin_events` on, so a caller that does not ask pays nothing.
     """
 
     def begin_events(self, env_ids: Sequence[int]) -> None:
-        """Begin to keep what happens in env slots that were just reset."""
+        """Begin to keep the events of env slots that were just reset."""
         ...
 
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
-        """Return what happened in episodes that have just ended, before their env slots are reset; None if unknown.
+        """Return the events of episodes that have just ended, before their env slots are reset; None if unknown.
 
         Args:
             env_ids: Their env slots.
@@ -417,8 +417,6 @@ def _box(spec: ArraySpec) -> gymnasium.spaces.Box:
     high = np.inf if spec.high is None else np.asarray(spec.high, np.float32).reshape(spec.shape)
     return gymnasium.spaces.Box(low=low, high=high, shape=spec.shape, dtype=np.float32)
 
-
-# The protocols of environments that are recorded, started again, or kept whole by a training.
 
 # The protocols of environments whose state can be recorded, and of those that start a recorded episode again.
 
@@ -442,7 +440,7 @@ class PartwiseRecordable(Recordable, Protocol):
     """A recordable environment that lets a recorder copy a few tensors per step, and make states once per episode."""
 
     def state_parts(self) -> Sequence[torch.Tensor]:
-        """Return what `state` is made of: views of the simulation's memory, the same ones at every call.
+        """Return the parts of `state`: views of the simulation's memory, the same ones at every call.
 
         The next `step` or `reset` changes their values.
 
@@ -452,13 +450,13 @@ class PartwiseRecordable(Recordable, Protocol):
         ...
 
     def state_of(self, parts: np.ndarray) -> StateTree:
-        """Return `state` as it was when copies of `state_parts` were made, in arrays, to the last bit.
+        """Return `state` at the moment of copies of `state_parts`, in arrays, to the last bit.
 
         Args:
             parts: The parts side by side, of any env slots and moments. Shape: (n, width).
 
         Returns:
-            As `state` has it; it may share memory with ``parts``. Shape of each: (n, ...).
+            The tree of `state`; it may share memory with ``parts``. Shape of each: (n, ...).
         """
         ...
 
@@ -468,7 +466,7 @@ class Restorable(Protocol):
     """An environment that starts a recorded episode again bit for bit, and not only from its conditions."""
 
     def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
-        """Return what restores each of some env slots bit for bit; recorded once, at the start of their episodes.
+        """Return the arrays that restore each env slot bit for bit; recorded once, at the start of their episodes.
 
         Args:
             env_ids: The env slots.
@@ -482,8 +480,8 @@ class Restorable(Protocol):
 
         Args:
             env_ids: Env slots to start, ascending. Shape: (n,), int64.
-            conditions: What each of them started from, in the same order.
-            states: What `episode_states` returned for each; empty where that was not recorded.
+            conditions: The conditions that each of them started from, in the same order.
+            states: The arrays of `episode_states` for each; empty if they were not recorded.
 
         Returns:
             The observation of all env slots.
@@ -492,23 +490,23 @@ class Restorable(Protocol):
 
 
 def episode_states_of(environment: Environment, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
-    """Return what restores each of some env slots bit for bit, empty where the environment is not `Restorable`."""
+    """Return the arrays that restore each env slot bit for bit, empty if the environment is not `Restorable`."""
     return environment.episode_states(env_ids) if isinstance(environment, Restorable) else [{}] * len(env_ids)
 
 
-# The protocol of environments of which a training keeps everything, to go on as if it had not stopped.
+# The protocol of environments whose whole state a training keeps, to go on as if it had not stopped.
 
 
 @runtime_checkable
 class Snapshottable(Protocol):
-    """An environment that can be put back where it was; a training in others begins new episodes when it resumes."""
+    """An environment that can return to an earlier state; a training in others begins new episodes when it resumes."""
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return everything that the future of all env slots depends on, copied; None where its options forbid it."""
+        """Return everything that the future of all env slots depends on, copied; None if its options forbid it."""
         ...
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
-        """Put every env slot where it was when `snapshot` was taken, of this or of an equal environment.
+        """Return every env slot to its state in a `snapshot` of this or of an equal environment.
 
         Returns:
             The observation of all env slots, bit for bit the last one before the snapshot.

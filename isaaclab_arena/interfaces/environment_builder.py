@@ -1,4 +1,4 @@
-"""The contracts of what builds environments, and of what a job may let vary in their worlds."""
+"""The contracts of builders of environments, and of the variations of their worlds."""
 
 import inspect
 import math
@@ -13,22 +13,20 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import ConditionValue
 
-# The contracts of what builds environments, and the description of an environment in a few words.
-
 # Describe an environment in a few words, for lists and documents, without simulating anything.
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSummary:
-    """What a person wants to know before choosing an environment.
+    """The facts that a person needs to choose an environment.
 
     Attributes:
-        instruction: What it asks for with its default options, in the words a policy is told.
-        success: When it counts as solved, and when as lost.
+        instruction: Its instruction for policies, with its default options.
+        success: The conditions of success and of failure.
         episode_length: Control steps until an episode is cut.
         episode_s: The same as time [s].
-        embodiments: Registered robots that it can be built with.
-        objects: Registered objects that it can be built with, empty for an environment without that option.
+        embodiments: Registered robots that it accepts.
+        objects: Registered objects that it accepts, empty for an environment without that option.
     """
 
     instruction: str
@@ -40,15 +38,15 @@ class EnvironmentSummary:
 
 
 def described_success(thing: object) -> str:
-    """Return what the docstring of a thing's class says, as one line."""
+    """Return the docstring of a thing's class as one line."""
     return " ".join((inspect.getdoc(type(thing)) or "").split())
 
 
-# The contracts of what builds environments: what every builder does, and what a builder may offer beside it.
+# The contracts of builders of environments: the methods of every builder, and those that a builder may offer.
 
 
 class EnvironmentBuilder(Protocol):
-    """What a registered environment name stands for: it checks options and builds environments.
+    """The object behind a registered environment name: it checks options and builds environments.
 
     Attributes:
         config_class: Frozen dataclass of the options, which are the keys of ``arena_env_args`` other than those of
@@ -74,7 +72,7 @@ class EnvironmentBuilder(Protocol):
         Args:
             config: An instance of ``config_class``.
             num_envs: Number of env slots.
-            device: Where observations live and actions are expected.
+            device: Device of observations and actions.
             num_threads: Threads that the physics may use.
         """
         ...
@@ -84,7 +82,7 @@ class EnvironmentBuilder(Protocol):
 class SimulatedBuilder(Protocol):
     """A builder whose environments can be simulated in several ways, as the option ``backend`` of its config says.
 
-    ``auto`` leaves that open. What is then settled replaces it in the config, so that all who build it build the same.
+    ``auto`` leaves that open. The fastest backend then replaces it in the config, so that all ranks build the same.
     """
 
     def faster_backend(
@@ -129,10 +127,10 @@ class SampleBuilder(Protocol):
 
 @runtime_checkable
 class TaskBuilder(Protocol):
-    """A builder that knows what is to be done in its environments."""
+    """A builder that knows the task of its environments."""
 
     def task_name(self, config: Any) -> str:
-        """Return what is to be done, in the words that policies are told unless conditions or the job say others.
+        """Return the task, in the words for policies unless conditions or the job give others.
 
         Args:
             config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
@@ -142,7 +140,7 @@ class TaskBuilder(Protocol):
 
 @runtime_checkable
 class RobotBuilder(Protocol):
-    """A builder that knows what results call the robot of its environments, whatever a job names it by."""
+    """A builder that knows the name of its environments' robot in results, whatever name a job gives."""
 
     def robot_name(self, config: Any) -> str:
         """Return the name of the robot.
@@ -155,12 +153,12 @@ class RobotBuilder(Protocol):
 
 @runtime_checkable
 class CountedBuilder(Protocol):
-    """A builder whose environments have a certain number of episodes, as the protocol of a benchmark says."""
+    """A builder whose environments have a fixed number of episodes, as in the protocol of a benchmark."""
 
     def num_episodes(self, config: Any) -> int | None:
-        """Return how many there are; a job that names no number plays all of them, and none may play more.
+        """Return the number of episodes; a job that gives no number plays all of them, and none may play more.
 
-        None where there are as many as a job asks for.
+        None if a job may play any number.
 
         Args:
             config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
@@ -168,11 +166,11 @@ class CountedBuilder(Protocol):
         ...
 
 
-# The contract of a variation: something about an episode's world that a job may let vary, and how it is drawn.
+# The contract of a variation: a property of an episode's world that a job may vary, and its sampler.
 
 
 class SamplerType(StrEnum):
-    """How a value is drawn.
+    """The distribution of a value.
 
     ``UNIFORM``: between low and high, each component on its own. ``CHOICE``: one of the choices, all as likely.
     ``CATEGORICAL``: one of the choices, with probabilities. ``SEQUENTIAL_CHOICE``: the choices in turn, by the
@@ -188,13 +186,13 @@ class SamplerType(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """How the value of a variation is drawn; checked, so that `draw` cannot fail.
+    """The distribution of a variation's value; checked, so that `draw` cannot fail.
 
     Attributes:
-        type: How.
+        type: Kind of the distribution.
         low: Lowest value of each component, for uniform and Bernoulli.
         high: Highest value of each component.
-        choices: What is chosen from; each entry has as many components as ``low``, or is a text.
+        choices: Possible values; each has as many components as ``low``, or is a text.
         probabilities: Of each choice, summing to 1, for a categorical one.
         p: Probability of ``high``, for a Bernoulli one.
     """
@@ -208,7 +206,7 @@ class Sampler:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers that it is made of: the ends of its range, or its choices."""
+        """All its numbers: the ends of its range, or its choices."""
         chosen = (part for choice in self.choices if not isinstance(choice, str) for part in choice)
         return (*self.low, *self.high, *chosen)
 
@@ -241,23 +239,23 @@ class Sampler:
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """Something that may vary from episode to episode; off unless a job enables it.
+    """A property that may vary from episode to episode; off unless a job enables it.
 
     Attributes:
-        asset: What it hangs on: an object, ``light``, ``table``, a camera, ``action``, ``observation``.
-        name: What of it varies.
-        unit: Unit of the value, empty where it has none.
-        description: What it does, in one line.
-        sampler: How it is drawn.
+        asset: The owner of the property: an object, ``light``, ``table``, a camera, ``action``, ``observation``.
+        name: The property that varies.
+        unit: Unit of the value, empty if it has none.
+        description: The effect, in one line.
+        sampler: The distribution of the value.
         minimum: Least value that makes sense.
         maximum: Greatest value that makes sense.
-        lowest: Least value of each component, where that is not the same for all.
+        lowest: Least value of each component, if they differ.
         highest: Greatest value of each component, likewise.
-        because: Why there is no going beyond ``lowest`` and ``highest``.
+        because: The reason for ``lowest`` and ``highest``.
         sizes: Numbers of components that a value may have.
-        nominal: The value that changes nothing, empty where the task draws the value itself.
+        nominal: The value that changes nothing, empty if the task draws the value itself.
         integer: Whether it is a whole number.
-        is_direction: Whether it is a vector of which only the direction matters, so that zero is none.
+        is_direction: Whether only the direction of the vector matters, so that zero is no value.
         enabled: Whether it is on.
         is_drawn_anyway: Whether every episode has it among its conditions, on or off.
         companions: Further keys that an episode's conditions may have because of it.
@@ -287,10 +285,10 @@ class Variation:
         return f"{self.asset}.{self.name}"
 
     def problem_with(self, value: ConditionValue) -> str | None:
-        """Return why a value cannot be one of this variation's, None if it can.
+        """Return the reason why this variation cannot have a value, None if it can.
 
         Args:
-            value: What an episode is to have.
+            value: The value for an episode.
         """
         if isinstance(value, str):
             texts = [choice for choice in self.sampler.choices if isinstance(choice, str)]
@@ -299,7 +297,7 @@ class Variation:
         return None if wrong is None else f"{wrong}, got {value!r}"
 
     def wrong_with(self, parts: Sequence[float]) -> str | None:
-        """Return what is wrong with the numbers of a value, None if nothing is."""
+        """Return the fault of the numbers of a value, None if there is none."""
         if len(parts) not in self.sizes:
             return f"has {len(parts)} numbers; '{self.key}' has {' or '.join(map(str, self.sizes))}"
         if self.integer and any(part != math.floor(part) for part in parts):
@@ -329,7 +327,7 @@ class VariableEnvironmentBuilder(Protocol):
     """An `EnvironmentBuilder` whose environments have variations."""
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
-        """Return everything that may vary in the environment, switched off, with its default range.
+        """Return all variations of the environment, switched off, with their default ranges.
 
         Args:
             config: An instance of the builder's ``config_class`` that `check` has accepted.
@@ -350,7 +348,7 @@ class VariableEnvironmentBuilder(Protocol):
         Args:
             config: An instance of ``config_class``.
             num_envs: Number of env slots.
-            device: Where observations live and actions are expected.
+            device: Device of observations and actions.
             num_threads: Threads that the physics may use.
             variations: Those that are on.
         """

@@ -14,15 +14,15 @@ from isaaclab_arena.seeding import Stream, episode_generator, episode_seed
 
 ConditionValue: TypeAlias = float | int | str | tuple[float, ...]
 Conditions: TypeAlias = Mapping[str, ConditionValue]
-"""What an episode starts from: ``"<asset>.<what>"`` to a plain value, so that it fits into JSON and into a table."""
+"""The start of an episode: ``"<asset>.<what>"`` to a plain value, so that it fits into JSON and into a table."""
 
 
 SEED_CONDITION = "gym.seed"
-"""The condition from which an environment made elsewhere draws everything else; it stands before any others."""
+"""The condition from which an environment made elsewhere draws everything else; it comes before any others."""
 
 
 def conditions_from_json(values: Mapping[str, Any]) -> Conditions:
-    """Return conditions as environments take them, from what a JSON file holds: it has lists where they have tuples."""
+    """Return the conditions of a JSON file as environments take them: with tuples instead of lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
@@ -44,7 +44,7 @@ class Episode:
         episode_index: Position in the job, from 0.
         seed: Seed of the job.
         conditions_seed: Seed of the initial conditions where it differs from ``seed`` (Arena's ``placement_seed``).
-        saved_conditions: What it starts from where that was saved earlier, instead of what its streams would give.
+        saved_conditions: Conditions that were saved earlier, instead of those that its streams would give.
         start_state: A recorded state to start from, as `Restorable.episode_states` returned it; None to start from the
             conditions alone.
     """
@@ -81,7 +81,7 @@ class Episode:
         return episode_generator(self.seed, Stream.POLICY, self.episode_index)
 
     def latency_generator(self) -> np.random.Generator:
-        """Return a fresh generator for how late the answers to a policy's queries are, the same for every policy."""
+        """Return a fresh generator for the delays of answers to a policy's queries, the same for every policy."""
         seed = self.seed if self.conditions_seed is None else self.conditions_seed
         return episode_generator(seed, Stream.LATENCY, self.episode_index)
 
@@ -109,21 +109,21 @@ SETBACKS = (
 """Events that throw an episode back. Of those that begin in the same control step the first decides."""
 
 SHORTFALLS = ("never_moved", "never_reached", "almost", "out_of_time_while_progressing", "stalled")
-"""Events that say how far a failure came."""
+"""Events that tell the progress of a failure."""
 
 EVENTS = (*SETBACKS, *SHORTFALLS)
-"""Every event that an episode may have that is no error; ``docs/reference/events.md`` says what each means."""
+"""Every event that an episode may have that is no error; ``docs/reference/events.md`` explains each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeEvents:
-    """What happened in an episode, read from the states that the simulation went through.
+    """The events of an episode, from the states that the simulation went through.
 
     Attributes:
-        progress: How far the task had come at most, 0 to 1; 1 exactly where it was solved.
-        decisive: The event that the failure is put down to; None for a success, and where no event explains it.
-        seen: Event to the control step in which it first happened, counted from 1, and how often it happened; the
-            start itself is 0.
+        progress: The greatest progress of the task, 0 to 1; 1 exactly if it was solved.
+        decisive: The event that explains the failure; None for a success, and if no event explains it.
+        seen: Event to the control step in which it first happened, counted from 1 with the start itself as 0, and its
+            number of times.
     """
 
     progress: float
@@ -132,10 +132,10 @@ class EpisodeEvents:
 
 
 POLICY_LOST = "policy_lost"
-"""Termination of an episode whose policy answered no more."""
+"""Termination of an episode whose policy no longer answered."""
 
 SOLVED_AT_START = "solved_at_start"
-"""Termination of an episode whose goal was met before its policy had done anything."""
+"""Termination of an episode whose goal was met before the first action."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,21 +143,21 @@ class EpisodeRecord:
     """A finished episode.
 
     Attributes:
-        episode: Which episode it was.
+        episode: The identity of the episode.
         env_id: Env slot in which it ran.
-        outcome: How it ended; None where it ended without a time-out and success is not measured.
-        success: Whether the task was solved; None where success is not measured or the episode is an error.
+        outcome: The outcome; None if it ended without a time-out and success is not measured.
+        success: Whether the task was solved; None if success is not measured or the episode is an error.
         length: Number of control steps.
         episode_return: Sum of the rewards.
-        termination: Why it ended: ``terminated``, ``time_limit``, ``policy_finished``, ``diverged``,
+        termination: The reason of its end: ``terminated``, ``time_limit``, ``policy_finished``, ``diverged``,
             ``episode_timeout``, ``solved_at_start``, ``bad_start``, ``policy_lost``, ``ranks_lost``.
-        conditions: What it started from.
-        language_instruction: What the policy was told.
+        conditions: The conditions that it started from.
+        language_instruction: The instruction for the policy.
         metrics: Further scalars that the environment reports, for example ``final_distance_m``.
-        error: What went wrong, for outcome ``error``.
-        events: What happened in it, None for an error and where the environment does not tell.
+        error: The error, for outcome ``error``.
+        events: Its events, None for an error and if the environment does not tell them.
         saturated_action_share: Share of the entries of its actions that lay at or beyond their bounds before anything
-            clipped them; None where actions have no bounds, and where it made no step.
+            clipped them; None if actions have no bounds, and if it made no step.
     """
 
     episode: Episode

@@ -16,9 +16,9 @@ class EpisodeStart:
 
     Attributes:
         env_id: The env slot.
-        episode: Which episode.
-        conditions: What it starts from.
-        language_instruction: What the policy is told.
+        episode: The identity of the episode.
+        conditions: The conditions that it starts from.
+        language_instruction: The instruction for the policy.
     """
 
     env_id: int
@@ -46,9 +46,9 @@ class Transition:
     Attributes:
         running: Env slots in which an episode made this step. Shape: (num_envs,), bool.
         num_running: Their number, known without waiting for a GPU.
-        observation: What the policy saw.
-        action: What it did. Shape: (num_envs, action_dim).
-        step: What came of it.
+        observation: The observation before the action.
+        action: The policy's action. Shape: (num_envs, action_dim).
+        step: The result of the action.
     """
 
     running: torch.Tensor
@@ -59,7 +59,7 @@ class Transition:
 
 
 class Observer:
-    """Watches a rollout. Every hook does nothing unless overridden, and none may change what it is shown.
+    """Watches a rollout. Every hook does nothing unless overridden, and none may change its arguments.
 
     Order of calls, for each env slot: ``on_episode_start``, then ``on_step`` once per control step, then
     ``on_episode_end``. A rollout that is cut short ends without ``on_episode_end`` for the episodes under way.
@@ -68,8 +68,7 @@ class Observer:
     thread, and env slots are those of the environment that is named.
 
     Attributes:
-        sees_pictures: Whether it looks at the group ``camera_obs`` of what it is shown, unless `pictures_to_see` says
-            more.
+        sees_pictures: Whether it looks at the group ``camera_obs`` of observations, unless `pictures_to_see` says more.
     """
 
     sees_pictures: bool = True
@@ -77,11 +76,11 @@ class Observer:
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Return the env slots at whose pictures it looks in the next observation, None for all.
 
-        It is shown no others. By default those of all env slots with ``sees_pictures``, else none.
+        It gets no other pictures. By default those of all env slots with ``sees_pictures``, else none.
 
         Args:
-            environment: Whose env slots are named.
-            starting: Episodes that are about to start; empty before a control step, whose result `on_step` is shown.
+            environment: The environment of the env slots.
+            starting: Episodes that are about to start; empty before a control step, whose result goes to `on_step`.
         """
         del environment, starting
         return None if self.sees_pictures else ()
@@ -98,4 +97,4 @@ class Observer:
         """Called once per finished episode, after the `on_step` of its last step."""
 
     def close(self) -> None:
-        """Release what the observer holds."""
+        """Release the observer's resources."""

@@ -1,4 +1,4 @@
-"""The protocols of environments that show pictures, how these lie in arrays, and what a reader is shown of them."""
+"""The protocols of environments that show pictures, their layout in arrays, and the pictures that a reader gets."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ import torch
 from isaaclab_arena.errors import UnannouncedPictureError, did_you_mean
 
 CAMERAS = "camera_obs"
-"""The group of an observation that holds what cameras see."""
+"""The group of an observation that holds the pictures of cameras."""
 
 CAMERAS_OFF = "the environment shows no pictures; set enable_cameras: true in arena_env_args, if it has cameras"
-"""Why nothing can look through a camera where the group is not there, and the way out."""
+"""The message for a camera that is wanted without the group, with the way out."""
 
 
 def no_camera(camera: str, cameras: Collection[str]) -> str:
-    """Return why nothing can look through a camera, with the way out.
+    """Return the message for a camera that is missing, with the way out.
 
     Args:
         camera: The camera that is wanted.
@@ -33,14 +33,14 @@ _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 
 @dataclass(frozen=True, kw_only=True)
 class PictureLayout:
-    """How a picture lies in its array, as far as its shape and type say so for certain.
+    """The layout of a picture in its array, as far as its shape and type are certain.
 
     Environments show and recordings keep pictures as they are. Adapters, exports and films have colours from `colours`.
 
     Attributes:
         height: Rows.
         width: Columns.
-        channels: Where the channels are: ``last``, ``first``, or ``none`` for a grey picture without any.
+        channels: Place of the channels: ``last``, ``first``, or ``none`` for a grey picture without any.
         num_channels: 3 for colours, 1 for grey, 4 for colours and opacity.
     """
 
@@ -58,10 +58,10 @@ class PictureLayout:
         """Return pictures in colours: grey ones with three equal channels, opacity left out.
 
         Args:
-            pictures: As they lie. Shape: (*batch, *shape of one), uint8.
+            pictures: In this layout. Shape: (*batch, *shape of one), uint8.
 
         Returns:
-            Shape: (*batch, height, width, 3), uint8, contiguous; the argument itself where it lies so already.
+            Shape: (*batch, height, width, 3), uint8, contiguous; the argument itself if it has that layout already.
         """
         if self.channels == "last" and self.num_channels == 3:
             return pictures
@@ -74,14 +74,14 @@ class PictureLayout:
 
 
 def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> PictureLayout:
-    """Return how the pictures of a camera lie in their arrays.
+    """Return the layout of a camera's pictures in their arrays.
 
     Args:
         shape: Of one picture.
         dtype: Of its elements.
 
     Raises:
-        ValueError: If it is no picture in bytes, or it is not certain how it lies; the message says why, without the
+        ValueError: If it is no picture in bytes, or its layout is uncertain; the message gives the reason, without the
             camera's name.
     """
     shape = tuple(shape)
@@ -115,11 +115,11 @@ def in_colours(pictures: _Array) -> _Array:
 
 @runtime_checkable
 class Filmable(Protocol):
-    """An environment that shows what cameras see; there are no videos of others.
+    """An environment whose cameras can be filmed; there are no videos of others.
 
-    It may also have two more attributes. ``filming_hint`` is what a user can do for more cameras, to be put behind a
-    message. ``films_only_drawn`` is True where `film` knows no picture of ``camera_obs`` but those that were drawn for
-    the last step; then those of the env slots that are filmed are drawn for every step.
+    It may also have two more attributes. ``filming_hint`` is the way to more cameras, at the end of a message.
+    ``films_only_drawn`` is True if `film` knows no picture of ``camera_obs`` but those that were drawn for the last
+    step; then those of the env slots that are filmed are drawn for every step.
 
     Attributes:
         filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and ``viewport``.
@@ -128,7 +128,7 @@ class Filmable(Protocol):
     filmable: tuple[str, ...]
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what cameras see of some env slots now; nothing else changes by it.
+        """Return the present pictures of some env slots; nothing else changes by it.
 
         Args:
             env_ids: The env slots.
@@ -150,15 +150,16 @@ class FilmableLater(Filmable, Protocol):
     def film_later(
         self, env_ids: Sequence[int], cameras: Sequence[str]
     ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
-        """Keep what cameras see of some env slots now; nothing else changes by it.
+        """Keep the present pictures of some env slots; nothing else changes by it.
 
         Args:
             env_ids: The env slots.
             cameras: Names out of ``filmable``.
 
         Returns:
-            For each env slot what draws its pictures, bit for bit those of `film` at this moment. May be called on any
-            thread, also when the environment is closed. It returns, by camera, shape (height, width, 3), uint8.
+            For each env slot a function that draws its pictures, bit for bit those of `film` at this moment. May be
+            called on any thread, also after the environment is closed. It returns, by camera, shape (height, width, 3),
+            uint8.
 
         Raises:
             KeyError: If there is no such camera.
@@ -176,12 +177,12 @@ class PicturesOnDemand(Protocol):
         ...
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Say which env slots are looked at after the next `reset`, `restore` or `step`, and only then.
+        """Announce the env slots whose pictures are read after the next `reset`, `restore` or `step`, and only then.
 
         That call draws the named env slots, unless their pictures were drawn and they have not moved since. An env slot
-        without an episode whose last picture was left out may be black instead. Where other env slots are left without
-        a picture of the present, the terms of ``camera_obs`` are `SomePictures` instead of tensors. Without a word
-        everything is drawn.
+        without an episode whose last picture was left out may be black instead. If other env slots have no picture of
+        the present, the terms of ``camera_obs`` are `SomePictures` instead of tensors. Without a call everything is
+        drawn.
 
         Args:
             env_ids: The env slots, None for all.
@@ -194,20 +195,20 @@ class LoadsRenderer(Protocol):
     """An environment that needs seconds before it can draw its first picture of ``camera_obs``."""
 
     def load_renderer(self) -> None:
-        """Load what draws pictures, so that the first episode need not wait for it. Nothing else changes by it."""
+        """Load the renderer, so that the first episode need not wait for it. Nothing else changes by it."""
         ...
 
 
 class SomePictures:
-    """The pictures of some env slots, which are read as those of all are: ``pictures[env_ids]``.
+    """The pictures of some env slots, read like those of all: ``pictures[env_ids]``.
 
     It holds no picture of any other env slot, so no reader can see one that is out of date.
 
     Args:
         name: Term of ``camera_obs``.
         drawn: The pictures. Shape: (n, height, width, channels).
-        places: Where in ``drawn`` each env slot's picture is, -1 for none. Shape: (num_envs,), int64.
-        reader: Who is shown them.
+        places: Position in ``drawn`` of each env slot's picture, -1 for none. Shape: (num_envs,), int64.
+        reader: The reader of the pictures, for messages.
     """
 
     def __init__(self, name: str, drawn: torch.Tensor, places: np.ndarray, *, reader: str = "a reader") -> None:
@@ -224,20 +225,20 @@ class SomePictures:
         return torch.Size((len(self._places), *self._drawn.shape[1:]))
 
     def seen_by(self, reader: str, announced: np.ndarray) -> Self:
-        """Return what a reader may see of them.
+        """Return the pictures that a reader may see.
 
         Args:
-            reader: Who it is.
+            reader: The reader, for messages.
             announced: Env slots whose pictures it has announced. Shape: (num_envs,), bool.
         """
         return type(self)(self._name, self._drawn, np.where(announced, self._places, -1), reader=reader)
 
     def padded(self, num_envs: int, *, reader: str) -> Self:
-        """Return them with black pictures of further env slots behind those that there are.
+        """Return them with black pictures of further env slots at the end.
 
         Args:
-            num_envs: Env slots that there are to be.
-            reader: Who is shown them.
+            num_envs: Number of env slots in the result.
+            reader: The reader, for messages.
         """
         drawn = torch.cat((self._drawn, self._drawn.new_zeros(1, *self.shape[1:])))
         black = np.full(num_envs - len(self), len(self._drawn))
@@ -273,7 +274,7 @@ class SomePictures:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        """Refuse whatever torch is asked to do with the pictures of all env slots."""
+        """Refuse every operation of torch on the pictures of all env slots."""
         del function, types
         given = (*args, *(kwargs or {}).values())
         several = [each for arg in given for each in (arg if isinstance(arg, list | tuple) else [arg])]
@@ -289,11 +290,11 @@ class SomePictures:
 
 
 def some_pictures(name: str, pictures: torch.Tensor | SomePictures) -> SomePictures:
-    """Return what an environment shows of a camera as `SomePictures`, also where that is every env slot.
+    """Return a camera's pictures as `SomePictures`, also if they are those of every env slot.
 
     Args:
         name: Term of ``camera_obs``.
-        pictures: What stands there.
+        pictures: The value of the term.
     """
     if isinstance(pictures, SomePictures):
         return pictures

@@ -46,14 +46,14 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     time. The loop calls ``set_task_description`` first. It calls ``start_episodes``, which by default calls ``reset``,
     for env slots in which an episode begins, and ``get_action`` once per control step.
 
-    What a policy may offer beside these methods are protocols in `isaaclab_arena.interfaces.policy_traits`, and
-    ``foreign_code``, see `isaaclab_arena.interfaces.content.LoadsCode`.
+    A policy may also offer the protocols of `isaaclab_arena.interfaces.policy_traits`, and ``foreign_code``, see
+    `isaaclab_arena.interfaces.content.LoadsCode`.
 
     Attributes:
         name: Name under which the policy is registered.
-        config_class: Dataclass of the policy's options. It need not be named where it is the parameter of the base,
+        config_class: Dataclass of the policy's options. It need not be named if it is the parameter of the base,
             ``PolicyBase[MyCfg]``. None for a policy that declares its options otherwise, or takes none.
-        traits: What the class promises. An object may set other traits than its class.
+        traits: The promises of the class. An object may set other traits than its class.
     """
 
     name: ClassVar[str] = ""
@@ -96,20 +96,20 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def add_args_to_parser(cls, parser: Any) -> Any:
         """Add the policy's options to a script's ``argparse.ArgumentParser`` and return it, as in Isaac Lab Arena.
 
-        Those of its config class, each under its own name, unless the parser has one of that name already. This
-        program's own command lines need it only of classes that override it.
+        These are the options of its config class, each under its own name, unless the parser has that name already.
+        This program's own command lines need it only of classes that override it.
 
         Args:
-            parser: What is added to.
+            parser: The parser that gets the options.
         """
         return add_config_arguments(parser, cls.config_class)
 
     @classmethod
     def from_args(cls, args: Any) -> Self:
-        """Build the policy from what a script's parser has read, as in Isaac Lab Arena.
+        """Build the policy from the namespace of a script's parser, as in Isaac Lab Arena.
 
         Args:
-            args: ``argparse.Namespace`` with, among others, what `add_args_to_parser` has added.
+            args: ``argparse.Namespace`` with, among others, the options of `add_args_to_parser`.
 
         Raises:
             ConfigError: If an option is missing.
@@ -141,7 +141,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
             env: The environment with one env slot, never reset; only its specs are to be read.
 
         Returns:
-            What the policy will be shown and will set, None where that is known only when it is built.
+            The policy's connections, None if they are known only when it is built.
 
         Raises:
             ConfigError: With ``key`` set to the option at fault.
@@ -149,13 +149,13 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the files and packages that decide what the policy does, so that it can be known by content.
+        """Return the files and packages that determine the policy's behaviour, so that it can be known by content.
 
         By default the files and directories that options ending in ``_path`` or ``_file`` name. The source of the
-        class, of its bases and of what they import from beside them counts anyway.
+        class, of its bases and of their imports from beside them counts anyway.
 
         Args:
-            options: What `from_dict` takes. Nothing is read or built to answer.
+            options: The options of `from_dict`. Nothing is read or built to answer.
         """
         return sources_in_options(options)
 
@@ -163,7 +163,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """Refuse an environment that the policy cannot act in; called when both are built, before the first step.
 
         Raises:
-            ConfigError: With everything that does not fit.
+            ConfigError: With every misfit.
         """
 
     @abstractmethod
@@ -179,7 +179,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what belongs to the episodes of the named env slots.
+        """Forget the episodes of the named env slots.
 
         Args:
             env_ids: Env slots, None for all. Shape: (n,), int64.
@@ -197,27 +197,27 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """Called when the episodes of some env slots have ended; they rest until `start_episodes` names them again."""
 
     def finished(self) -> torch.Tensor | None:
-        """Return in which env slots nothing is left to do, None for a policy that always has something to do.
+        """Return True for each env slot in which the policy has finished, None for a policy that never finishes.
 
         The loop ends such an episode after the step that the last action caused. Shape: (num_envs,), bool.
         """
         return None
 
     def set_task_description(self, task_description: str | None) -> str | None:
-        """Tell the policy what to do, and return what it will follow."""
+        """Give the policy its instruction, and return the one that it will follow."""
         self.task_description = task_description
         return task_description
 
     def has_length(self) -> bool:
-        """Whether the policy itself says how long a run is."""
+        """Whether the policy itself gives the length of a run."""
         return self.is_recording()
 
     def is_recording(self) -> bool:
-        """What Isaac Lab Arena called `has_length` at first."""
+        """The first name of `has_length` in Isaac Lab Arena."""
         return False
 
     def length(self) -> int | None:
-        """Number of control steps of a run of this policy, where it `has_length`."""
+        """Number of control steps of a run of this policy, if it `has_length`."""
         return None
 
     def num_episodes(self) -> int | None:
@@ -235,21 +235,21 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         return True
 
     def close(self) -> None:
-        """Release what the policy holds. May be called more than once."""
+        """Release the policy's resources. May be called more than once."""
 
 
 def declared_options(policy_class: type[PolicyBase]) -> DeclaredOptions:
-    """Return what a policy class says its options are, in whichever way it does.
+    """Return the options that a policy class declares in any of the supported ways.
 
     Raises:
-        ConfigError: If its constructor needs what nothing declares.
+        ConfigError: If its constructor needs parameters that nothing declares.
     """
     has_own_parser = overrides(policy_class, "from_args")
     return styles.declared_options(policy_class, config_class=policy_class.config_class, has_own_parser=has_own_parser)
 
 
 def stated_model(policy: PolicyBase) -> str | None:
-    """Return what a policy's server says of the model that it serves; None for a policy that asks no server."""
+    """Return the model that a policy's server states; None for a policy that asks no server."""
     if isinstance(policy, StatesModel):
         return policy.stated_model()
     return UNKNOWN if policy.is_remote else None
@@ -274,24 +274,24 @@ def acts_in_some(policy: PolicyBase) -> bool:
 
 
 def plans_of(policy: PolicyBase) -> PlaysChunks | None:
-    """Return a policy as what tells its next actions, None if it does not; see `PlaysChunks`."""
+    """Return a policy that can tell its next actions as `PlaysChunks`, None for any other policy."""
     return policy if isinstance(policy, PlaysChunks) and _knows_how_it_acts(policy, "planned") else None
 
 
 def connections_of(policy: PolicyBase, env: Environment) -> Connections | None:
-    """Return what a policy is shown of an environment and sets, None if it cannot tell; see `StatesConnections`."""
+    """Return a policy's connections to an environment, None if it cannot tell them; see `StatesConnections`."""
     if isinstance(policy, StatesConnections) and _knows_how_it_acts(policy, "connections"):
         return policy.connections(env)
     return None
 
 
 def chunks_of(policy: PolicyBase) -> AnswersChunks | None:
-    """Return a policy as what can be asked for chunks, None if it cannot; see `AnswersChunks`."""
+    """Return a policy that can be asked for chunks as `AnswersChunks`, None for any other policy."""
     return policy if isinstance(policy, AnswersChunks) and _knows_how_it_acts(policy, "chunks") else None
 
 
 def _knows_how_it_acts(policy: PolicyBase, name: str) -> bool:
-    """Whether what the class says under a name holds for its ``get_action``, which a class below may override."""
+    """Whether the class's attribute holds for its ``get_action``, which a class below may override."""
     speaker, looker = (
         next(number for number, each in enumerate(type(policy).__mro__) if attribute in each.__dict__)
         for attribute in (name, "get_action")
@@ -300,10 +300,8 @@ def _knows_how_it_acts(policy: PolicyBase, name: str) -> bool:
 
 
 def _parameter_of_base(policy_class: type) -> Any:
-    """Return what stands for `PolicyCfgT` in a class: ``MyCfg`` of one derived from ``PolicyBase[MyCfg]``.
-
-    Only what the class itself says counts: what its bases say it inherits from them. None where it says nothing.
-    """
+    """Return the value of `PolicyCfgT` in a class: ``MyCfg`` if derived from ``PolicyBase[MyCfg]``; else None."""
+    # Only the class's own bases count: it inherits the value of others anyway.
     for base in policy_class.__dict__.get("__orig_bases__", ()):
         origin, arguments = typing.get_origin(base), typing.get_args(base)
         if origin is PolicyBase:

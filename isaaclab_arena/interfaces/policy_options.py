@@ -22,22 +22,15 @@ from isaaclab_arena.errors import ConfigError, Problem
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredOptions:
-    """The options of a policy class, and how it is built from them.
+    """The options of a policy class, and the way to build it from them."""
 
-    Attributes:
-        names: Names of the options, None where a class takes whatever it is given.
-        read: Takes plain values by name and, as ``owner``, whose options they are, for messages; returns what the class
-            is built from. It raises `ConfigError` with every problem, whose ``key`` names the option.
-        build: Takes what ``read`` has returned, and returns the policy.
-        defaults: Values of options that are not given, as far as they are known.
-        taken_from: Takes the words of a command line; returns the options among them that only the class can read, and
-            the other words.
-    """
-
-    names: Collection[str] | None
+    names: Collection[str] | None  # None if the class takes any option
+    # Takes plain values by name and, for messages, the ``owner`` of the options; returns the argument of ``build``.
+    # It raises `ConfigError` with every problem, whose ``key`` names the option.
     read: Callable[..., Any]
-    build: Callable[[Any], Any]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    build: Callable[[Any], Any]  # returns the policy
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # known values of options that are not given
+    # Takes the words of a command line; returns the options that only the class can read, and the other words.
     taken_from: Callable[[Sequence[str]], tuple[dict[str, Any], list[str]]] = lambda words: ({}, list(words))
 
 
@@ -95,10 +88,8 @@ def keyword_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
 
 
 def dict_options(policy_class: Any) -> DeclaredOptions:
-    """Return the options of a class whose constructor takes a dict, or something that it does not describe.
-
-    Its ``build`` raises `ConfigError` where the class takes its options for an object with attributes.
-    """
+    """Return the options of a class whose constructor takes a dict, or a config without a description."""
+    # ``build`` raises `ConfigError` if the class takes its options for an object with attributes.
 
     def build(config: dict[str, Any]) -> Any:
         try:
@@ -120,7 +111,7 @@ def dict_options(policy_class: Any) -> DeclaredOptions:
 
 
 def required_parameters(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Return the parameters without which nothing can be called."""
+    """Return the parameters that every call must give."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [each for each in parameters if each.default is inspect.Parameter.empty and each.kind not in kinds]
 
@@ -131,24 +122,18 @@ def required_parameters(parameters: Sequence[inspect.Parameter]) -> list[inspect
 # Values of a job file are written as the words that a person would have typed.
 
 SHARED_OPTIONS = ("num_envs", "device")
-"""What Arena's own parser gives to every policy beside its own arguments, as far as there is such a thing here."""
+"""Arguments that Arena's own parser gives to every policy beside its own, as far as they exist here."""
 
 
 class ParsedArguments(argparse.Namespace):
-    """What ``from_args`` is given."""
+    """The argument of ``from_args``."""
 
 
 class PolicyParser:
-    """The parser of a policy class that reads its options from an ``argparse.Namespace``.
-
-    Args:
-        policy_class: A class with ``add_args_to_parser`` and ``from_args`` of its own.
-
-    Raises:
-        ConfigError: If ``add_args_to_parser`` fails, or defines an argument that goes by its position.
-    """
+    """The parser of a policy class that reads its options from an ``argparse.Namespace``."""
 
     def __init__(self, policy_class: Any) -> None:
+        # ConfigError: ``add_args_to_parser`` fails, or defines an argument that goes by its position.
         self._policy_class = policy_class
         self._actions: dict[str, list[argparse.Action]] = {}
         for action in _parser_of(policy_class)._actions:
@@ -159,7 +144,7 @@ class PolicyParser:
 
     @property
     def own_names(self) -> frozenset[str]:
-        """Those that ``add_args_to_parser`` defines; beside them ``from_args`` finds `SHARED_OPTIONS`."""
+        """Names that ``add_args_to_parser`` defines; ``from_args`` also finds `SHARED_OPTIONS`."""
         return frozenset(self._actions)
 
     def declared(self) -> DeclaredOptions:
@@ -173,15 +158,7 @@ class PolicyParser:
         )
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> ParsedArguments:
-        """Return the namespace that ``from_args`` is given.
-
-        Args:
-            options: JSON values by name.
-            owner: Whose options they are, for messages.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Return the argument of ``from_args`` for JSON values by name; ConfigError with ``key`` for a wrong option."""
         given = [name for name, value in options.items() if value is not None or name not in self._actions]
         required = [name for name, actions in self._actions.items() if any(action.required for action in actions)]
         problems = misnamed_options(given, {*self._actions, *SHARED_OPTIONS}, required, owner=owner)
@@ -221,11 +198,7 @@ class PolicyParser:
         return found
 
     def build(self, config: ParsedArguments) -> Any:
-        """Return what ``from_args`` makes of a namespace.
-
-        Raises:
-            ConfigError: If it reads what is not there; ``key`` names it.
-        """
+        """Return the policy of ``from_args``; ConfigError if it reads an option that does not exist."""
         try:
             return self._policy_class.from_args(config)
         except AttributeError as error:
@@ -238,15 +211,9 @@ class PolicyParser:
             raise ConfigError(Problem(message, key=error.name)) from error
 
     def taken_from(self, words: Sequence[str], *, leaving: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
-        """Return the options among the words of a command line, as they were typed, and the other words in order.
-
-        Args:
-            words: What a person typed.
-            leaving: Names of options that are not to be taken.
-
-        Raises:
-            ConfigError: If an option lacks its words, or stands for something that no job file can hold.
-        """
+        """Return the options among the words of a command line, as they were typed, and the other words in order."""
+        # Options that ``leaving`` names stay among the words. ConfigError: an option lacks its words, or has a value
+        # that no job file can hold.
         parser = _parser_of(self._policy_class)
         for action in parser._actions:
             if action.dest in leaving:
@@ -269,14 +236,8 @@ class PolicyParser:
 
 
 def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOptions:
-    """Return the options of a class with a config class and a parser, which may differ in names and defaults.
-
-    The config class decides, unless an option is given that only the parser knows.
-
-    Args:
-        typed: What the config class declares.
-        parser: The class's parser.
-    """
+    """Return the options of a class with a config class and a parser, which may differ in names and defaults."""
+    # The config class (``typed``) decides, unless an option is given that only the parser knows.
     if typed.names is None:
         return dataclasses.replace(typed, taken_from=parser.taken_from)
     own_names, names = frozenset(typed.names), {*typed.names, *parser.own_names, "num_envs"}
@@ -300,12 +261,8 @@ def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOpti
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | None) -> argparse.ArgumentParser:
-    """Add one argument per option of a dataclass, and return the parser.
-
-    Args:
-        parser: What is added to; arguments that it already has are left as they are.
-        config_class: The dataclass; a class that is none, and None, have no options to add.
-    """
+    """Add one argument per option of a dataclass (no dataclass has none), and return the parser."""
+    # Arguments that the parser already has stay as they are.
     if not dataclasses.is_dataclass(config_class):
         return parser
     hints = option_types(config_class)
@@ -321,11 +278,7 @@ def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | N
 
 
 def config_from_arguments(config_class: type, namespace: argparse.Namespace) -> Any:
-    """Return the options that a namespace holds; it may hold others too.
-
-    Raises:
-        ConfigError: If one is missing.
-    """
+    """Return the config from a namespace, which may hold others too; ConfigError if an option is missing."""
     given = vars(namespace)
     try:
         return config_class(**{name: given[name] for name in option_names(config_class) or () if name in given})
@@ -350,7 +303,7 @@ def _parser_of(policy_class: Any) -> argparse.ArgumentParser:
 
 
 def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[str]:
-    """Return what a person would type for a value of a job file."""
+    """Return the words of a command line for a value of a job file."""
     if isinstance(value, Mapping):
         raise ConfigError(Problem(f"must be a word, a number or a list of those, got {json.dumps(value)}", key=name))
     if all(action.nargs == 0 for action in actions):
@@ -388,7 +341,7 @@ def _word(action: argparse.Action, value: Any) -> str:
 
 
 def _reading(hint: Any) -> dict[str, Any]:
-    """Return how argparse is to read an option of some type."""
+    """Return the arguments that make argparse read an option of some type."""
     choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
@@ -407,7 +360,7 @@ def _reading(hint: Any) -> dict[str, Any]:
 # Read the options that a policy class declares, in any way of Isaac Lab Arena's releases.
 #
 # In this order: a config class; ``add_args_to_parser`` and ``from_args``; the annotation of the constructor's first
-# parameter; a constructor that takes a config of which nothing is said, which is then a dict; nothing.
+# parameter; a constructor that takes a config without a description, which is then a dict; nothing.
 
 _CONFIG_NAMES = ("config", "cfg")
 _POSITIONAL = (
@@ -418,16 +371,8 @@ _POSITIONAL = (
 
 
 def declared_options(policy_class: type, *, config_class: type | None, has_own_parser: bool) -> DeclaredOptions:
-    """Return what a policy class says its options are.
-
-    Args:
-        policy_class: The class.
-        config_class: What it names as the class of its options.
-        has_own_parser: Whether it defines ``from_args`` itself.
-
-    Raises:
-        ConfigError: If its constructor needs what nothing declares.
-    """
+    """Return the options that a policy class declares; ConfigError if its constructor needs others."""
+    # ``has_own_parser``: the class defines ``from_args`` itself.
     # A constructor without parameters that are given by position may need some by keyword.
     parameters = list(inspect.signature(policy_class).parameters.values())
     if not parameters or parameters[0].kind not in _POSITIONAL:
@@ -467,7 +412,7 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
 
 
 def _annotation(policy_class: Any, name: str) -> Any:
-    """Return the class that a constructor expects, None where that is not known or no class for options."""
+    """Return the class that a constructor expects, None if that is unknown or no class for options."""
     try:
         hint = typing.get_type_hints(policy_class.__init__).get(name)
     except (NameError, TypeError):

@@ -1,4 +1,4 @@
-"""Define what a policy may promise, and what it may offer besides the methods of `PolicyBase`."""
+"""The promises of a policy, and the protocols that it may offer besides the methods of `PolicyBase`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ class PolicyTraits:
         reproducible: Whether an episode's actions follow from its observations and its own random stream alone, so
             that the same job gives the same bits after any other job and on any rank. Results then promise it, unless
             a probe with made-up observations shows the contrary.
-        plan_because: Why a policy is not reproducible, in one line and with the way out; None where there is nothing
-            more to say.
+        plan_because: The reason why a policy is not reproducible, in one line and with the way out; None if there is
+            nothing more to say.
         batch_invariant: Whether the action in an env slot is the same to the last bit whatever the other env slots
             hold and however many there are. A network is not: its last digits change with the size of the batch, and
             on some processors with the place in it. A policy that is not batch-invariant is asked on a batch that is
@@ -30,7 +30,7 @@ class PolicyTraits:
             which is then checked before anything runs. A policy that asks a server may take them and ignore them.
         sees_pictures: Whether it ever looks at the group ``camera_obs``. For a policy that never does nothing is drawn.
             One that looks now and then is `AnnouncesPictures`.
-        is_lent: Whether the class stands for one object of the caller, who goes on with it and closes it.
+        is_lent: Whether the class stands for one object of the caller, which the caller uses further and closes.
     """
 
     reproducible: bool = False
@@ -47,7 +47,7 @@ class SharesNetwork(Protocol):
     """A policy of which there can be several with one network in memory."""
 
     def with_own_memory(self) -> Self | None:
-        """Return a policy with this one's network and a memory of its own; None where this object cannot be shared."""
+        """Return a policy with this one's network and a memory of its own; None if this object cannot be shared."""
         ...
 
 
@@ -56,7 +56,7 @@ class ActsInSome(Protocol):
     """A policy that can act in some env slots while others wait, as clients of a server do."""
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return actions as ``get_action`` does, and leave what is remembered of all other env slots as it is.
+        """Return actions as ``get_action`` does, and leave the memory of all other env slots as it is.
 
         Args:
             env: The environment.
@@ -71,7 +71,7 @@ class ActsInSome(Protocol):
 
 @runtime_checkable
 class PlaysChunks(Protocol):
-    """A policy that knows some of an env slot's next actions already, whatever that shows until then."""
+    """A policy that knows some of an env slot's next actions already, whatever the observations until then."""
 
     def planned(self, env_id: int) -> torch.Tensor:
         """Return the actions that follow the one that it returned last. Shape: (n, action_dim), n may be 0."""
@@ -80,7 +80,7 @@ class PlaysChunks(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkTraits:
-    """What others need to know of a policy whose chunks they play.
+    """Facts about a policy whose chunks its caller plays.
 
     Attributes:
         played: Actions of a chunk that the policy itself plays before it asks its network again.
@@ -97,11 +97,11 @@ class ChunkTraits:
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """What new chunks are to go on from: the actions that are planned already, from the step of the query on.
+    """The actions that new chunks continue: those that are planned already, from the step of the query on.
 
     Attributes:
-        actions: Planned actions, zeros where none is. Shape: (n, predicted, action_dim), float32.
-        weights: How strongly each of them counts: 1 where it is played in any case, 0 where none is planned.
+        actions: Planned actions, zeros if none is. Shape: (n, predicted, action_dim), float32.
+        weights: Weight of each action: 1 if it is played in any case, 0 if none is planned.
             Shape: (n, predicted), float32.
     """
 
@@ -109,7 +109,7 @@ class Continuation:
     weights: torch.Tensor
 
     def of(self, places: Sequence[int]) -> Self:
-        """Return what some of the chunks are to go on from, by their places; one may be named several times."""
+        """Return the continuation of some of the chunks, by their places; one may be named several times."""
         return replace(self, actions=self.actions[list(places)], weights=self.weights[list(places)])
 
 
@@ -121,7 +121,7 @@ class AnswersChunks(Protocol):
     """
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return what its chunks are like.
+        """Return the facts about its chunks.
 
         Raises:
             ConfigError: If the options combine chunks in a way that its caller cannot.
@@ -129,7 +129,7 @@ class AnswersChunks(Protocol):
         ...
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take up what some env slots show, in every control step that they make, before `chunks`."""
+        """Take the observation of some env slots, in every control step that they make, before `chunks`."""
         ...
 
     def chunks(
@@ -139,9 +139,9 @@ class AnswersChunks(Protocol):
 
         Args:
             env: The environment.
-            observation: What it shows now.
+            observation: Its present observation.
             env_ids: The env slots, ascending.
-            going_on: What their chunks are to go on from, None for nothing.
+            going_on: The actions that their chunks continue, None for none.
 
         Returns:
             Shape: (len(env_ids), predicted, action_dim), float32, on the CPU.
@@ -151,14 +151,14 @@ class AnswersChunks(Protocol):
 
 @runtime_checkable
 class StatesChunks(Protocol):
-    """A policy class that can tell what its chunks are like before anything is loaded or asked.
+    """A policy class that can tell the facts about its chunks before anything is loaded or asked.
 
-    What it tells then may be refused at once, where it would otherwise fail as a job.
+    Unusable chunks are then refused at once, instead of as a failed job.
     """
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
-        """Return what its chunks are like at best: the most actions that may be predicted, and what may be possible.
+        """Return the facts about its chunks at best: the most actions that may be predicted, and its possible abilities.
 
         Args:
             config: Options of the job.
@@ -180,10 +180,10 @@ class MeasuresEpisodes(Protocol):
 
 @runtime_checkable
 class DividesCalls(Protocol):
-    """A policy that divides the env slots it is asked for into calls of one size."""
+    """A policy that divides its env slots into calls of one size."""
 
     def slots_per_call(self, num_envs: int) -> int | None:
-        """Return the number of env slots in every call, None where all are asked for together.
+        """Return the number of env slots in every call, None if one call has all of them.
 
         Args:
             num_envs: Number of env slots of the environment as this policy sees it.
@@ -201,10 +201,10 @@ class DividesCalls(Protocol):
 
 @runtime_checkable
 class StatesModel(Protocol):
-    """A policy that asks a server, which says what model it serves."""
+    """A policy that asks a server, which states its model."""
 
     def stated_model(self) -> str | None:
-        """Return what the server says of its model, ``unknown`` if it says nothing, None if no server is asked."""
+        """Return the model that the server states, ``unknown`` if it states none, None if no server is asked."""
         ...
 
 
@@ -212,8 +212,8 @@ class StatesModel(Protocol):
 class AnnouncesPictures(Protocol):
     """A policy that does not look at the pictures of every env slot in every step.
 
-    What counts is what the class says that defines ``get_action``: one that overrides it, and says nothing of its own,
-    is shown every picture.
+    Only the announcements of the class that defines ``get_action`` count: a class that overrides it, and announces
+    nothing, gets every picture.
     """
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -232,21 +232,21 @@ class AnnouncesPictures(Protocol):
 
 
 Entries: TypeAlias = Mapping[str, np.ndarray | Sequence[str]]
-"""What a network is asked about at once, by name: arrays whose first dimension counts the entries, and texts, one for
-each example."""
+"""The entries of one question to a network, by name: arrays whose first dimension counts the entries, and texts, one
+for each example."""
 
 
 class Network(Protocol):
     """A network that keeps nothing from one call to the next: each answer follows from its entry alone.
 
-    What a policy remembers of an episode is no part of it, and nor is a noise stream: a seed is part of the example.
+    A policy's memory of an episode is no part of it, nor is a noise stream: a seed is part of the example.
     """
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What a policy needs to know of the network, in plain JSON values.
+        """The facts about the network for a policy, in plain JSON values.
 
-        ``slots_per_call`` is the number of entries in each call, None where the server may choose it.
+        ``slots_per_call`` is the number of entries in each call, None if the server may choose it.
         """
         ...
 
@@ -260,7 +260,7 @@ class NetworkElsewhere(Protocol):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the network says about itself; see `Network`."""
+        """The facts about the network; see `Network`."""
         ...
 
     @property
@@ -274,7 +274,7 @@ class NetworkElsewhere(Protocol):
         Args:
             entries: Any number of entries.
             slots_per_call: Entries in each call of the network. Calls are filled up with entries of other askers, and
-                where there are none, with copies.
+                if there are none, with copies.
 
         Raises:
             PolicyLostError: If the process takes too long, or is lost again and again over this query.
@@ -284,7 +284,7 @@ class NetworkElsewhere(Protocol):
         ...
 
     def close(self) -> None:
-        """Say that nothing will be asked for now."""
+        """Announce that no question follows for now."""
         ...
 
 
@@ -301,7 +301,7 @@ class AsksNetwork(Protocol):
         """Return a policy with a memory of its own that loads no network and asks one elsewhere.
 
         Args:
-            options: What `PolicyBase.from_dict` takes.
-            network: What is asked.
+            options: The options of `PolicyBase.from_dict`.
+            network: The network to ask.
         """
         ...
