@@ -149,21 +149,13 @@ class Meanwhile(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyConfig:
-    """How late the answers to a policy's queries are: exactly one of the four sources is given.
-
-    Attributes:
-        meanwhile: What happens until they are there.
-        steps: The least and the most control steps, each number of them as likely.
-        ms: The least and the most time, uniform [ms].
-        file: File of measured latencies, one of which is drawn for each query.
-        measured: Whether they are measured when the run starts.
-    """
+    """The delay of the answers to a policy's queries: exactly one of the four sources is given."""
 
     meanwhile: Meanwhile = Meanwhile.HOLD
-    steps: tuple[int, int] | None = None
-    ms: tuple[float, float] | None = None
-    file: str | None = None
-    measured: bool = False
+    steps: tuple[int, int] | None = None  # least and most control steps, each number of them as likely
+    ms: tuple[float, float] | None = None  # least and most time, uniform [ms]
+    file: str | None = None  # file of measured latencies, one of which is drawn for each query
+    measured: bool = False  # True to measure them when the run starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +255,7 @@ def _ends(value: Any) -> tuple[Any, Any]:
 # Define the content of a job file as frozen dataclasses, without knowing which environments or policies exist.
 
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
-"""Keys of a job that do not say what is to be done, only how long it may take."""
+"""Keys of a job that only limit its time."""
 
 WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite", "policy_server"}
 """Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
@@ -304,81 +296,46 @@ class ServerScope(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyServerConfig:
-    """The policy server that the ranks of a job share.
-
-    Attributes:
-        shared: Whether there is one on each node, or one for the run.
-        max_batch: Env slots that it answers together at most.
-        max_wait_ms: How long a query waits for those of other ranks [ms].
-        device: Device of its networks, None for a GPU where there is one.
-    """
+    """The policy server that the ranks of a job share."""
 
     shared: ServerScope
-    max_batch: int = 64
-    max_wait_ms: float = 5.0
-    device: str | None = None
+    max_batch: int = 64  # env slots that it answers together at most
+    max_wait_ms: float = 5.0  # limit of a query's wait for those of other ranks [ms]
+    device: str | None = None  # device of its networks, None for a GPU if there is one
 
 
 UNREADABLE = "?"
-"""The environment or the policy of a job in which it is wrong, where the file is read ``partly``."""
+"""The environment or the policy of a job with a wrong one, if the file is read ``partly``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """One job as the file describes it, after defaults, interpolation and sweeps.
+    """One job as the file describes it, after defaults, interpolation and sweeps."""
 
-    Attributes:
-        index: Position among all jobs of the file, from 0; the assignment of jobs to ranks goes by it.
-        name: Unique name, one safe path component.
-        environment: Registered name of the environment.
-        environment_args: Options of the environment: ``arena_env_args`` without the keys below.
-        num_envs: Env slots of the environment.
-        enable_cameras: Whether the environment renders its cameras.
-        placement_seed: Seed of the initial conditions, where it differs from ``seed``.
-        policy_type: Registered name or dotted path of the policy.
-        policy_config_dict: Options of the policy.
-        policy_server: The server that has the policy's network, None where each rank has it.
-        latency: How late the answers to the policy's queries are; None where the world waits for them.
-        num_steps: Control steps to run, or None; excludes ``num_episodes``.
-        num_episodes: Episodes to run over all rebuilds, or None.
-        max_episodes: The most episodes that ``--limit`` leaves of a job that does not say itself how many it has.
-        num_rebuilds: How many times environment and policy are built for the job.
-        language_instruction: What the policy is told instead of the task's own words.
-        variations: Overrides of the environment's variations.
-        conditions: File of saved conditions that the episodes start from, or None.
-        labels: What results may be grouped by, such as ``task`` and ``policy``.
-        seed: Seed of the job.
-        timeout_s: How long the job may take before it fails [s], or None.
-        episode_timeout_s: How long an episode may take before it is an error [s], or None.
-        status: Only ``pending`` jobs are run.
-        swept: The dotted keys that a sweep gave this job a value for, with that value.
-        suite: What the job is in a suite, None for one that is in none.
-    """
-
-    index: int
-    name: str
-    environment: str
-    policy_type: str
-    environment_args: Mapping[str, Any] = field(default_factory=dict)
+    index: int  # position among all jobs of the file, from 0; the assignment of jobs to ranks depends on it
+    name: str  # unique, one safe path component
+    environment: str  # registered name
+    policy_type: str  # registered name or dotted path
+    environment_args: Mapping[str, Any] = field(default_factory=dict)  # ``arena_env_args`` without the keys below
     num_envs: int = 1
-    enable_cameras: bool = False
-    placement_seed: int | None = None
-    policy_config_dict: Mapping[str, Any] = field(default_factory=dict)
-    policy_server: PolicyServerConfig | None = None
-    latency: LatencyConfig | None = None
-    num_steps: int | None = None
-    num_episodes: int | None = None
-    max_episodes: int | None = None
-    num_rebuilds: int = 1
-    language_instruction: str | None = None
-    variations: Mapping[str, Any] = field(default_factory=dict)
-    conditions: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    enable_cameras: bool = False  # True to render the environment's cameras
+    placement_seed: int | None = None  # seed of the initial conditions if it differs from ``seed``
+    policy_config_dict: Mapping[str, Any] = field(default_factory=dict)  # options of the policy
+    policy_server: PolicyServerConfig | None = None  # None if each rank has the policy's network
+    latency: LatencyConfig | None = None  # None if the world waits for the answers to the policy's queries
+    num_steps: int | None = None  # control steps to run; excludes ``num_episodes``
+    num_episodes: int | None = None  # episodes to run over all rebuilds
+    max_episodes: int | None = None  # the limit of ``--limit`` for a job without a number of episodes of its own
+    num_rebuilds: int = 1  # environment and policy are built as many times
+    language_instruction: str | None = None  # the instruction of the policy instead of the task's own
+    variations: Mapping[str, Any] = field(default_factory=dict)  # overrides of the environment's variations
+    conditions: str | None = None  # file of saved conditions that the episodes start from
+    labels: Mapping[str, str] = field(default_factory=dict)  # groups of results, such as ``task`` and ``policy``
     seed: int = 0
-    timeout_s: float | None = None
-    episode_timeout_s: float | None = None
+    timeout_s: float | None = None  # limit of the job's time, after which it fails [s]
+    episode_timeout_s: float | None = None  # limit of an episode's time, after which it is an error [s]
     status: JobStatus = JobStatus.PENDING
-    swept: Mapping[str, Any] = field(default_factory=dict)
+    swept: Mapping[str, Any] = field(default_factory=dict)  # dotted keys with the values that a sweep gave this job
     suite: SuiteMember | None = None
 
 

@@ -158,7 +158,7 @@ class StatesChunks(Protocol):
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
-        """Return the facts about its chunks at best: the most actions that may be predicted, and its possible abilities.
+        """Return the facts about its chunks at best: the most actions that it may predict, and its possible abilities.
 
         Args:
             config: Options of the job.
