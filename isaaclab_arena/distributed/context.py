@@ -28,7 +28,6 @@ from isaaclab_arena.errors import ConfigError
 _PORTS = range(20_000, 30_000)
 """Below those that Linux hands out, so that no client sits on one by chance."""
 
-_SRUN = "srun"
 _MPIRUNS = {
     # PMIX_NAMESPACE is the name of the job, the same in all of its processes.
     "mpirun of Open MPI": (
@@ -104,24 +103,25 @@ def _task(environ: Mapping[str, str]) -> _Task | None:
     if any(name in environ for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")):
         return None
     # An mpirun inside an allocation of SLURM starts its own helpers with srun, whose variables its processes inherit.
-    return next(filter(None, (_of_mpirun(starter, environ) for starter in _MPIRUNS)), None) or _of_srun(environ)
-
-
-def _of_mpirun(starter: str, environ: Mapping[str, str]) -> _Task | None:
-    *names, namespace = _MPIRUNS[starter]
-    values = [environ.get(str(name), "") for name in names]
-    if not all(value.isdecimal() for value in values) or int(values[1]) < 2:
-        return None
-    rank, size, local_rank, local_size = values
-    is_one_node = size == local_size
-    together = environ.get(namespace) if namespace else None
-    return _Task(
-        starter=starter,
-        variables=_variables(rank, local_rank, size, local_size),
-        num_nodes=1 if is_one_node else None,
-        master_address="127.0.0.1" if is_one_node else None,
-        together=together,
-    )
+    for starter, (*names, namespace) in _MPIRUNS.items():
+        values = [environ.get(str(name), "") for name in names]
+        if not all(value.isdecimal() for value in values) or int(values[1]) < 2:
+            continue
+        rank, size, local_rank, local_size = values
+        is_one_node = size == local_size
+        return _Task(
+            starter=starter,
+            variables={
+                "RANK": rank,
+                "LOCAL_RANK": local_rank,
+                "WORLD_SIZE": size,
+                "LOCAL_WORLD_SIZE": local_size,
+            },
+            num_nodes=1 if is_one_node else None,
+            master_address="127.0.0.1" if is_one_node else None,
+            together=environ.get(namespace) if namespace else None,
+        )
+    return _of_srun(environ)
 
 
 def _of_srun(environ: Mapping[str, str]) -> _Task | None:
@@ -144,20 +144,19 @@ def _of_srun(environ: Mapping[str, str]) -> _Task | None:
     on_each = [int(each[1]) for each in found if each for _ in range(int(each[2] or 1))] if all(found) else []
 
     node = environ.get("SLURM_NODEID", "")
-    here = on_each[int(node)] if node.isdecimal() and int(node) < len(on_each) else None
+    variables = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": size}
+    if is_one_node:
+        variables["LOCAL_WORLD_SIZE"] = size
+    elif node.isdecimal() and int(node) < len(on_each):
+        variables["LOCAL_WORLD_SIZE"] = str(on_each[int(node)])
     job = environ.get("SLURM_JOB_ID")
     return _Task(
-        starter=_SRUN,
-        variables=_variables(rank, local_rank, size, size if is_one_node else here),
+        starter="srun",
+        variables=variables,
         num_nodes=int(num_nodes) if num_nodes.isdecimal() else None,
         master_address="127.0.0.1" if is_one_node else first,
         together=None if job is None else f"{job}.{step}",
     )
-
-
-def _variables(rank: str, local_rank: str, size: str, local_size: "str | int | None") -> dict[str, str]:
-    variables = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": size}
-    return variables if local_size is None else {**variables, "LOCAL_WORLD_SIZE": str(local_size)}
 
 
 # Read this process's rank, and choose its device, from the launcher's environment variables.

@@ -419,44 +419,16 @@ def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupCh
         raise ConfigError(Problem(f"nccl cannot be: {reason}", key="--process_group"))
     if wanted == "gloo" and backend == _WITH_NCCL:
         backend, reason = "gloo", "asked for"
-    if backend == _WITH_NCCL:
-        backend, reason = _with_nccl_if_it_works(ranks, store, timeout, wanted)
     if backend == "gloo":
         open_group("gloo", ranks.context, PrefixStore("process_group", store), timeout)
-    return backend, reason
+        return backend, reason
 
-
-def open_group(backend: str, context: DistributedContext, store: Store, timeout: timedelta) -> None:
-    """Open the process group; over NCCL, send a first message. RuntimeError if it cannot be opened."""
-    has_nccl = backend == _WITH_NCCL
-    if has_nccl:
-        # CUDA's current device belongs to a thread, and another thread may have selected the GPU.
-        torch.cuda.set_device(context.device)
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=context.rank,
-        world_size=context.world_size,
-        timeout=timeout,
-        device_id=context.device if has_nccl else None,
-    )
-    if has_nccl:
-        # Only a first message allocates NCCL's memory, and shows whether NCCL works.
-        word = torch.ones(1, device=context.device)
-        dist.all_reduce(word)
-        word.item()
-
-
-def _with_nccl_if_it_works(
-    ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice
-) -> tuple[str, str]:
-    """Open the group over NCCL on all ranks or on none; return the backend to use and the reason."""
-    # The limit is shorter than the group's own, after which torch would end the process.
-    limit_s = min(_NCCL_TIMEOUT_S, timeout.total_seconds() / 2)
+    # Open the group over NCCL on all ranks or on none. The limit is shorter than the group's own, after which torch
+    # would end the process.
     failure = try_together(
         ranks,
         lambda: open_group(_WITH_NCCL, ranks.context, PrefixStore("process_group_nccl", store), timeout),
-        limit_s=limit_s,
+        limit_s=min(_NCCL_TIMEOUT_S, timeout.total_seconds() / 2),
     )
     if failure is None:
         return _WITH_NCCL, "every rank has a GPU of its own"
@@ -480,7 +452,29 @@ def _with_nccl_if_it_works(
             failure,
             _NCCL_WAY_OUT,
         )
+    open_group("gloo", ranks.context, PrefixStore("process_group", store), timeout)
     return "gloo", "NCCL fails"
+
+
+def open_group(backend: str, context: DistributedContext, store: Store, timeout: timedelta) -> None:
+    """Open the process group; over NCCL, send a first message. RuntimeError if it cannot be opened."""
+    has_nccl = backend == _WITH_NCCL
+    if has_nccl:
+        # CUDA's current device belongs to a thread, and another thread may have selected the GPU.
+        torch.cuda.set_device(context.device)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=context.rank,
+        world_size=context.world_size,
+        timeout=timeout,
+        device_id=context.device if has_nccl else None,
+    )
+    if has_nccl:
+        # Only a first message allocates NCCL's memory, and shows whether NCCL works.
+        word = torch.ones(1, device=context.device)
+        dist.all_reduce(word)
+        word.item()
 
 
 def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> Store:
