@@ -57,7 +57,7 @@ class Problem:
     Attributes:
         message: The mistake and the remedy, without a full stop.
         file: The file that holds the mistake.
-        job: Name of the job, or its position such as ``jobs[2]`` where it has no name.
+        job: Name of the job, or its position such as ``jobs[2]`` if it has no name.
         key: Dotted path of the key inside the job or the file, or the command-line option.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _ALWAYS_LEAVES = frozenset({str, int, float, bool, type(None)})
-"""Most values of documents are of these types, which are told faster than a mapping."""
+"""Most values of documents have these types, and to compare them is faster than to ask for a mapping."""
 
 
 def leaves(tree: Any, path: tuple[Any, ...] = (), *, into_lists: bool = False) -> Iterator[tuple[tuple[Any, ...], Any]]:

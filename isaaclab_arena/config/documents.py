@@ -1,4 +1,4 @@
-"""Read a JSON or YAML file strictly: what is ambiguous or would be changed silently is refused."""
+"""Read a JSON or YAML file strictly: ambiguous content, and content that would change silently, is refused."""
 
 import json
 import math
@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 2_000_000
 
-# A larger integer would become infinite where a float is wanted.
+# A larger integer would become infinite as a float.
 _LARGEST = 10**308
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -233,7 +233,7 @@ def _without_python_tags(text: str) -> str:
             if not tag.startswith("tag:yaml.org,2002:python/"):
                 events.append(event)
             elif isinstance(event, yaml.ScalarEvent):
-                # A name without a value stands in the tag itself.
+                # The name is the value or, without one, the end of the tag.
                 _, _, name = tag.partition(":python/")[2].partition(":")
                 events.append(yaml.ScalarEvent(event.anchor, None, (False, True), event.value or name, style='"'))
             else:

@@ -445,8 +445,8 @@ class Reading:
 
     def _is_news(self, problem: Problem) -> bool:
         """True unless the problem is only that a key is missing which has been refused already."""
-        told = (*self._wrong[None], *self._wrong[problem.job])
-        return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in told)
+        refused = (*self._wrong[None], *self._wrong[problem.job])
+        return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in refused)
 
     def _expanded(
         self, block: dict[str, Any], label: str, *, room: int
@@ -524,7 +524,7 @@ def _label(name: object, otherwise: str) -> str:
 # Read a job file: its content, with interpolations resolved, as frozen jobs.
 
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
-"""Where only suites of installed packages are known."""
+"""The suites of installed packages only."""
 
 
 def load_jobs_file(

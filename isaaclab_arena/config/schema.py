@@ -24,7 +24,7 @@ RESERVED_NAMES = frozenset(
         for kind in ("csv", "parquet")
     }
 )
-"""What an output directory holds beside the directories of its jobs."""
+"""Names in an output directory beside the directories of its jobs."""
 
 # Scripts and emoji need these invisible characters: two joiners, and the variation selectors.
 _NEEDED = frozenset("\u200c\u200d") | frozenset(map(chr, range(0xFE00, 0xFE10)))

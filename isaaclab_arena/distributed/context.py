@@ -163,7 +163,6 @@ def _of_srun(environ: Mapping[str, str]) -> _Task | None:
 
 _REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _SHOWN = (*_REQUIRED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_NOWHERE = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 _FAILURE_FILE = "TORCHELASTIC_ERROR_FILE"
 _RUN_DIRECTORY_FILE = "ISAACLAB_ARENA_RUN_DIRECTORY_FILE"
 _TORCHRUNX_LOG_DIR = "TORCHRUNX_LOG_DIR"
@@ -296,7 +295,8 @@ def variables_of_group(rank: int, world_size: int, environ: Mapping[str, str] = 
         return environ
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     # No rank connects to this address, because the group exists.
-    return {**environ, **{name: str(number) for name, number in ranks.items()}, **_NOWHERE}
+    nowhere = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    return {**environ, **{name: str(number) for name, number in ranks.items()}, **nowhere}
 
 
 def variables_of_child(search_path: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -355,20 +355,20 @@ def _read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
         raise _inconsistent(f"{' and '.join(missing)} not set; a launcher sets all of {', '.join(_REQUIRED)}", environ)
     rank, local_rank = values["RANK"], values["LOCAL_RANK"]
     local_world_size = values.get("LOCAL_WORLD_SIZE", world_size)
-    for mistaken, what in (
+    for mistaken, problem in (
         (world_size < 1, "WORLD_SIZE must be at least 1"),
         (rank >= world_size, "RANK must be below WORLD_SIZE"),
         (not 1 <= local_world_size <= world_size, "LOCAL_WORLD_SIZE must be from 1 to WORLD_SIZE"),
         (local_rank >= local_world_size, "LOCAL_RANK must be below the number of processes on this machine"),
     ):
         if mistaken:
-            raise _inconsistent(what, environ)
+            raise _inconsistent(problem, environ)
     return world_size, rank, local_rank, local_world_size
 
 
-def _inconsistent(what: str, environ: Mapping[str, str]) -> ConfigError:
+def _inconsistent(problem: str, environ: Mapping[str, str]) -> ConfigError:
     seen = ", ".join(f"{name}={environ[name]!r}" for name in _SHOWN if name in environ) or "none"
-    return ConfigError(f"inconsistent environment variables: {what} (seen: {seen})")
+    return ConfigError(f"inconsistent environment variables: {problem} (seen: {seen})")
 
 
 # Set up a rank's process: its threads, and its end when the launcher dies.

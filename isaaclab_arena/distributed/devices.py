@@ -14,15 +14,12 @@ from isaaclab_arena.errors import ConfigError, Problem
 
 # Make torch give the same bits for the same operation on the same input.
 
-_CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
-
 
 def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
     """Make torch return the same bits for the same operation on the same input and machine."""
     # Call this before the first operation on a GPU: cuBLAS reads its environment variable only once.
-    if environ.get(_CUBLAS_WORKSPACE) not in _REPEATABLE_WORKSPACES:
-        environ[_CUBLAS_WORKSPACE] = _REPEATABLE_WORKSPACES[0]
+    if environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     # From here on, an operation without a deterministic implementation raises an error.
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
@@ -312,10 +309,10 @@ def choose_opengl(
 ) -> OpenglChoice:
     """Choose the OpenGL backend: the user's choice, else EGL on the rank's GPU, else OSMesa on the CPU."""
     # The variables that a job gives its workers (``given``) take precedence over this process's.
-    told = given.get(VARIABLE, environ.get(VARIABLE))
-    if told is not None:
-        lacks = told == "osmesa" and find_library("OSMesa") is None
-        return OpenglChoice(name=told, reason="as the variable says", lacks_library=lacks)
+    chosen = given.get(VARIABLE, environ.get(VARIABLE))
+    if chosen is not None:
+        lacks = chosen == "osmesa" and find_library("OSMesa") is None
+        return OpenglChoice(name=chosen, reason="as the variable says", lacks_library=lacks)
     if device.type == "cuda":
         with suppress(OSError):
             if (device.index or 0) in egl_gpus():

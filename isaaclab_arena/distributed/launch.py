@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-# torch.distributed has this name too, but only at run time, where a type checker does not see it.
+# torch.distributed has TCPStore too, but only at run time, where a type checker does not see it.
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, SubprocessContext
 

@@ -87,14 +87,14 @@ class Ranks:
         held = [json.loads(text) for text in self.gather(name, json.dumps(dict(values)))]
         # A name that one rank lacks counts as the value "none". The message ends with ``way_out``, the remedy.
         for each in dict.fromkeys(key for own in held for key in own):
-            told: dict[str, list[str]] = {}
+            ranks_of: dict[str, list[str]] = {}
             for rank, own in enumerate(held):
-                told.setdefault(own.get(each, "none"), []).append(str(rank))
-            if len(told) > 1:
+                ranks_of.setdefault(own.get(each, "none"), []).append(str(rank))
+            if len(ranks_of) > 1:
                 listed = ", ".join(
                     f"rank{'s' if len(ranks) > 1 else ''} {' '.join(ranks[:_MAX_TOLD])}"
                     f"{' and more' if len(ranks) > _MAX_TOLD else ''}: {value}"
-                    for value, ranks in told.items()
+                    for value, ranks in ranks_of.items()
                 )
                 raise ConfigError(f"the ranks do not agree on {each} ({listed}); {way_out}")
 
@@ -171,7 +171,7 @@ class Ranks:
     def _hear(self, key: str, *, rank: int, name: str) -> str:
         key = f"{self._prefix}{key}"
         started = time.monotonic()
-        deadline, heard, told = started + self._timeout_s, b"", False
+        deadline, heard, has_warned = started + self._timeout_s, b"", False
         with network_failures(self.context, self._timeout_s):
             while not self._store.check([key]):
                 # While it waits: stop if a rank gave up, extend the deadline with each beat of rank 0, and tell the
@@ -181,8 +181,8 @@ class Ranks:
                 beat = self._store.get("patience") if self._store.check(["patience"]) else b""
                 if beat != heard:
                     deadline, heard = time.monotonic() + self._timeout_s, beat
-                if not told and time.monotonic() - started > min(_PATIENCE_S, self._timeout_s / 2):
-                    told = True
+                if not has_warned and time.monotonic() - started > min(_PATIENCE_S, self._timeout_s / 2):
+                    has_warned = True
                     left = timedelta(seconds=deadline - time.monotonic())
                     _LOG.warning(
                         "rank %d of %d waits for rank %d to say its %s, until %s unless that rank says that it needs "

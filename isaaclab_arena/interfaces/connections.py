@@ -164,14 +164,14 @@ def entries(places: Sequence[int], sizes: Mapping[str, int], names: Sequence[str
             parts.append((owner, []))
         parts[-1][1].append(place - starts[owner])
     # A whole array needs no positions.
-    told = " + ".join(
+    words = " + ".join(
         f"{name}{'' if inside == list(range(sizes[name])) else _spelled(inside)}" for name, inside in parts
     )
-    told = told or "nothing"
+    words = words or "nothing"
     if names is None or not places:
-        return told
+        return words
     called = [names[place] for place in dict.fromkeys((places[0], places[-1]))]
-    return f"{told} ({' to '.join(called)})"
+    return f"{words} ({' to '.join(called)})"
 
 
 def _spelled(places: Sequence[int]) -> str:

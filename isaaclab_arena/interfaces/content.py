@@ -1,4 +1,4 @@
-"""Name what determines a policy or an environment besides this package: files, classes, packages, servers."""
+"""The sources of a policy or an environment besides this package: files, classes, packages, servers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -102,8 +102,8 @@ class Environment(ABC):
         task_description: The instruction of the task, in the words for a policy; see also `instruction`.
         max_episode_length: Control steps until an env slot is truncated.
         control_dt: Time between two control steps [s].
-        reproducible: Whether episodes follow from their conditions and actions alone, bit for bit where the device
-            allows; results then promise it.
+        reproducible: Whether episodes follow from their conditions and actions alone, bit for bit if the device
+            allows it; results then promise it.
         returns_own_tensors: Whether nothing changes a tensor any more once `reset` or `step` has returned it, so that
             it can be kept without a copy.
         hold_action: The action of a robot until it gets a new one.
@@ -332,7 +332,7 @@ class BeginsResets(Protocol):
         ...
 
     def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Begin what `Environment.reset` does; see there for the arguments."""
+        """Begin a reset; see `Environment.reset` for the arguments."""
         ...
 
     def finish_reset(self, env_ids: Sequence[int]) -> Observation:

@@ -51,7 +51,7 @@ class EnvironmentBuilder(Protocol):
     Attributes:
         config_class: Frozen dataclass of the options, which are the keys of ``arena_env_args`` other than those of
             every environment (``environment``, ``num_envs``, ``env_spacing``, ``placement_seed``). It has a field
-            ``enable_cameras`` if the environment can show policies what its cameras see.
+            ``enable_cameras`` if the environment can show policies the pictures of its cameras.
 
     A builder may have a method ``summary()`` without arguments, whose result `isaaclab-arena list environments` shows;
     see `isaaclab_arena.interfaces.environment_builder.EnvironmentSummary`.

@@ -43,7 +43,7 @@ class Episode:
         job: Name of the job.
         episode_index: Position in the job, from 0.
         seed: Seed of the job.
-        conditions_seed: Seed of the initial conditions where it differs from ``seed`` (Arena's ``placement_seed``).
+        conditions_seed: Seed of the initial conditions if it differs from ``seed`` (Arena's ``placement_seed``).
         saved_conditions: Conditions that were saved earlier, instead of those that its streams would give.
         start_state: A recorded state to start from, as `Restorable.episode_states` returned it; None to start from the
             conditions alone.
@@ -58,8 +58,7 @@ class Episode:
 
     def conditions_generator(self) -> np.random.Generator:
         """Return a fresh generator for the episode's initial conditions."""
-        seed = self.seed if self.conditions_seed is None else self.conditions_seed
-        return episode_generator(seed, Stream.CONDITIONS, self.episode_index)
+        return episode_generator(self._world_seed, Stream.CONDITIONS, self.episode_index)
 
     def variation_generator(self, variation: str) -> np.random.Generator:
         """Return a fresh generator for one variation; each has a stream of its own, so none shifts the others.
@@ -67,14 +66,12 @@ class Episode:
         Args:
             variation: Its key, ``<asset>.<name>``.
         """
-        seed = self.seed if self.conditions_seed is None else self.conditions_seed
-        return episode_generator(seed, Stream.VARIATION, self.episode_index, variation)
+        return episode_generator(self._world_seed, Stream.VARIATION, self.episode_index, variation)
 
     @property
     def noise_seed(self) -> int:
         """The seed of the noise that the environment adds during the episode, 0 to 2**63 - 1."""
-        seed = self.seed if self.conditions_seed is None else self.conditions_seed
-        return episode_seed(seed, Stream.NOISE, self.episode_index)
+        return episode_seed(self._world_seed, Stream.NOISE, self.episode_index)
 
     def policy_generator(self) -> np.random.Generator:
         """Return a fresh generator for the policy's own noise in this episode."""
@@ -82,14 +79,16 @@ class Episode:
 
     def latency_generator(self) -> np.random.Generator:
         """Return a fresh generator for the delays of answers to a policy's queries, the same for every policy."""
-        seed = self.seed if self.conditions_seed is None else self.conditions_seed
-        return episode_generator(seed, Stream.LATENCY, self.episode_index)
+        return episode_generator(self._world_seed, Stream.LATENCY, self.episode_index)
 
     @property
     def episode_seed(self) -> int:
         """One integer that stands for the episode's conditions, 0 to 2**63 - 1."""
-        seed = self.seed if self.conditions_seed is None else self.conditions_seed
-        return episode_seed(seed, Stream.CONDITIONS, self.episode_index)
+        return episode_seed(self._world_seed, Stream.CONDITIONS, self.episode_index)
+
+    @property
+    def _world_seed(self) -> int:
+        return self.seed if self.conditions_seed is None else self.conditions_seed
 
 
 SETBACKS = (

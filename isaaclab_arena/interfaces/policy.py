@@ -87,7 +87,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         declared = declared_options(cls)
         policy = declared.build(declared.read(config_dict, owner=cls.__name__))
         if not isinstance(policy, cls):
-            # What a class inherits may build its base, and then the results would be another policy's.
+            # An inherited method may build the base class, and then the results would be another policy's.
             found = type(policy).__name__
             raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
         return policy

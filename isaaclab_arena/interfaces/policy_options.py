@@ -190,7 +190,7 @@ class PolicyParser:
             raise ConfigError(Problem(error.message, key=key)) from error
         except ConfigError:
             raise
-        except Exception as error:  # what reads an argument is the policy's own code, and may fail in any way
+        except Exception as error:  # the policy's own code reads an argument, and may fail in any way
             message = f"{owner} cannot read its arguments {' '.join(words)}: {type(error).__name__}: {error}"
             raise ConfigError(message) from error
         if others:
@@ -384,7 +384,7 @@ def declared_options(policy_class: type, *, config_class: type | None, has_own_p
         try:
             return either_options(typed, PolicyParser(policy_class))
         except ConfigError:
-            # What the config class declares needs no parser.
+            # The options of the config class need no parser.
             return typed
     if has_own_parser:
         return PolicyParser(policy_class).declared()
@@ -423,7 +423,7 @@ def _annotation(policy_class: Any, name: str) -> Any:
     hint = typing.get_origin(hint) or hint
     if not isinstance(hint, type) or hint is Any:
         return None
-    # Another class holds options only where the parameter says so: a constructor may also take a path, or a network.
+    # Another class holds options only if the parameter is called so: a constructor may also take a path or a network.
     is_config = option_names(hint) is not None or issubclass(hint, Mapping) or name in _CONFIG_NAMES
     return hint if is_config else None
 
