@@ -29,9 +29,23 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     # ``python_tags`` allows Python's own tags such as ``!!python/tuple``. Nothing is imported or built: the tag is
     # dropped, and ``!!python/name:package.Class ''`` becomes the text ``package.Class``.
     file = str(path)
-    text = _read_text(Path(path), file)
+    refuse_unless_plain(Path(path))
+    try:
+        with Path(path).open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(Problem(f"is larger than {MAX_FILE_BYTES // 2**20} MiB", file=file))
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
+        raise ConfigError(Problem("is UTF-16 or UTF-32; save it as UTF-8", file=file))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(Problem(f"is not UTF-8 (byte {error.start}); save it as UTF-8", file=file)) from error
     if not text.strip():
         raise ConfigError(Problem("the file is empty", file=file))
+
     suffix = Path(path).suffix.lower()
     try:
         if suffix in {".yaml", ".yml"}:
@@ -64,23 +78,6 @@ def read_value(text: str) -> Any:
 
 class _RefusedError(ValueError):
     """The text is not a valid document; the message gives the reason."""
-
-
-def _read_text(path: Path, file: str) -> str:
-    refuse_unless_plain(path)
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from error
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(Problem(f"is larger than {MAX_FILE_BYTES // 2**20} MiB", file=file))
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
-        raise ConfigError(Problem("is UTF-16 or UTF-32; save it as UTF-8", file=file))
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(Problem(f"is not UTF-8 (byte {error.start}); save it as UTF-8", file=file)) from error
 
 
 def _parse_json(text: str) -> Any:
@@ -180,10 +177,6 @@ def _construct_bool(loader: _CoreLoader, node: yaml.ScalarNode) -> bool:
     return text.lower() == "true"
 
 
-def _construct_timestamp(loader: _CoreLoader, node: yaml.ScalarNode) -> str:
-    return str(loader.construct_scalar(node))
-
-
 _NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 for _kind, _expression, _first_characters in (
     ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
@@ -206,7 +199,7 @@ _CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
-_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_timestamp)
+_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(loader.construct_scalar(node)))
 
 
 def _parse_yaml(text: str) -> Any:

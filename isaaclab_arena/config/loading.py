@@ -140,10 +140,31 @@ def read_questions(
     # The questions are the comparisons, then the bars, in order of the file.
     reading = _Reading(jobs)
     for position, block in enumerate(comparisons):
-        reading.add_comparison(f"comparisons[{position}]", block)
+        key = f"comparisons[{position}]"
+        comparison = reading.fields(_Comparison, key, block)
+        if comparison is not None:
+            names = tuple(comparison.jobs)
+            wrong = [*reading.unusable(f"{key}.jobs", names), *_unpaired(f"{key}.jobs", reading.known(names))]
+            reading.add(key, comparison.name, names, comparison.stop, wrong, margin=comparison.margin)
     for position, block in enumerate(bars):
-        reading.add_bar(f"bars[{position}]", block)
-    reading.check_names()
+        key = f"bars[{position}]"
+        bar = reading.fields(_Bar, key, block)
+        if bar is not None:
+            name = f"{bar.job} at least {bar.at_least:g}" if bar.name is None else bar.name
+            wrong = list(reading.unusable(f"{key}.job", (bar.job,)))
+            reading.add(key, name, (bar.job,), bar.stop, wrong, at_least=bar.at_least)
+
+    # A question must not have the name of another question or of a job.
+    keys = {name: key for key, name in reading.names.items()}
+    for name, earlier in clashes(reading.names.values()):
+        taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
+        reading.problems.append(Problem(f"{taken} by an earlier question", key=f"{keys[name]}.name"))
+    own = {job.name for job in jobs}
+    reading.problems += [
+        Problem(f"'{name}' is the name of a job too; give it another one", key=f"{key}.name")
+        for key, name in reading.names.items()
+        if name in own
+    ]
     if reading.problems:
         raise ConfigError(reading.problems)
 
@@ -162,45 +183,17 @@ class _Reading:
     def __init__(self, jobs: Sequence[JobConfig]) -> None:
         self.questions: dict[str, Question] = {}
         self.problems: list[Problem] = []
+        self.names: dict[str, str] = {}  # the name of each question, also of a wrong one
         self._jobs = {job.name: job for job in jobs}
         self._suites = {job.suite.name for job in jobs if job.suite is not None}
-        self._names: dict[str, str] = {}
 
-    def add_comparison(self, key: str, block: Any) -> None:
-        fields = self._fields(_Comparison, key, block)
-        if fields is None:
-            return
-        names, stop = tuple(fields.jobs), fields.stop
-        wrong = [*self._unusable(f"{key}.jobs", names), *_unpaired(f"{key}.jobs", self._known(names))]
-        self._add(key, fields.name, names, stop, wrong, margin=fields.margin)
-
-    def add_bar(self, key: str, block: Any) -> None:
-        fields = self._fields(_Bar, key, block)
-        if fields is None:
-            return
-        name = f"{fields.job} at least {fields.at_least:g}" if fields.name is None else fields.name
-        wrong = list(self._unusable(f"{key}.job", (fields.job,)))
-        self._add(key, name, (fields.job,), fields.stop, wrong, at_least=fields.at_least)
-
-    def check_names(self) -> None:
-        """Refuse names that another question or a job has."""
-        keys = {name: key for key, name in self._names.items()}
-        for name, earlier in clashes(self._names.values()):
-            taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
-            self.problems.append(Problem(f"{taken} by an earlier question", key=f"{keys[name]}.name"))
-        self.problems += [
-            Problem(f"'{name}' is the name of a job too; give it another one", key=f"{key}.name")
-            for key, name in self._names.items()
-            if name in self._jobs
-        ]
-
-    def _fields(self, kind: type[_Fields], key: str, block: Any) -> _Fields | None:
+    def fields(self, kind: type[_Fields], key: str, block: Any) -> _Fields | None:
         if not isinstance(block, dict):
             self.problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
             return None
         name = block.get("name")
         if isinstance(name, str):
-            self._names[key] = name
+            self.names[key] = name
         try:
             return kind.model_validate(block)
         except ValidationError as invalid:
@@ -211,31 +204,44 @@ class _Reading:
             ]
         return None
 
-    def _add(
+    def add(
         self, key: str, name: str, jobs: tuple[str, ...], stop: _Stop, wrong: list[Problem], **asked: float | None
     ) -> None:
-        # Collect everything that is wrong with this question before it is dropped.
+        """Add a question, or the problems of a wrong one: `wrong` and all others."""
         unsafe = name_problem(name)
         if unsafe is not None:
             wrong.append(Problem(unsafe, key=f"{key}.name"))
-        known = self._known(jobs)
-        max_episodes, problem = _most_episodes(stop, known)
+
+        # The question considers the number of episodes that it gives, or that all of its jobs have.
+        known, problem = self.known(jobs), None
+        lengths = {job.name: job.num_episodes for job in known if job.num_episodes is not None}
+        max_episodes = max(lengths.values(), default=0) if stop.max_episodes is None else stop.max_episodes
+        without = [job.name for job in known if job.num_episodes is None]
+        if stop.max_episodes is not None:
+            for job, length in lengths.items():
+                if problem is None and stop.max_episodes > length:
+                    problem = f"{stop.max_episodes} is more than the {length} episodes of job '{job}'"
+        elif without:
+            problem = f"is missing: job '{without[0]}' has no num_episodes; give either"
+        elif len(set(lengths.values())) > 1:
+            told = " and ".join(f"'{job}' has {length} episodes" for job, length in lengths.items())
+            problem = f"is missing: {told}; say how many are compared at most"
         # An unknown job has an unknown length too, and the missing job is the problem to report.
         if problem is not None and len(known) == len(jobs):
             wrong.append(Problem(problem, key=f"{key}.stop.max_episodes"))
-        self._names[key] = name
+        self.names[key] = name
         self.problems += wrong
         if not wrong:
             self.questions[key] = Question(name=name, jobs=jobs, max_episodes=max_episodes, alpha=stop.alpha, **asked)
 
-    def _known(self, names: Sequence[str]) -> list[JobConfig]:
+    def known(self, names: Sequence[str]) -> list[JobConfig]:
         return [self._jobs[name] for name in names if name in self._jobs]
 
-    def _unusable(self, key: str, names: Sequence[str]) -> Iterator[Problem]:
+    def unusable(self, key: str, names: Sequence[str]) -> Iterator[Problem]:
         """Yield the problem of each job that a question cannot use."""
         for name in names:
             job = self._jobs.get(name)
-            if job is None and name in self._names.values():
+            if job is None and name in self.names.values():
                 yield Problem(f"'{name}' is a comparison; name the jobs themselves", key=key)
             elif job is None and name in self._suites:
                 yield Problem(f"'{name}' is a suite, and {_NOT_OF_SUITES}", key=key)
@@ -277,23 +283,6 @@ def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
     for job in jobs:
         if job.num_rebuilds > 1:
             yield Problem(f"job '{job.name}' has num_rebuilds {job.num_rebuilds}; compared jobs need 1", key=key)
-
-
-def _most_episodes(stop: _Stop, jobs: Sequence[JobConfig]) -> tuple[int, str | None]:
-    """Return the number of episodes that a question considers, and the problem with it, None if there is none."""
-    lengths = {job.name: job.num_episodes for job in jobs if job.num_episodes is not None}
-    if stop.max_episodes is None:
-        if len(lengths) < len(jobs):
-            without = next(job.name for job in jobs if job.num_episodes is None)
-            return 0, f"is missing: job '{without}' has no num_episodes; give either"
-        if len(set(lengths.values())) > 1:
-            told = " and ".join(f"'{name}' has {length} episodes" for name, length in lengths.items())
-            return 0, f"is missing: {told}; say how many are compared at most"
-        return max(lengths.values(), default=0), None
-    for name, length in lengths.items():
-        if stop.max_episodes > length:
-            return 0, f"{stop.max_episodes} is more than the {length} episodes of job '{name}'"
-    return stop.max_episodes, None
 
 
 # From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once.

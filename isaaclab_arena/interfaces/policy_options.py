@@ -44,17 +44,6 @@ def no_options(policy_class: Any) -> DeclaredOptions:
     return DeclaredOptions(names=(), read=read, build=lambda _: policy_class())
 
 
-def config_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
-    """Return the options of a class whose constructor takes an instance of a dataclass."""
-    fields = dataclasses.fields(config_class)
-    return DeclaredOptions(
-        names=option_names(config_class) or (),
-        read=partial(read_options, config_class),
-        build=policy_class,
-        defaults={each.name: each.default for each in fields if each.default is not dataclasses.MISSING},
-    )
-
-
 def keyword_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
     """Return the options of a class whose constructor takes an instance of a plain class, made from keywords."""
     # A class may take any keywords, or not say which it takes.
@@ -135,47 +124,43 @@ class PolicyParser:
     def __init__(self, policy_class: Any) -> None:
         # ConfigError: ``add_args_to_parser`` fails, or defines an argument that goes by its position.
         self._policy_class = policy_class
-        self._actions: dict[str, list[argparse.Action]] = {}
+        # The arguments that ``add_args_to_parser`` defines, by name; ``from_args`` also finds `SHARED_OPTIONS`.
+        self.actions: dict[str, list[argparse.Action]] = {}
         for action in _parser_of(policy_class)._actions:
             if not action.option_strings:
                 what = f"{policy_class.__name__}.add_args_to_parser defines '{action.dest}' by its position"
                 raise ConfigError(f"{what}, where a command line has the environment; call it --{action.dest}")
-            self._actions.setdefault(action.dest, []).append(action)
-
-    @property
-    def own_names(self) -> frozenset[str]:
-        """Names that ``add_args_to_parser`` defines; ``from_args`` also finds `SHARED_OPTIONS`."""
-        return frozenset(self._actions)
+            self.actions.setdefault(action.dest, []).append(action)
 
     def declared(self) -> DeclaredOptions:
         """Return the options of a class that has no others."""
         return DeclaredOptions(
-            names=frozenset({*self._actions, *SHARED_OPTIONS}),
+            names=frozenset({*self.actions, *SHARED_OPTIONS}),
             read=self.read,
             build=self.build,
-            defaults={"device": "cuda", **{name: actions[0].default for name, actions in self._actions.items()}},
+            defaults={"device": "cuda", **{name: actions[0].default for name, actions in self.actions.items()}},
             taken_from=self.taken_from,
         )
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> ParsedArguments:
         """Return the argument of ``from_args`` for JSON values by name; ConfigError with ``key`` for a wrong option."""
-        given = [name for name, value in options.items() if value is not None or name not in self._actions]
-        required = [name for name, actions in self._actions.items() if any(action.required for action in actions)]
-        problems = misnamed_options(given, {*self._actions, *SHARED_OPTIONS}, required, owner=owner)
+        given = [name for name, value in options.items() if value is not None or name not in self.actions]
+        required = [name for name, actions in self.actions.items() if any(action.required for action in actions)]
+        problems = misnamed_options(given, {*self.actions, *SHARED_OPTIONS}, required, owner=owner)
         if problems:
             raise ConfigError(problems)
         words = [
             word
             for name, value in options.items()
-            if name in self._actions and value is not None
-            for word in _words(name, self._actions[name], value)
+            if name in self.actions and value is not None
+            for word in _words(name, self.actions[name], value)
         ]
 
         # An option of both Arena's parser and the class's own has the class's default.
         namespace = ParsedArguments()
         for name in SHARED_OPTIONS:
-            if name in self._actions:
-                value = self._actions[name][0].default
+            if name in self.actions:
+                value = self.actions[name][0].default
             elif options.get(name) is not None:
                 value = options[name]
             else:
@@ -240,7 +225,7 @@ def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOpti
     # The config class (``typed``) decides, unless an option is given that only the parser knows.
     if typed.names is None:
         return dataclasses.replace(typed, taken_from=parser.taken_from)
-    own_names, names = frozenset(typed.names), {*typed.names, *parser.own_names, "num_envs"}
+    own_names, names = frozenset(typed.names), {*typed.names, *parser.actions, "num_envs"}
 
     def read(options: Mapping[str, Any], *, owner: str) -> Any:
         unknown = misnamed_options(options, names, (), owner=owner)
@@ -261,8 +246,8 @@ def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOpti
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | None) -> argparse.ArgumentParser:
-    """Add one argument per option of a dataclass (no dataclass has none), and return the parser."""
-    # Arguments that the parser already has stay as they are.
+    """Add one argument per option of a dataclass to a parser, and return the parser."""
+    # Arguments that the parser already has stay as they are. A class that is no dataclass adds none.
     if not dataclasses.is_dataclass(config_class):
         return parser
     hints = option_types(config_class)
@@ -407,8 +392,16 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
         raise ConfigError(_undeclared(policy_class, others))
     if issubclass(config_class, Mapping):
         return dict_options(policy_class)
-    options = keyword_options if option_names(config_class) is None else config_options
-    return options(policy_class, config_class)
+    names = option_names(config_class)
+    if names is None:
+        return keyword_options(policy_class, config_class)
+    fields = dataclasses.fields(config_class)
+    return DeclaredOptions(
+        names=names or (),
+        read=partial(read_options, config_class),
+        build=policy_class,
+        defaults={each.name: each.default for each in fields if each.default is not dataclasses.MISSING},
+    )
 
 
 def _annotation(policy_class: Any, name: str) -> Any:
