@@ -247,8 +247,6 @@ class RankOutput(LogsSpecs):
     """Reads the output of the ranks on this machine for as long as they run, and writes their log files."""
 
     def __init__(self, num_ranks: int, *, find_directory: Callable[[], Path | None], wants_files: bool) -> None:
-        # Rank 0's output is passed on at once, stdout to stdout and stderr to stderr. Of the other ranks only logged
-        # warnings and errors are shown.
         # ``find_directory`` returns the log directory, None while it is unknown; it is called until it is known.
         super().__init__()
         self.directory: Path | None = None
@@ -323,26 +321,25 @@ class RankOutput(LogsSpecs):
             ready = self._selector.select(timeout=0.0 if finishing else _LOOK_INTERVAL_S)
             for key, _ in ready:
                 rank, stream = key.data
-                self._receive(rank, stream, os.read(key.fd, _CHUNK))
+                state, chunk = self._ranks[rank], os.read(key.fd, _CHUNK)
+                if state.file is not None:
+                    self._write(state, chunk)
+                elif state.early is not None:
+                    state.early += chunk
+                    del state.early[:-_MOST_KEPT]
+
+                # Rank 0's output is shown at once, that of others line by line if it is a logged warning or error.
+                if rank == 0:
+                    self._show(stream, chunk)
+                    continue
+                *lines, state.begun[stream] = (state.begun[stream] + chunk).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"[rank %d] " % rank):
+                        self._show(stream, line + b"\n")
+                    else:
+                        state.unseen.append(line)
             if finishing and not ready:
                 return
-
-    def _receive(self, rank: int, stream: str, chunk: bytes) -> None:
-        state = self._ranks[rank]
-        if state.file is not None:
-            self._write(state, chunk)
-        elif state.early is not None:
-            state.early += chunk
-            del state.early[:-_MOST_KEPT]
-        if rank == 0:
-            self._show(stream, chunk)
-            return
-        *lines, state.begun[stream] = (state.begun[stream] + chunk).split(b"\n")
-        for line in lines:
-            if line.startswith(b"[rank %d] " % rank):
-                self._show(stream, line + b"\n")
-            else:
-                state.unseen.append(line)
 
     def _show(self, stream: str, chunk: bytes) -> None:
         screen = self._screens[stream]
@@ -462,9 +459,8 @@ class _RankProcesses:
             self._look()
             self._report_first_failure()
             # Some libraries wait for their peers for ever, so a rank that has failed may not exit by itself.
-            failure = self._reported
-            is_hanging = failure is not None and time.monotonic() - self._reported_at > _HANGS_AFTER_S
-            if failure is not None and is_hanging and failure.rank not in self._ended:
+            failure, hung_s = self._reported, time.monotonic() - self._reported_at
+            if failure is not None and failure.rank not in self._ended and hung_s > _HANGS_AFTER_S:
                 with suppress(ProcessLookupError):
                     os.kill(self._processes.pids()[failure.rank], signal.SIGKILL)
             if not self._is_waiting_for_same_mistake():
@@ -481,10 +477,11 @@ class _RankProcesses:
             self._report_first_failure(insist=True)
 
         # A rank that failed and then had to be killed ends with 1.
-        if self._reported is None:
-            return _as_exit_code(next(iter(codes.values())))
-        ended_by_force = self._reported.exit_code is None and codes.get(self._reported.rank, -1) < 0
-        return 1 if ended_by_force else _as_exit_code(codes[self._reported.rank])
+        reported = self._reported
+        if reported is not None and reported.exit_code is None and codes.get(reported.rank, -1) < 0:
+            return 1
+        code = next(iter(codes.values())) if reported is None else codes[reported.rank]
+        return code if code >= 0 else 128 - code
 
     def _look(self) -> None:
         """Note the ranks that have ended, without collecting their processes; torch does that."""
@@ -542,10 +539,6 @@ class _RankProcesses:
         with suppress(SignalException):
             self._processes.close(death_sig=signal.SIGKILL, timeout=1)
         return code
-
-
-def _as_exit_code(code: int) -> int:
-    return code if code >= 0 else 128 - code
 
 
 @contextmanager
