@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from isaaclab_arena.config.expansion.sweeps import written_robustness
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.options import Count
-from isaaclab_arena.config.schema import JobDefaults, JobsFile
+from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.errors import ConfigError, Problem
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    return exit_code_of(lambda: _run(arguments, import_s, typed_as))
+    return exit_code_of(partial(_run, arguments, import_s, typed_as))
 
 
 def _run(arguments: Sequence[str], import_s: float | None, typed_as: str) -> int:
@@ -93,16 +93,8 @@ def _run(arguments: Sequence[str], import_s: float | None, typed_as: str) -> int
 
 
 def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
-    """Return what a command line asks for; nothing is run.
-
-    Args:
-        arguments: Arguments after the program's name.
-        may_import: Whether jobs may name code that is not registered; the command line may refuse that too.
-
-    Raises:
-        ConfigError: If the job file is not there or wrong.
-        SystemExit: If an option is malformed.
-    """
+    """Return the request of a command line, without a run. `SystemExit` if an option is malformed."""
+    # `may_import`: whether jobs may name code that is not registered; the command line may refuse that too.
     options, overrides = _read(arguments, PROGRAM)
     may_import = may_import and not options.no_import
     return jobs_request(options, overrides, arguments, import_s=None, may_import=may_import)
@@ -127,19 +119,13 @@ def jobs_request(
     import_s: float | None,
     may_import: bool,
 ) -> RunRequest:
-    """Return what is asked of a run of a job file; nothing is run.
-
-    Args:
-        options: The options, with the file.
-        overrides: Keys of an experiment that the command line sets.
-        arguments: A command line that says all this.
-        import_s: See `RunRequest`.
-        may_import: Whether jobs may name code that is not registered.
-
-    Raises:
-        ConfigError: If the job file is not there or wrong.
-    """
-    jobs_file = _jobs_file(options, overrides, may_import=may_import)
+    """Return the request for a run of a job file, without a run. `ConfigError` if the file is missing or wrong."""
+    # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line. `may_import`:
+    # whether jobs may name code that is not registered.
+    arms = partial(robustness_arms, may_import=may_import)
+    file, defaults = options.eval_jobs_config, options.job_defaults()
+    read = load_jobs_file(file, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
+    jobs_file = limited(read, options.limit)
     jobs = resolve_jobs(
         jobs_file,
         overrides=options.policy_overrides(),
@@ -156,13 +142,6 @@ def jobs_request(
         options=replace(options, tracking=tuple(dict.fromkeys((*jobs_file.tracking, *options.tracking)))),
         import_s=import_s,
     )
-
-
-def _jobs_file(options: EvalOptions, overrides: Sequence[str], *, may_import: bool) -> JobsFile:
-    arms = partial(robustness_arms, may_import=may_import)
-    file, defaults = options.eval_jobs_config, options.job_defaults()
-    read = load_jobs_file(file, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
-    return limited(read, options.limit)
 
 
 if __name__ == "__main__":

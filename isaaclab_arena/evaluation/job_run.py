@@ -7,8 +7,8 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -37,7 +37,7 @@ from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.process import Watchdog, allowed_silence_s, put_back
 from isaaclab_arena.evaluation.progress import ProgressObserver
-from isaaclab_arena.evaluation.queues import AssignedJob, RankWork
+from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
 from isaaclab_arena.evaluation.validation import environment_args
@@ -75,7 +75,12 @@ class Consolidations:
     def begin(self, job: str, finish: Callable[[], object]) -> None:
         """Start `finish` in the thread, after the previous job. The next call raises its error."""
         self.wait()
-        self._job, self._underway = job, self._pool.submit(self._finish, job, finish)
+
+        def run() -> None:
+            with heard_by(partial(self._hear, job)):
+                finish()
+
+        self._job, self._underway = job, self._pool.submit(run)
 
     def wait(self, job: str | None = None) -> None:
         """Wait for the job under way, only if it is `job` unless that is None. Raise its error."""
@@ -90,10 +95,6 @@ class Consolidations:
             self.wait()
         finally:
             self._pool.shutdown()
-
-    def _finish(self, job: str, finish: Callable[[], object]) -> None:
-        with heard_by(partial(self._hear, job)):
-            finish()
 
 
 # One job under way on a rank: build or reuse its environments and policies, run its episodes, report on it.
@@ -117,7 +118,6 @@ class JobRun:
         self._turn = _Turn()
         self._settings = settings
         self._builder = builder
-        self._observers: Sequence[Observer] = ()
         self._watchdog = watchdog
         self._stop_requested = stop_requested
         self._stopwatch = Stopwatch()
@@ -132,18 +132,50 @@ class JobRun:
         self._query_times = QueryTimes()
         self._built: BuiltGroups | None = None
         self._simulated_by: dict[str, str] | None = None
-        self._files = JobFiles(consolidates=settings.consolidates)
+        self._files = JobFiles()
         # The files of a job whose episodes have all ended, still to be consolidated; otherwise None.
         self.unfinished: JobFiles | None = None
 
     def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
         """Run the rebuilds of the job, or one turn, with the episodes of `supply`. `rest` or `end` must follow."""
-        self._turn.supply, self._observers = supply, observers
+        job, settings = self._job, self._settings
+        self._turn.supply = supply
         self._stopwatch.go_on()
         if not self._results:
-            seed_global_generators(self._job.config.seed)
+            # This package draws from none of these generators, but foreign policies do. Without the seed, the results
+            # of a job would depend on the jobs before it, so on the number of ranks.
+            torch.manual_seed(job.config.seed)  # noqa: TID251  the one place, for policies from elsewhere
+            np.random.seed(job.config.seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
+            random.seed(job.config.seed)
         try:
-            self._run_rebuilds(directory)
+            for config, indices, groups in self._rebuilds(directory):
+                if not self._results:
+                    # The rank may die at any moment from here on, so the report exists before the first episode.
+                    write_job_report(directory, self.report(ReportedStatus.BEGUN))
+
+                policy = self._instructions.policy = groups[0].policy
+                single = partial(rollout, groups[0].environment, policy)
+                play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
+                writers = [writer for writer in (self._files.recorder, self._files.videos) if writer is not None]
+                # An observer that overrides no hook makes the environment draw every picture.
+                eager = [Observer()] if settings.eager_pictures else []
+                silence_s = allowed_silence_s(settings.step_timeout_s, job.config.episode_timeout_s)
+                watched = self._watchdog.watch(job.config.name, silence_s=silence_s)
+                foreign, key = " or ".join(job.foreign_parts), job.environment_key + job.policy_key
+                with watched, self._counting(groups), self._builder.set_by_code.of(foreign, key):
+                    result = play(
+                        beginning(job, indices, supply),
+                        [self._start_up, *writers, self._env_steps, self._instructions, *observers, *eager],
+                        language_instruction=job.config.language_instruction,
+                        limits=RolloutLimits(
+                            max_steps=config.num_steps,
+                            max_envs=supply.max_envs(config.num_envs),
+                            episode_timeout_s=config.episode_timeout_s,
+                        ),
+                        stop_requested=self._must_stop,
+                        stopwatch=self._stopwatch,
+                    )
+                self._results.append(result)
         except BaseException:
             self.end(is_whole=False)
             raise
@@ -155,28 +187,50 @@ class JobRun:
     def end(self, *, is_whole: bool) -> None:
         """Close the job's files. If `is_whole` and not interrupted, keep them in `unfinished` for consolidation."""
         self._stopwatch.go_on()
-        files, self._files = self._files, JobFiles(consolidates=self._settings.consolidates)
-        is_whole = is_whole and files.recorder is not None and not any(each.interrupted for each in self._results)
+        files, self._files = self._files, JobFiles()
+        recorder, videos = files.recorder, files.videos
         try:
-            if is_whole:
+            if is_whole and recorder is not None and not any(each.interrupted for each in self._results):
+                # Release environments and unfinished episodes. Films of finished episodes are still encoded.
                 with self._stopwatch.measure(Phase.RECORD):
-                    files.end_recording()
+                    if videos is not None:
+                        videos.end_filming()
+                    recorder.close()
                 self.unfinished = files
         finally:
             if self.unfinished is None:
-                with self._stopwatch.measure(Phase.RECORD):
-                    files.close()
+                # Complete the films of finished episodes. Recorded episodes stay in their own files.
+                with self._stopwatch.measure(Phase.RECORD), ExitStack() as closing:
+                    for writer in (videos, recorder):
+                        if writer is not None:
+                            closing.callback(writer.close)
 
-    def _run_rebuilds(self, directory: Path) -> None:
-        has_run = False
-        for rebuild in range(self._job.config.num_rebuilds):
-            indices = self._known_indices(rebuild)
-            if indices == ():
-                continue
+    def _rebuilds(self, directory: Path) -> Iterator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup]]]:
+        """Yield each rebuild that has episodes of this rank: the job with its length, these episodes, its groups."""
+        job, supply, has_run = self._job, self._turn.supply, False
+        for rebuild in range(job.config.num_rebuilds):
+            # The indices stay None if only the policy knows them.
+            indices: Iterable[int] | None = None
+            if job.config.num_episodes is not None:
+                ahead = indices_of_rebuild(job.config, job.config.num_episodes, rebuild=rebuild, supply=supply)
+                first = next(ahead, None)
+                if first is None:
+                    continue
+                indices = chain((first,), ahead)
+
             groups = self._build(directory, anew=has_run)
-            self._prepare(directory, rebuild, [group.environment for group in groups])
-            self._run_rebuild(directory, rebuild, indices, groups)
             has_run = True
+            self._begin_recording(directory, rebuild, [group.environment for group in groups])
+
+            # Some policies hold the number of episodes, so the indices follow only after the build.
+            config = with_length(job.config, groups[0].policy)
+            self._num_episodes = config.num_episodes
+            if indices is None and config.num_episodes is not None:
+                indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=supply)
+            elif indices is None:
+                started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
+                indices = indices_that_start(job, groups[0].policy, started=started, supply=supply)
+            yield config, indices, groups
             if self._results[-1].interrupted:
                 return
         if not self._results:
@@ -189,7 +243,10 @@ class JobRun:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self._results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        watch = self._stopwatch
+        watch, built = self._stopwatch, self._built
+        promise = None
+        if built is not None:
+            promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
         return JobReport(
             job=self._job.config.name,
             rank=self._settings.rank,
@@ -212,10 +269,10 @@ class JobRun:
             pictures_looked_at=watch.pictures_looked_at,
             num_episodes=self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self._results),
-            reproducible=self._promise(),
-            plan_because=None if self._built is None else self._built.plan_because,
+            reproducible=promise,
+            plan_because=None if built is None else built.plan_because,
             remarks=self._instructions.remarks,
-            policy_batch=None if self._built is None else self._built.policy_batch,
+            policy_batch=None if built is None else built.policy_batch,
             policy_server=self._server_usage,
             query_s=None if self._job.latency is None else self._query_times.sample_s(),
             query_pace=self._query_times.pace,
@@ -225,20 +282,6 @@ class JobRun:
             error=error,
             traceback_file=traceback_file,
         )
-
-    def _known_indices(self, rebuild: int) -> Iterable[int] | None:
-        """Return the episodes of a rebuild, an empty tuple if there are none, None if only the policy knows them."""
-        config = self._job.config
-        if config.num_episodes is None:
-            return None
-        indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._turn.supply)
-        first = next(indices, None)
-        return () if first is None else chain((first,), indices)
-
-    def _promise(self) -> Reproducible | None:
-        if self._built is None:
-            return None
-        return Reproducible.BITWISE if self._built.plan_because is None else Reproducible.PLAN
 
     def _build(self, directory: Path, *, anew: bool) -> Sequence[EnvGroup]:
         """Return the groups of the job's env slots. Reuse the previous job's if they are equal, unless `anew`."""
@@ -266,89 +309,39 @@ class JobRun:
             )
         return late_groups(built.groups, self._job.latency, self._query_times)
 
-    def _prepare(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
-        files = self._files
+    def _begin_recording(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
+        """Tell the writers of the job's files that a rebuild begins; make them before the first one."""
+        config, settings, files = self._job.config, self._settings, self._files
         if files.recorder is None:
-            files.recorder = self._new_recorder(directory, environments[0])
-            files.videos = self._new_video_recorder(directory)
+            served = {}
+            if self._built is not None and self._built.served_model is not None:
+                served[SERVED_MODEL] = self._built.served_model
+            facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
+            recorded_job = RecordedJob(
+                name=config.name,
+                rank=settings.rank,
+                world_size=settings.world_size,
+                attempt=settings.attempt,
+                env_args=environment_args(self._job),
+                provenance=facts,
+                contents=settings.contents.get(config.name),
+            )
+            may_commit = self._turn.still_holds
+            files.recorder = EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=may_commit)
+            if settings.video.wanted:
+                # Encoders load slowly, and only films need them.
+                from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  see above
+
+                files.videos = VideoRecorder(
+                    directory,
+                    config.name,
+                    settings.video,
+                    names_rebuilds=config.num_rebuilds > 1,
+                    num_threads=settings.num_threads,
+                )
         files.recorder.begin_rebuild(environments)
         if files.videos is not None:
             files.videos.begin_rebuild(rebuild, environments)
-
-    def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
-        config, settings = self._job.config, self._settings
-        stated = None if self._built is None else self._built.served_model
-        served = {} if stated is None else {SERVED_MODEL: stated}
-        recorded_job = RecordedJob(
-            name=config.name,
-            rank=settings.rank,
-            world_size=settings.world_size,
-            attempt=settings.attempt,
-            env_args=environment_args(self._job),
-            provenance={**settings.provenance, **environment.provenance(), **served, "policy_type": config.policy_type},
-            contents=settings.contents.get(config.name),
-        )
-        return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._turn.still_holds)
-
-    def _new_video_recorder(self, directory: Path) -> "VideoRecorder | None":
-        options = self._settings.video
-        if not options.wanted:
-            return None
-        from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  encoders load slowly, for films only
-
-        config = self._job.config
-        return VideoRecorder(
-            directory,
-            config.name,
-            options,
-            names_rebuilds=config.num_rebuilds > 1,
-            num_threads=self._settings.num_threads,
-        )
-
-    def _run_rebuild(
-        self,
-        directory: Path,
-        rebuild: int,
-        indices: Iterable[int] | None,
-        groups: Sequence[EnvGroup],
-    ) -> None:
-        job, policy = self._job, groups[0].policy
-        # Some policies hold the number of episodes, so the indices follow only after the build.
-        config = with_length(job.config, policy)
-        self._num_episodes = config.num_episodes
-        if indices is None and config.num_episodes is not None:
-            indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._turn.supply)
-        elif indices is None:
-            started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
-            indices = indices_that_start(job, policy, started=started, supply=self._turn.supply)
-        if not self._results:
-            # The report is written before the first episode, because the rank may die at any moment from here on.
-            write_job_report(directory, self.report(ReportedStatus.BEGUN))
-        silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
-        # An observer that overrides no hook makes the environment draw every picture.
-        eager = [Observer()] if self._settings.eager_pictures else []
-        self._instructions.policy = policy
-        single = groups[0] if len(groups) == 1 else None
-        play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
-        key = job.environment_key + job.policy_key
-        watched = self._watchdog.watch(job.config.name, silence_s=silence_s)
-        with watched, self._counting(groups), self._builder.set_by_code.of(" or ".join(job.foreign_parts), key):
-            result = play(
-                beginning(job, indices, self._turn.supply),
-                [
-                    self._start_up,
-                    *self._files.observers(),
-                    self._env_steps,
-                    self._instructions,
-                    *self._observers,
-                    *eager,
-                ],
-                language_instruction=job.config.language_instruction,
-                limits=self._limits(config),
-                stop_requested=self._must_stop,
-                stopwatch=self._stopwatch,
-            )
-        self._results.append(result)
 
     @contextmanager
     def _counting(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
@@ -374,13 +367,6 @@ class JobRun:
             raise JobTimeoutError(f"job '{self._job.config.name}' took longer than {limit_s:g} s, its timeout_s")
         return self._stop_requested()
 
-    def _limits(self, config: JobConfig) -> RolloutLimits:
-        return RolloutLimits(
-            max_steps=config.num_steps,
-            max_envs=self._turn.supply.max_envs(config.num_envs),
-            episode_timeout_s=config.episode_timeout_s,
-        )
-
 
 class _Turn:
     """The supply of the job's current turn. Recorders refer to it, not to the job, which can be freed first."""
@@ -391,46 +377,12 @@ class _Turn:
         return self.supply.still_holds(episode_index)
 
 
+@dataclass
 class JobFiles:
     """The writers of a job's files, None until the first environment is built."""
 
-    def __init__(self, *, consolidates: bool = True) -> None:
-        self._consolidates = consolidates
-        self.recorder: EpisodeRecorder | None = None
-        self.videos: VideoRecorder | None = None
-
-    def observers(self) -> list[Observer]:
-        """Return the writers that observe the job."""
-        return [writer for writer in (self.recorder, self.videos) if writer is not None]
-
-    def end_recording(self) -> None:
-        """Release environments and unfinished episodes. Videos of finished episodes are still encoded."""
-        if self.videos is not None:
-            self.videos.end_filming()
-        if self.recorder is not None:
-            self.recorder.close()
-
-    def finish(self) -> None:
-        """Consolidate the episodes into one dataset, and complete the videos. `DamagedFileError` if any are lost."""
-        loss = None
-        try:
-            if self.recorder is not None and self._consolidates:
-                loss = self.recorder.consolidate().loss
-        finally:
-            if self.videos is not None:
-                self.videos.close()
-        # The undamaged episodes are in the dataset by now.
-        if loss is not None:
-            raise DamagedFileError(loss)
-
-    def close(self) -> None:
-        """Complete the videos of finished episodes. Recorded episodes stay in their own files."""
-        try:
-            if self.recorder is not None:
-                self.recorder.close()
-        finally:
-            if self.videos is not None:
-                self.videos.close()
+    recorder: EpisodeRecorder | None = None
+    videos: "VideoRecorder | None" = None
 
 
 class _EnvStepCounter(Observer):
@@ -501,15 +453,6 @@ class _InstructionWatch(Observer):
         self._begun[id(environment)].pop(record.env_id, None)
 
 
-def seed_global_generators(seed: int) -> None:
-    """Seed the process-wide generators of Python, NumPy and PyTorch with the job's seed."""
-    # This package draws from none of them, but foreign policies do. Without the seed, the results of a job would depend
-    # on the jobs before it, so on the number of ranks.
-    torch.manual_seed(seed)  # noqa: TID251  the one place, for policies from elsewhere
-    np.random.seed(seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
-    random.seed(seed)
-
-
 # Run one job after the other on a rank, and write a report of each, even if it fails.
 
 
@@ -543,23 +486,28 @@ class JobRunner:
         """Run a job, this rank's part of it or one turn, and write its report. A failed job is reported, not raised."""
         # Raises `DiskUnusableError` and `ClaimsLostError` (also of the job before), because the next job would fail as
         # well; and `StorageError` if a report cannot be written. With `consolidations` the report is written later.
+        name = job.config.name
         if self._consolidations is not None:
             # If a rank takes work over, the same job runs again, into the directory that is being consolidated.
-            self._consolidations.wait(job.config.name)
-        name = job.config.name
+            self._consolidations.wait(name)
         taking_turns = self._settings.turns.get(name, ())
         # The reports of jobs that take turns are written when another job begins.
         self._end_turns(of_all_but=taking_turns)
-        directory = self._directory(name)
+        directory = job_directory(self._settings.output_directory, name)
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
+
         _, job_run = self._open.pop(name, (job, None))
         if job_run is None:
-            job_run = self._begun(job)
+            start_up = StartUpClock(name, import_s=self._import_s, tell=self._tell)
+            # Jobs after the first import nothing.
+            self._import_s = None if self._import_s is None else 0.0
+            job_run = JobRun(job, self._settings, self._builder, self._watchdog, self._stop_requested, start_up)
         else:
             self._tell(None)
-        failure = self._failure(partial(job_run.run, directory, supply, observers), name)
-        if failure is None and taking_turns and not self._stop_requested():
+        with self._surviving(name) as failure:
+            job_run.run(directory, supply, observers)
+        if not failure and taking_turns and not self._stop_requested():
             self._open[name] = (job, job_run)
             job_run.rest()
             return job_run.report()
@@ -574,70 +522,64 @@ class JobRunner:
             if self._consolidations is not None:
                 self._consolidations.close()
 
-    def _directory(self, name: str) -> Path:
-        return job_directory(self._settings.output_directory, name)
-
-    def _begun(self, job: Job) -> JobRun:
-        start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
-        # Jobs after the first import nothing.
-        self._import_s = None if self._import_s is None else 0.0
-        return JobRun(job, self._settings, self._builder, self._watchdog, self._stop_requested, start_up)
-
     def _end_turns(self, of_all_but: Collection[str] = ()) -> None:
         """End the open jobs that are not in `of_all_but`: they have had their last turn."""
         for name in [name for name in self._open if name not in of_all_but]:
-            self._end(*self._open.pop(name), failure=None)
+            self._end(*self._open.pop(name), failure=[])
 
-    def _end(self, job: Job, job_run: JobRun, failure: tuple[str, str] | None) -> JobReport:
-        """End a job, and write its report or hand that to `consolidations`."""
-        name = job.config.name
-        is_cut_short = name in self._settings.turns and self._stop_requested()
-        if failure is None:
-            failure = self._failure(partial(job_run.end, is_whole=not is_cut_short), name)
-        error, traceback_file = failure or (None, None)
-        report = job_run.report(error=error, traceback_file=traceback_file)
-        if is_cut_short and error is None:
-            report = replace(report, status=ReportedStatus.INTERRUPTED)
-        # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        return self._finish_or_begin_to(job, self._directory(name), job_run.unfinished, report)
-
-    def _failure(self, act: Callable[[], object], name: str) -> tuple[str, str] | None:
-        """Call `act`. Return None, or the error in one line and the name of the traceback file."""
+    @contextmanager
+    def _surviving(self, name: str) -> Iterator[list[str]]:
+        """Keep an error of a `with` block to its job. The list then holds its line and the traceback file's name."""
+        failure: list[str] = []
         try:
             with put_back():
-                act()
+                yield failure
         except (DiskUnusableError, ClaimsLostError):
             # Neither is the job's fault, and the next job would fail as well.
             raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-            failure = describe(raised), self._write_traceback(name)
+            failure += describe(raised), self._write_traceback(name)
             # After a failure the environment and the policy may be in any state, so the next job builds its own.
             self._builder.clear()
-            return failure
-        return None
 
-    def _finish_or_begin_to(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
+    def _end(self, job: Job, job_run: JobRun, failure: list[str]) -> JobReport:
+        """End a job, and write its report or hand that to `consolidations`."""
+        name = job.config.name
+        is_cut_short = name in self._settings.turns and self._stop_requested()
+        if not failure:
+            with self._surviving(name) as failure_at_end:
+                job_run.end(is_whole=not is_cut_short)
+            failure = failure_at_end
+        error, traceback_file = failure or (None, None)
+        report = job_run.report(error=error, traceback_file=traceback_file)
+        if is_cut_short and error is None:
+            report = replace(report, status=ReportedStatus.INTERRUPTED)
+
+        # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
+        files, directory = job_run.unfinished, job_directory(self._settings.output_directory, name)
         finish = partial(self._finish, job, directory, files, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
-        is_known = job.config.num_episodes is not None
-        if self._consolidations is None or files is None or not is_known:
+        if self._consolidations is None or files is None or job.config.num_episodes is None:
             return finish()
-        self._consolidations.begin(job.config.name, finish)
+        self._consolidations.begin(name, finish)
         return report
 
     def _finish(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
         """Consolidate a job's files, and write its report."""
         if files is not None:
-            begin_s = time.perf_counter()
+            begin_s, loss = time.perf_counter(), None
             try:
-                files.finish()
+                with nullcontext() if files.videos is None else closing(files.videos):
+                    if files.recorder is not None and self._settings.consolidates:
+                        loss = files.recorder.consolidate().loss
+                # The undamaged episodes are in the dataset by now.
+                if loss is not None:
+                    raise DamagedFileError(loss)  # noqa: TRY301  it is reported as any other error
             except DiskUnusableError:
                 raise
             except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-                traceback_file = self._write_traceback(job.config.name)
-                report = replace(
-                    report, status=ReportedStatus.FAILED, error=describe(raised), traceback_file=traceback_file
-                )
+                error, traceback_file = describe(raised), self._write_traceback(job.config.name)
+                report = replace(report, status=ReportedStatus.FAILED, error=error, traceback_file=traceback_file)
             # The report was made before the consolidation, so its time is added here.
             took_s = time.perf_counter() - begin_s
             report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
@@ -646,12 +588,14 @@ class JobRunner:
         return report
 
     def _write_traceback(self, name: str) -> str:
-        path = self._directory(name) / traceback_file_name(self._settings.rank, self._settings.attempt)
+        settings = self._settings
+        directory = job_directory(settings.output_directory, name)
+        path = directory / traceback_file_name(settings.rank, settings.attempt)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
         _LOG.error("job '%s' failed; its traceback is in %s", name, path)
         _LOG.debug("%s", traceback.format_exc())
-        return str(path.relative_to(self._settings.output_directory))
+        return str(path.relative_to(settings.output_directory))
 
 
 def describe(error: BaseException) -> str:
@@ -667,74 +611,55 @@ def describe(error: BaseException) -> str:
 # Run the jobs that a rank takes from its queue, and publish their progress.
 
 
-class RankJobs:
-    """The jobs of one rank."""
+def run_jobs(
+    work: RankWork,
+    settings: RankSettings,
+    publisher: StatusPublisher,
+    *,
+    stop_requested: Callable[[], bool],  # True if this rank was asked to stop
+    fail_fast: bool = False,  # stop after the first failed job
+    asks_questions: bool = False,  # a decided question may end jobs early
+    begins: Callable[[str], None] = lambda _: None,  # receives each job's name before its first file exists
+) -> RankState:
+    """Run the jobs of one rank until its queue is empty. Publish and return the final state."""
 
-    def __init__(
-        self,
-        work: RankWork,
-        settings: RankSettings,
-        *,
-        stop_requested: Callable[[], bool],  # True if this rank was asked to stop
-        fail_fast: bool = False,  # stop after the first failed job
-        asks_questions: bool = False,  # a decided question may end jobs early
-        begins: Callable[[str], None] = lambda _: None,  # receives each job's name before its first file exists
-    ) -> None:
-        self._work = work
-        self._settings = settings
-        self._stop_requested = stop_requested
-        self._fail_fast = fail_fast
-        self._asks_questions = asks_questions
-        self._begins = begins
-
-    def run(self, publisher: StatusPublisher) -> RankState:
-        """Run jobs until the queue is empty for this rank. Publish and return the final state."""
-        queue, runner = self._work.queue, self._new_runner(publisher)
-        state = RankState.FINISHED
-        try:
-            while not self._stop_requested() and (assigned := queue.next_job()) is not None:
-                failed = self._run_one(assigned, runner, publisher)
-                if failed and self._fail_fast:
-                    state = RankState.FAILED
-                    break
-        finally:
-            runner.close()
-        # A stop outranks every other state. After answered questions the remaining episodes are not needed.
-        if self._stop_requested():
-            state = RankState.INTERRUPTED
-        elif self._asks_questions:
-            publisher.leave_the_rest()
-        publisher.set_state(state)
-        return state
-
-    def _run_one(self, assigned: AssignedJob, runner: JobRunner, publisher: StatusPublisher) -> bool:
-        """Run a job, or this rank's part of it. Return True if it failed."""
-        job = assigned.job
-        self._begins(job.config.name)
-        publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
-        observers = [ProgressObserver(publisher), *assigned.observers, *self._work.observers]
-        with heard_by(publisher.hear):
-            report = runner.run(job, observers, supply=assigned.supply)
-        failed = report.status is ReportedStatus.FAILED or self._work.fails(job)
+    def ended(report: JobReport) -> None:
         if report.status is not ReportedStatus.INTERRUPTED:
-            publisher.leave_job()
-            self._work.queue.job_ended(job, failed=failed)
-        return failed
+            publisher.finish_job(failed=report.status is ReportedStatus.FAILED)
+        _LOG.debug("job '%s' %s after %.1f s", report.job, report.status, report.wall_s)
 
-    def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
-        return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
-
-    def _new_runner(self, publisher: StatusPublisher) -> JobRunner:
-        def ended(report: JobReport) -> None:
+    runner = JobRunner(
+        settings,
+        stop_requested=stop_requested,
+        tell=publisher.prepare,
+        # With fail_fast a failure must be known before the next job begins.
+        consolidations=None if fail_fast else Consolidations(publisher.hear_of),
+        ended=ended,
+    )
+    state = RankState.FINISHED
+    try:
+        while not stop_requested() and (assigned := work.queue.next_job()) is not None:
+            job = assigned.job
+            begins(job.config.name)
+            # If other ranks may finish the job, this rank's number of its episodes is open.
+            num_episodes = None if work.others_may_finish_jobs else assigned.num_episodes or 0
+            publisher.start_job(job.config.name, num_episodes=num_episodes)
+            observers = [ProgressObserver(publisher), *assigned.observers, *work.observers]
+            with heard_by(publisher.hear):
+                report = runner.run(job, observers, supply=assigned.supply)
+            failed = report.status is ReportedStatus.FAILED or work.fails(job)
             if report.status is not ReportedStatus.INTERRUPTED:
-                publisher.finish_job(failed=report.status is ReportedStatus.FAILED)
-            _LOG.debug("job '%s' %s after %.1f s", report.job, report.status, report.wall_s)
-
-        return JobRunner(
-            self._settings,
-            stop_requested=self._stop_requested,
-            tell=publisher.prepare,
-            # With fail_fast a failure must be known before the next job begins.
-            consolidations=None if self._fail_fast else Consolidations(publisher.hear_of),
-            ended=ended,
-        )
+                publisher.leave_job()
+                work.queue.job_ended(job, failed=failed)
+            if failed and fail_fast:
+                state = RankState.FAILED
+                break
+    finally:
+        runner.close()
+    # A stop outranks every other state. After answered questions the remaining episodes are not needed.
+    if stop_requested():
+        state = RankState.INTERRUPTED
+    elif asks_questions:
+        publisher.leave_the_rest()
+    publisher.set_state(state)
+    return state

@@ -9,10 +9,10 @@ in any order; ``cube.mass.enabled=true`` turns a variation on. Under a launcher 
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
 from isaaclab_arena.paths import typed_words
@@ -43,9 +43,6 @@ from isaaclab_arena.interfaces.policy_options import DeclaredOptions
 from isaaclab_arena.policy.catalog import resolve_policy_class
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
-_SOURCE = "command line"
-_FILE_KEY = re.compile(r"^(?:arena_env_args|policy_config_dict)\.(?!environment$)")
-_VARIATION = re.compile(r"(?:variations\.)?(\w+\.\w+\.(?:enabled|sampler_cfg\.\w+))=(.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +76,7 @@ def main(
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    return exit_code_of(lambda: _run(arguments, import_s, options_class, typed_as))
+    return exit_code_of(partial(_run, arguments, import_s, options_class, typed_as))
 
 
 def _run(arguments: Sequence[str], import_s: float | None, options_class: type[PolicyOptions], typed_as: str) -> int:
@@ -89,23 +86,18 @@ def _run(arguments: Sequence[str], import_s: float | None, options_class: type[P
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
-    request = _request(shared_by_ranks(options, context.world_size), rest, arguments, import_s=import_s)
+    options = shared_by_ranks(options, context.world_size)
+    command_line = (PROGRAM, *arguments)
+    request = job_request(options, *resolved_job(options, rest), command_line=command_line, import_s=import_s)
     collect_from_now_on()
     return show_variations(request.jobs) if options.list_variations else execute(request, context)
 
 
 def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
-    """Return what a command line asks for; nothing is run. See `eval_runner.asked_for`."""
+    """Return the request of a command line, without a run. See `eval_runner.asked_for`."""
     options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
     options = dataclasses.replace(options, no_import=options.no_import or not may_import)
-    return _request(options, rest, arguments, import_s=None)
-
-
-def _request(
-    options: PolicyOptions, rest: Sequence[str], arguments: Sequence[str], *, import_s: float | None
-) -> RunRequest:
-    jobs_file, jobs = resolved_job(options, rest)
-    return job_request(options, jobs_file, jobs, command_line=(PROGRAM, *arguments), import_s=import_s)
+    return job_request(options, *resolved_job(options, rest), command_line=(PROGRAM, *arguments))
 
 
 def job_request(
@@ -116,7 +108,7 @@ def job_request(
     command_line: tuple[str, ...] = (),
     import_s: float | None = None,
 ) -> RunRequest:
-    """Return what is asked of a run of one job; see `resolved_block`, and `RunRequest` for the others."""
+    """Return the request for a run of one job; see `resolved_block`, and `RunRequest` for the others."""
     return RunRequest(
         jobs=jobs,
         config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
@@ -128,43 +120,23 @@ def job_request(
 
 
 def shared_by_ranks(options: PolicyOptions, world_size: int) -> PolicyOptions:
-    """Return the options with which all ranks take part: there is one job, and who did not share it would be idle.
-
-    Args:
-        options: The options as they were typed.
-        world_size: Number of ranks.
-    """
+    """Return the options with which all ranks share the one job: a rank without a part of it would be idle."""
     return dataclasses.replace(options, split_jobs=True) if world_size > 1 else options
 
 
 def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile, tuple[Job, ...]]:
-    """Return the job that a command line asks for, as a job file would hold it and ready to run.
-
-    Args:
-        options: The options of the run.
-        rest: The environment's name, and the options of environment and policy.
-
-    Raises:
-        ConfigError: With every problem, each with the option as it was typed.
-    """
+    """Return the job of a command line, as in a job file and ready to run. `ConfigError` with every problem."""
+    # `rest`: the environment's name, and the options of environment and policy.
     return resolved_block(options, job_block(options, rest))
 
 
 def resolved_block(
     options: RunOptions, block: Mapping[str, Any], *, policy_class: type[PolicyBase] | None = None
 ) -> tuple[JobsFile, tuple[Job, ...]]:
-    """Return the one job of a run, as a job file would hold it and ready to run.
-
-    Args:
-        options: The options of the run.
-        block: What a job file would say of the job.
-        policy_class: The class of its policy, None for the one that ``policy_type`` names.
-
-    Raises:
-        ConfigError: With every problem, each with the option as it would be typed.
-    """
-    with _options_named_as_typed():
-        read = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults(), partly=True)
+    """Return the one job of a run, as in a job file and ready to run. `ConfigError` with every problem."""
+    # `block`: the job as a job file describes it. `policy_class` None: the class that ``policy_type`` names.
+    try:
+        read = read_jobs({"jobs": [block]}, source="command line", defaults=options.job_defaults(), partly=True)
         jobs_file = limited(read, options.limit)
         jobs = resolve_jobs(
             jobs_file,
@@ -174,54 +146,56 @@ def resolved_block(
             may_import=not options.no_import,
             policy_class=policy_class,
         )
-    return jobs_file, jobs
-
-
-@contextmanager
-def _options_named_as_typed() -> Iterator[None]:
-    """Name options of environment and policy in messages as they stand on the command line, not as in a job file."""
-    try:
-        yield
     except ConfigError as error:
+        # Name options of environment and policy as on the command line, not as in a job file.
+        key_of_file = re.compile(r"^(?:arena_env_args|policy_config_dict)\.(?!environment$)")
         problems = [
-            dataclasses.replace(problem, key=_FILE_KEY.sub("--", problem.key)) if problem.key else problem
+            dataclasses.replace(problem, key=key_of_file.sub("--", problem.key)) if problem.key else problem
             for problem in error.problems
         ]
         raise ConfigError(problems) from error
+    return jobs_file, jobs
 
 
 def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
-    """Return what a job file would say for a command line.
-
-    Args:
-        options: The options of the run.
-        rest: The environment's name, and the options of environment and policy.
-
-    Raises:
-        ConfigError: If no environment is named, more than one word might be its name, or an option is refused or had
-            taken the name for a value.
-    """
+    """Return a command line's job as a job file describes it; `rest`: its environment and the options of the job."""
+    # `ConfigError` if no environment is named, more than one word might be its name, or an option is refused or had
+    # taken the name for a value.
     variations, rest = split_variations(rest)
     declared = options_of_policy(options.policy_type, may_import=not options.no_import)
     own, rest = declared.taken_from(rest)
     positionals, given = parse_tokens(rest)
     policy_names = frozenset(declared.names or ())
-    _refuse_flags(given, policy_names)
+    refused = [name for name in given if name in REFUSED and name not in policy_names]
+    if refused:
+        raise ConfigError([Problem(REFUSED[name], key=f"--{name}") for name in refused])
+
+    # The environment's name is the one positional word, or a value of an option that took it.
     if not positionals and isinstance(given.get("environment"), str):
         positionals = [given.pop("environment")]
     if not positionals:
         positionals, given = _with_environment_given_back(given, policy_names, options)
     if len(positionals) != 1:
-        _refuse_no_environment(positionals, given)
+        found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
+        last = next((name for name, value in given.items() if isinstance(value, list)), None)
+        if not positionals and last is not None:
+            found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
+        raise ConfigError(Problem(f"one environment is needed; {found}", key="ENVIRONMENT"))
     if "environment" in given:
         raise ConfigError(Problem(f"names the environment twice: '{positionals[0]}' is another", key="--environment"))
+
+    # The options in the policy's file come first, so that the command line overrides them.
+    of_file: Any = {} if options.policy_config is None else read_document(options.policy_config)
+    if not isinstance(of_file, dict):
+        message = "holds no mapping of the policy's options"
+        raise ConfigError(Problem(message, file=options.policy_config, key="--policy_config"))
     policy_config = {name: value for name, value in given.items() if name in policy_names}
     environment_args = {name: value for name, value in given.items() if name not in policy_names}
     block: dict[str, Any] = {
         "name": options.name or positionals[0],
         "arena_env_args": {"environment": positionals[0], **environment_args},
         "policy_type": options.policy_type,
-        "policy_config_dict": {**_options_of_file(options.policy_config), **own, **policy_config},
+        "policy_config_dict": {**of_file, **own, **policy_config},
     }
     if variations:
         block["variations"] = variations
@@ -232,40 +206,12 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     return block
 
 
-def _options_of_file(path: str | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    document = read_document(path)
-    if not isinstance(document, dict):
-        raise ConfigError(Problem("holds no mapping of the policy's options", file=path, key="--policy_config"))
-    return document
-
-
-def _refuse_flags(given: Collection[str], policy_names: Collection[str]) -> None:
-    problems = [
-        Problem(REFUSED[name], key=f"--{name}") for name in given if name in REFUSED and name not in policy_names
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
 def _with_environment_given_back(
     given: Mapping[str, Any], policy_names: Collection[str], options: PolicyOptions
 ) -> tuple[list[str], dict[str, Any]]:
-    """Find the environment's name among the words of an option, which takes all words that follow it.
-
-    Args:
-        given: The options of environment and policy, by name.
-        policy_names: The options that the policy has.
-        options: The options of the run.
-
-    Returns:
-        The environment's name as the one positional word, where an option of the environment or the policy had taken
-        it, and the options without it.
-
-    Raises:
-        ConfigError: If an option had taken it that neither has, or that is left without a value.
-    """
+    """Take the environment's name from the option that has it among its values; return it and the other options."""
+    # An option takes all words that follow it. `ConfigError` if neither the environment nor the policy has the option,
+    # or if it is left without a value.
     for name, value in given.items():
         words = value if isinstance(value, list) else [value]
         environment = words[-1]
@@ -282,43 +228,28 @@ def _with_environment_given_back(
     return [], dict(given)
 
 
-def _refuse_no_environment(positionals: Sequence[str], given: Mapping[str, Any]) -> NoReturn:
-    found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
-    last = next((name for name, value in given.items() if isinstance(value, list)), None)
-    if not positionals and last is not None:
-        found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
-    raise ConfigError(Problem(f"one environment is needed; {found}", key="ENVIRONMENT"))
-
-
 def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the variations among the tokens, such as ``cube.mass.enabled=true``, and the other tokens in order.
-
-    Raises:
-        ConfigError: If one is given twice, or holds a number that is not finite.
-    """
+    """Return the variations among the tokens, such as ``cube.mass.enabled=true``, and the other tokens in order."""
+    variation = re.compile(r"(?:variations\.)?(\w+\.\w+\.(?:enabled|sampler_cfg\.\w+))=(.*)")
     variations: dict[str, Any] = {}
     others = []
     for token in tokens:
-        match = _VARIATION.fullmatch(token)
+        match = variation.fullmatch(token)
         if match is None:
             others.append(token)
             continue
-        key, value = match.groups()
+        key, text = match.groups()
         if key in variations:
             raise ConfigError(Problem("is given twice", key=key))
         try:
-            variations[key] = json.loads(value)
+            variations[key] = json.loads(text)
         except (ValueError, RecursionError):
-            variations[key] = value
-        _refuse_infinite(key, variations[key], value)
+            variations[key] = text
+        try:
+            json.dumps(variations[key], allow_nan=False)
+        except ValueError as error:
+            raise ConfigError(Problem(f"{shortened(text)} is no finite number", key=key)) from error
     return variations, others
-
-
-def _refuse_infinite(key: str, value: Any, text: str) -> None:
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError as error:
-        raise ConfigError(Problem(f"{shortened(text)} is no finite number", key=key)) from error
 
 
 def get_policy_cls(policy_type: str) -> type[PolicyBase]:
@@ -327,15 +258,8 @@ def get_policy_cls(policy_type: str) -> type[PolicyBase]:
 
 
 def options_of_policy(policy_type: str, *, may_import: bool) -> DeclaredOptions:
-    """Return what options a policy declares.
-
-    Args:
-        policy_type: Registered name or dotted class path.
-        may_import: Whether a class path may be imported.
-
-    Raises:
-        ConfigError: If there is no such policy, in words of the command line.
-    """
+    """Return the declared options of a policy. `ConfigError`, in words of the command line, if there is none."""
+    # `policy_type`: registered name, or dotted class path if `may_import`.
     try:
         return declared_options(resolve_policy_class(policy_type, may_import=may_import))
     except ConfigError as error:

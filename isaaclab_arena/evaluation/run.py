@@ -4,17 +4,14 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import (
     DistributedContext,
     command_of_parent,
@@ -39,10 +36,9 @@ from isaaclab_arena.evaluation.heartbeat import (
     lowest_live_rank,
     wait_for_ranks,
 )
-from isaaclab_arena.evaluation.job_run import RankJobs
+from isaaclab_arena.evaluation.job_run import run_jobs
 from isaaclab_arena.evaluation.options import is_run
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.progress import LiveReport, ProgressDisplay
 from isaaclab_arena.evaluation.queues import work_of_rank
@@ -58,10 +54,6 @@ from isaaclab_arena.storage.recovery import Leftovers, consolidate_leftovers
 from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
-if TYPE_CHECKING:
-    from isaaclab_arena.results.merge import MergedResults
-
-
 # Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.
 
 _SCRIPT = "isaaclab-arena"
@@ -70,7 +62,8 @@ _SCRIPT = "isaaclab-arena"
 def how_to_go_on(request: RunRequest, context: DistributedContext, output_directory: Path) -> str:
     """Return one line for the user: the command that resumes the run, or the option to add to the last command."""
     # Must run before a policy can change the working directory, in which the command was typed.
-    directory = _shown(output_directory, Path.cwd())
+    is_below = output_directory.is_relative_to(Path.cwd())
+    directory = str(output_directory.relative_to(Path.cwd()) if is_below else output_directory)
     if not request.command_line:
         return f"go on with --resume {shlex.quote(directory)}"
     program, *arguments = request.command_line
@@ -135,30 +128,34 @@ def _without_interpreter(command: list[str]) -> list[str]:
     return [_SCRIPT, *command[2:]] if is_script else command
 
 
-def _shown(directory: Path, working_directory: Path) -> str:
-    return str(directory.relative_to(working_directory) if directory.is_relative_to(working_directory) else directory)
-
-
 # Finish a run: build its tables from the files on disk, and show them.
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """The steps at the end of a run besides writing the tables."""
+class RunConduct:
+    """The output of a run besides its results, as a whole program or as a part of one."""
 
-    # Called once the tables are up to date.
-    before_showing: Callable[[], None] = lambda: None
-    # Last line below the table of an incomplete run; None if the run is only a part of the program.
-    how_to_go_on: str | None = None
-    shows: bool = True  # whether the tables are printed
-    writes_report: bool = False  # whether the run's page is written, and its path shown last
-    # Other ranks that have not ended; the last of them writes and shows what they finish later.
-    ranks_at_work: Sequence[int] = ()
+    # Whether the ranks do nothing else: then the program's last words are the run's, with the command to type.
+    is_whole_program: bool = False
+    shows_progress: bool = True  # on stderr
+    shows_results: bool = True  # on stdout
+    writes_report: bool = False  # unless an option forbids it
+    # Listens for signals that ask to stop, from the plan to the tables.
+    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
 
-def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool = False) -> int:
+def merge_and_show(
+    request: RunRequest,
+    conduct: RunConduct,
+    output_directory: Path,
+    *,
+    save_conditions: Callable[[], None],  # of `saving_conditions`, called once the tables are up to date
+    last_line: str = "",  # of `how_to_go_on`, shown below the table of an incomplete run
+    ranks_at_work: Sequence[int] = (),  # they have not ended; the last of them writes and shows what they finish
+    is_finished: bool = False,  # no episode was left to run
+) -> int:
     """Write and show the tables. Return the exit code: 0 if the run is complete, else 1."""
     # The first step of a run should not wait for pandas.
     from isaaclab_arena.results.console import print_summary  # noqa: PLC0415  pandas
@@ -178,45 +175,38 @@ def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool 
         _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
     if stale or not is_finished:
         write_tables(output_directory, merged)
-    ending.before_showing()
-    page = _written_report(output_directory, merged) if ending.writes_report else None
-    last_line = "" if merged.complete else ending.how_to_go_on or ""
+    save_conditions()
+
+    page = None
+    if conduct.writes_report and not request.options.no_report:
+        from isaaclab_arena.report import writing  # noqa: PLC0415  pandas
+
+        try:
+            page = writing.write_page([writing.ReportedRun(directory=output_directory, merged=merged)])
+        except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+            # The tables hold the results, so the run does not fail.
+            _LOG.warning("there is no page of this run: %s", error)
+    if merged.complete or not conduct.is_whole_program:
+        last_line = ""
 
     def show(console: Console) -> None:
         print_summary(merged, output_directory, console, report=page, last_line=last_line)
 
-    if ending.shows:
+    if conduct.shows_results:
         show_results(show)
     if last_line:
         # Must appear below what a launcher prints about a failed rank, and so below the tables of later ranks.
-        leave_last_words(f"{_not_the_last(ending)}\n{last_line}" if ending.ranks_at_work else as_text(show))
+        ranks = ", ".join(map(str, ranks_at_work))
+        not_last = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
+        leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else as_text(show))
     return 0 if merged.complete else 1
-
-
-def _not_the_last(ending: Ending) -> str:
-    ranks = ", ".join(map(str, ending.ranks_at_work))
-    return f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
-
-
-def _written_report(output_directory: Path, merged: "MergedResults") -> Path | None:
-    """Write the run's page. An error is a warning only: the tables hold the results."""
-    writing = _writing()
-    try:
-        return writing.write_page([writing.ReportedRun(directory=output_directory, merged=merged)])
-    except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-        _LOG.warning("there is no page of this run: %s", error)
-        return None
 
 
 def write_live_report(output_directory: Path) -> None:
     """Write the page of a run that goes on; it links films, since embedding reads all of them again."""
-    _writing().write_report([output_directory], embed_mb=0.0, running=True)
-
-
-def _writing() -> ModuleType:
     from isaaclab_arena.report import writing  # noqa: PLC0415  pandas, see merge_and_show
 
-    return writing
+    writing.write_report([output_directory], embed_mb=0.0, running=True)
 
 
 def consolidate_what_ranks_left(
@@ -235,7 +225,10 @@ def consolidate_what_ranks_left(
         for note in done.notes:
             _LOG.log(logging.DEBUG if is_all else logging.WARNING, "%s", note)
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
-        if done.loss is None or _has_failed(directory, job, attempt):
+        if done.loss is None:
+            continue
+        reports, _ = read_job_reports(directory, job, attempt.run)
+        if any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports):
             continue
         _LOG.error("job '%s' has failed: %s", job, done.loss)
         device = attempt.devices[rank]
@@ -243,16 +236,7 @@ def consolidate_what_ranks_left(
         write_job_report(directory, report)
 
 
-def _has_failed(directory: Path, job: str, attempt: Attempt) -> bool:
-    reports, _ = read_job_reports(directory, job, attempt.run)
-    return any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports)
-
-
 # One rank's part of a run: start up, run its jobs, and on one rank merge the results.
-
-_POLL_INTERVAL_S = 0.2
-_LIVE_TRACKING = "isaaclab_arena.tracking.watched_run:LiveTracking"
-"""As text, because it loads pandas, which takes half a second."""
 
 
 def execute(request: RunRequest, context: DistributedContext) -> int:
@@ -272,19 +256,6 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConduct:
-    """The output of a run besides its results, as a whole program or as a part of one."""
-
-    # Whether the ranks do nothing else: then the program's last words are the run's, with the command to type.
-    is_whole_program: bool = False
-    shows_progress: bool = True  # on stderr
-    shows_results: bool = True  # on stdout
-    writes_report: bool = False  # unless an option forbids it
-    # Listens for signals that ask to stop, from the plan to the tables.
-    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunOutcome:
     """The end of a run on one rank."""
 
@@ -296,141 +267,131 @@ class RunOutcome:
 def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | None = None) -> RunOutcome:
     """Run jobs on ranks that have found each other, as one of several runs; see `execute` for errors."""
     # `ranks` must be within a name that no other run of theirs has, see `Ranks.within`. The request is the same on all.
-    context, conduct = ranks.context, conduct or RunConduct()
+    context, rank, conduct = ranks.context, ranks.context.rank, conduct or RunConduct()
     started = start_run(request, context, ranks)
+    directory, attempt = started.output_directory, started.attempt
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, conduct.listen() as interruption:
-        if started.attempt is None:
-            code = finished_run(request, started.output_directory, conduct) if context.is_rank_zero else 0
-            return RunOutcome(exit_code=code, output_directory=started.output_directory)
-        jobs = with_settled_backends(request.jobs, started.attempt)
-        request = replace(request, jobs=with_settled_latencies(jobs, started.attempt))
-        try:
-            with log_file(started.output_directory / "logs" / f"rank{context.rank}.log", context.rank):
-                run = _RankRun(request, context, started, started.attempt, interruption, conduct)
-                return RunOutcome(
-                    exit_code=run.execute(ranks),
-                    output_directory=started.output_directory,
-                    signal_number=interruption.signal_number,
+        if attempt is None:
+            code = finished_run(request, directory, conduct) if context.is_rank_zero else 0
+            return RunOutcome(exit_code=code, output_directory=directory)
+        jobs = with_settled_backends(request.jobs, attempt)
+        request = replace(request, jobs=with_settled_latencies(jobs, attempt))
+
+        with full_disk_explained(), ExitStack() as stack:
+            stack.enter_context(log_file(directory / "logs" / f"rank{rank}.log", rank))
+            # A policy may change the working directory, which both read.
+            last_line, save_conditions = (
+                how_to_go_on(request, context, directory),
+                saving_conditions(request, directory),
+            )
+            watch = RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id)
+            stop_requested = interruption.stop_requested
+            work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
+
+            to_run = {entry.job for entry in attempt.jobs}
+            servers = running_policy_servers(request.jobs, to_run, request.options, ranks, directory)
+            policy_servers = stack.enter_context(servers)
+            status = RankStatus.of_this_process(
+                rank=rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
+            )
+            if context.is_rank_zero:
+                stack.enter_context(live_tracking(request, started))
+            publisher = stack.enter_context(StatusPublisher(directory, status))
+
+            # Rank 0 shows the progress of all ranks, and keeps the run's page up to date.
+            shown = (
+                shown_while_it_runs(request, directory, conduct, watch.look) if context.is_rank_zero else nullcontext()
+            )
+            with shown:
+                settings = rank_settings(
+                    request.options,
+                    context,
+                    output_directory=directory,
+                    attempt=attempt,
+                    # The plan's hash, not the request's: they may differ in num_envs in a deterministic run.
+                    config_hash=started.plan.config_hash,
+                    questions=request.questions,
+                    import_s=request.import_s,
                 )
-        except DiskUnusableError as error:
-            raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
-
-
-class _RankRun:
-    """One rank's part of a run."""
-
-    def __init__(
-        self,
-        request: RunRequest,
-        context: DistributedContext,
-        started: StartedRun,
-        attempt: Attempt,
-        interruption: Interruption,
-        conduct: RunConduct,
-    ) -> None:
-        self._request = request
-        self._context = context
-        self._started = started
-        self._attempt = attempt
-        self._conduct = conduct
-        self._output_directory = started.output_directory
-        self._interruption = interruption
-        self._how_to_go_on = how_to_go_on(request, context, started.output_directory)
-        self._save_conditions = saving_conditions(request, started.output_directory)
-        self._watch = RankWatch(self._output_directory, world_size=attempt.world_size, run_id=attempt.run_id)
-        self._work = work_of_rank(
-            request,
-            attempt,
-            output_directory=self._output_directory,
-            rank=context.rank,
-            stop_requested=interruption.stop_requested,
-        )
-
-    def execute(self, ranks: Ranks) -> int:
-        """Run this rank's jobs beside its policy servers, and return the exit code."""
-        to_run = {work.job for work in self._attempt.jobs}
-        with running_policy_servers(
-            self._request.jobs, to_run, self._request.options, ranks, self._output_directory
-        ) as servers:
-            return self._execute(servers)
-
-    def _execute(self, policy_servers: Mapping[PolicyServerConfig, ServerAddress]) -> int:
-        status = RankStatus.of_this_process(
-            rank=self._context.rank,
-            run_id=self._attempt.run_id,
-            jobs_total=self._work.num_jobs,
-            episodes_total=self._work.num_episodes,
-        )
-        tracking = nullcontext() if self._context.rank else live_tracking(self._request, self._started)
-        with tracking, StatusPublisher(self._output_directory, status) as publisher:
-            with self._shown():
-                state = self._rank_jobs(policy_servers).run(publisher)
-                merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
-            if self._conduct.is_whole_program and state is RankState.FAILED:
-                leave_last_words(f"a job failed on rank {self._context.rank}, and --fail_fast ends the run")
-            code = self._merge() if merges else int(state is RankState.FAILED)
-        return self._interruption.exit_code or code
-
-    def _rank_jobs(self, policy_servers: Mapping[PolicyServerConfig, ServerAddress]) -> RankJobs:
-        settings = rank_settings(
-            self._request.options,
-            self._context,
-            output_directory=self._output_directory,
-            attempt=self._attempt,
-            # The plan's hash, not the request's: they may differ in num_envs in a deterministic run.
-            config_hash=self._started.plan.config_hash,
-            questions=self._request.questions,
-            import_s=self._request.import_s,
-        )
-        return RankJobs(
-            self._work,
-            replace(settings, policy_servers=policy_servers),
-            stop_requested=self._interruption.stop_requested,
-            fail_fast=self._request.options.fail_fast,
-            asks_questions=bool(self._request.questions),
-        )
-
-    def _shown(self) -> AbstractContextManager[object]:
-        """Show the display of all ranks and update the run's page, on rank 0 only."""
-        if not self._context.is_rank_zero:
-            return nullcontext()
-        return shown_while_it_runs(self._request, self._output_directory, self._conduct, self._watch.look)
-
-    def _is_the_one_to_merge(self, state: RankState, *, heard: bool) -> bool:
-        """Wait until no other rank works. True if this rank has to merge: rank 0, or its substitute."""
-        rank = self._context.rank
-        # A rank that stops at its first failure does not wait: its exit makes the launcher end the others.
-        if state is RankState.FAILED:
-            return not any(report.alive for report in self._watch.look() if report.rank != rank)
-        # The others stay until rank 0 has gone. If it left no current tables, the lowest live rank takes its place.
-        while True:
-            reports = self._watch.look()
-            if not reports[0].alive and tables_are_current(self._output_directory):
-                return False
-            lowest = lowest_live_rank(reports)
-            if lowest is None or lowest >= rank:
-                wait_for_ranks(
-                    self._watch,
-                    own_rank=rank,
-                    stop_requested=self._interruption.stop_requested,
-                    stalled_after_s=self._work.stalled_after_s,
+                state = run_jobs(
+                    work,
+                    replace(settings, policy_servers=policy_servers),
+                    publisher,
+                    stop_requested=stop_requested,
+                    fail_fast=request.options.fail_fast,
+                    asks_questions=bool(request.questions),
                 )
-                return True
-            if not heard:
-                # The others wait for this rank's status. It cannot publish one, so its exit tells them.
-                return False
-            time.sleep(_POLL_INTERVAL_S)
+                merges = _is_the_one_to_merge(
+                    directory,
+                    watch,
+                    state,
+                    rank=rank,
+                    heard=publisher.is_heard,
+                    stop_requested=stop_requested,
+                    stalled_after_s=work.stalled_after_s,
+                )
+            if conduct.is_whole_program and state is RankState.FAILED:
+                leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
 
-    def _merge(self) -> int:
-        """Write the tables from the files on disk, show them if wanted, and return the exit code."""
-        others = [report for report in self._watch.look() if report.rank != self._context.rank]
-        at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
-        # A rank at work still writes to its files.
-        if not (at_work or self._interruption.stop_requested()):
-            consolidate_what_ranks_left(self._attempt, self._output_directory, rank=self._context.rank)
-        ending = ending_of(self._request, self._conduct, self._save_conditions, self._how_to_go_on)
-        return merge_and_show(self._output_directory, replace(ending, ranks_at_work=at_work))
+            code = int(state is RankState.FAILED)
+            if merges:
+                others = [report for report in watch.look() if report.rank != rank]
+                at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
+                # A rank at work still writes to its files.
+                if not (at_work or stop_requested()):
+                    consolidate_what_ranks_left(attempt, directory, rank=rank)
+                code = merge_and_show(
+                    request,
+                    conduct,
+                    directory,
+                    save_conditions=save_conditions,
+                    last_line=last_line,
+                    ranks_at_work=at_work,
+                )
+        return RunOutcome(
+            exit_code=interruption.exit_code or code,
+            output_directory=directory,
+            signal_number=interruption.signal_number,
+        )
+
+
+@contextmanager
+def full_disk_explained() -> Iterator[None]:
+    """Add the way out to the error of a full disk."""
+    try:
+        yield
+    except DiskUnusableError as error:
+        raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
+
+
+def _is_the_one_to_merge(
+    output_directory: Path,
+    watch: RankWatch,
+    state: RankState,
+    *,
+    rank: int,
+    heard: bool,
+    stop_requested: Callable[[], bool],
+    stalled_after_s: float | None,
+) -> bool:
+    """Wait until no other rank works. True if this rank has to merge: rank 0, or its substitute."""
+    # A rank that stops at its first failure does not wait: its exit makes the launcher end the others.
+    if state is RankState.FAILED:
+        return not any(report.alive for report in watch.look() if report.rank != rank)
+    # The others stay until rank 0 has gone. If it left no current tables, the lowest live rank takes its place.
+    while True:
+        reports = watch.look()
+        if not reports[0].alive and tables_are_current(output_directory):
+            return False
+        lowest = lowest_live_rank(reports)
+        if lowest is None or lowest >= rank:
+            wait_for_ranks(watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s)
+            return True
+        if not heard:
+            # The others wait for this rank's status. It cannot publish one, so its exit tells them.
+            return False
+        time.sleep(0.2)
 
 
 def live_tracking(request: RunRequest, started: StartedRun) -> AbstractContextManager[object]:
@@ -438,7 +399,9 @@ def live_tracking(request: RunRequest, started: StartedRun) -> AbstractContextMa
     names = request.options.tracking
     if not names:
         return nullcontext()
-    return imported(_LIVE_TRACKING)(started.output_directory, started.plan, names)
+    # It loads pandas, which takes half a second.
+    live = imported("isaaclab_arena.tracking.watched_run:LiveTracking")
+    return live(started.output_directory, started.plan, names)
 
 
 @contextmanager
@@ -450,37 +413,17 @@ def shown_while_it_runs(
     with ExitStack() as stack:
         if conduct.shows_progress:
             stack.enter_context(ProgressDisplay(look))
-        if _writes_report(request, conduct):
+        if conduct.writes_report and not request.options.no_report:
             stack.enter_context(LiveReport(partial(write_live_report, output_directory)))
         yield
-
-
-def ending_of(
-    request: RunRequest, conduct: RunConduct, save_conditions: Callable[[], None], how_to_go_on: str
-) -> Ending:
-    """Build the `Ending` of a run on this rank."""
-    return Ending(
-        before_showing=save_conditions,
-        how_to_go_on=how_to_go_on if conduct.is_whole_program else None,
-        shows=conduct.shows_results,
-        writes_report=_writes_report(request, conduct),
-    )
 
 
 def finished_run(request: RunRequest, output_directory: Path, conduct: RunConduct) -> int:
     """Show the results of a run in which nothing is left to do, and return the exit code."""
     if request.options.video_options().wanted:
         _LOG.warning("no episode runs, so none is filmed")
-    ending = Ending(
-        before_showing=saving_conditions(request, output_directory),
-        shows=conduct.shows_results,
-        writes_report=_writes_report(request, conduct),
-    )
-    return merge_and_show(output_directory, ending, is_finished=True)
-
-
-def _writes_report(request: RunRequest, conduct: RunConduct) -> bool:
-    return conduct.writes_report and not request.options.no_report
+    save_conditions = saving_conditions(request, output_directory)
+    return merge_and_show(request, conduct, output_directory, save_conditions=save_conditions, is_finished=True)
 
 
 def saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:
@@ -494,13 +437,13 @@ def saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[
     # `ConfigError` if the resumed run would overwrite a file that another run saved.
     if goes_on:
         check_saved_earlier(path, output_directory)
-    return partial(_save_conditions, path, output_directory, goes_on=goes_on)
 
+    def save() -> None:
+        try:
+            for line in save_conditions(path, output_directory, goes_on=goes_on):
+                _LOG.warning("%s", line)
+        except ArenaError as error:
+            # The results are the purpose of the run: they are shown even if this file cannot be written.
+            _LOG.error("--save_conditions: %s", error)
 
-def _save_conditions(path: Path, output_directory: Path, *, goes_on: bool) -> None:
-    try:
-        for line in save_conditions(path, output_directory, goes_on=goes_on):
-            _LOG.warning("%s", line)
-    except ArenaError as error:
-        # The results are the purpose of the run: they are shown even if this file cannot be written.
-        _LOG.error("--save_conditions: %s", error)
+    return save

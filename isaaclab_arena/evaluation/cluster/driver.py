@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ConfigError, DiskUnusableError, Problem
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, Crew, Engine, NodeNeeds, RunOrders
 from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.heartbeat import RankWatch
@@ -17,8 +17,8 @@ from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.run import (
     RunConduct,
     consolidate_what_ranks_left,
-    ending_of,
     finished_run,
+    full_disk_explained,
     how_to_go_on,
     live_tracking,
     merge_and_show,
@@ -67,10 +67,8 @@ def execute_on_cluster(
                 return finished_run(request, started.output_directory, conduct)
             orders = _orders(needs, options, started, started.attempt)
             crew = Crew(engine, orders, interruption, fail_fast=options.fail_fast)
-            try:
+            with full_disk_explained():
                 code = _work(crew, request, options, started, started.attempt, conduct, context)
-            except DiskUnusableError as error:
-                raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
             return interruption.exit_code or code
 
 
@@ -92,8 +90,9 @@ def _work(
         with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
             crew.work(options.start_timeout_s)
         consolidate_what_ranks_left(attempt, started.output_directory, is_all=True)
-        ending = ending_of(request, conduct, save_conditions, last_line)
-        code = merge_and_show(started.output_directory, ending)
+        code = merge_and_show(
+            request, conduct, started.output_directory, save_conditions=save_conditions, last_line=last_line
+        )
     return code if crew.failure is None else 1
 
 

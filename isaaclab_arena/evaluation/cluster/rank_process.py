@@ -48,7 +48,7 @@ from isaaclab_arena.evaluation.cluster.crew import (
 )
 from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPublisher, status_path
-from isaaclab_arena.evaluation.job_run import RankJobs
+from isaaclab_arena.evaluation.job_run import run_jobs
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.provenance import versions
@@ -556,20 +556,21 @@ class _ClusterRank:
     def run(self, request: RunRequest, context: DistributedContext) -> RankState:
         """Run the claimed jobs, and return the final state."""
         work, rank = self._work(request), self._life.rank
-        rank_jobs = RankJobs(
-            work,
-            self._settings(request, context),
-            stop_requested=self._must_stop,
-            fail_fast=request.options.fail_fast,
-            asks_questions=bool(request.questions),
-            begins=self._sender.follow,
-        )
+        settings = self._settings(request, context)
         status = RankStatus.of_this_process(
             rank=rank, run_id=self._orders.attempt.run_id, episodes_total=work.num_episodes
         )
         log = log_file(self._directory / "logs" / f"rank{rank}.log", rank)
         with self._sender, log, StatusPublisher(self._directory, status) as publisher:
-            return rank_jobs.run(publisher)
+            return run_jobs(
+                work,
+                settings,
+                publisher,
+                stop_requested=self._must_stop,
+                fail_fast=request.options.fail_fast,
+                asks_questions=bool(request.questions),
+                begins=self._sender.follow,
+            )
 
     def _work(self, request: RunRequest) -> RankWork:
         attempt = self._orders.attempt
