@@ -91,34 +91,21 @@ def answer_watch(
 
 # Make the plan of a run and of its attempts, and compare plans.
 
-_MAX_SHOWN = 80
-_NUM_EPISODES, _NUM_ENVS = "num_episodes", "num_envs"
-_POLICY_KEYS = ("policy_type", "policy_config_dict")
-_OF_POLICY = frozenset({*_POLICY_KEYS, "policy options"})
-"""What says which policy a job has."""
+_OF_POLICY = frozenset({"policy_type", "policy_config_dict", "policy options"})
+"""Keys of a job's policy, in `_changes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What a run is to do, the same on every rank.
+    """The request for a run, the same on every rank."""
 
-    Attributes:
-        jobs: Every job of the file.
-        config_hash: Hash of the resolved jobs.
-        source_file: The job file, None for a job from the command line.
-        command_line: What was typed, one token each.
-        options: The shared options.
-        questions: What is asked of the jobs, which stop as soon as it is answered.
-        import_s: Time from this process's start to the program's [s], own on each rank; None if unknown.
-    """
-
-    jobs: tuple[Job, ...]
-    config_hash: str
-    source_file: str | None
-    command_line: tuple[str, ...]
-    options: RunOptions
-    questions: tuple[Question, ...] = ()
-    import_s: float | None = None
+    jobs: tuple[Job, ...]  # every job of the file
+    config_hash: str  # of the resolved jobs
+    source_file: str | None  # the job file, None for a job from the command line
+    command_line: tuple[str, ...]  # as typed, one token each
+    options: RunOptions  # shared by all jobs
+    questions: tuple[Question, ...] = ()  # about the jobs, which stop as soon as they are answered
+    import_s: float | None = None  # from this process's start to the program's [s], own on each rank; None if unknown
 
 
 def plan_run(
@@ -182,18 +169,32 @@ def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Co
     """Return the jobs of the plan, each with its rank if that is assigned before the start."""
     is_settled = request.options.mode is Assignment.ROUND_ROBIN
     turns = jobs_taking_turns(request.jobs, request.questions)
-    ranks = [home_index(job.config.index, turns) % world_size if is_settled else None for job in request.jobs]
-    return tuple(
-        _plan_entry(job, rank, contents.get(job.config.name)) for job, rank in zip(request.jobs, ranks, strict=True)
-    )
+    entries = []
+    for job in request.jobs:
+        config, saved = job.config, job.saved_conditions
+        has_rank = is_settled and config.status is JobStatus.PENDING
+        entries.append(
+            PlanEntry(
+                config=config,
+                rank=home_index(config.index, turns) % world_size if has_rank else None,
+                task=job.task_name,
+                embodiment=job.robot_name,
+                object=job.environment_option("object"),
+                policy_config=job.policy_options,
+                variations=spelled(job.variations),
+                conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
+                contents=contents.get(config.name),
+                latency=None if job.latency is None else job.latency.delays,
+            )
+        )
+    return tuple(entries)
 
 
 def plan_differences(
     before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool] = lambda _: True
 ) -> list[Problem]:
     """Return a problem for each key that forbids to resume a run with the options of now."""
-    # A job may grow, and may have another num_envs; whether its results allow that is known once it is built. A job
-    # that has recorded nothing may also have another policy. Values missing in both plans are equal.
+    # Values missing in both plans are equal.
     problems = [
         Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
         for name, value in now.settings.items()
@@ -205,9 +206,21 @@ def plan_differences(
     wanted = {job.name: job for job in now.jobs}
     problems += [Problem("is new", job=name) for name in wanted if name not in known]
     problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
-    for name, job in wanted.items():
-        if name in known:
-            problems += _job_differences(known[name], job, has_recorded)
+
+    for name in [name for name in wanted if name in known]:
+        for key, (was, is_now) in _changes(known[name], wanted[name]).items():
+            # Another num_envs may be allowed, which only the built job shows. A job that has recorded nothing may have
+            # another policy.
+            if key == "num_envs" or (key in _OF_POLICY and not has_recorded(name)):
+                continue
+            why = ""
+            if key == "num_episodes" and None not in (was, is_now):
+                # A job may grow.
+                if was < is_now and known[name].config.num_rebuilds == 1:
+                    continue
+                why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, and not shrink"
+            message = f"was {_shown(was)} when the run began, now {_shown(is_now)}{why}"
+            problems.append(Problem(message, job=name, key=key))
     return problems
 
 
@@ -215,45 +228,33 @@ def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str],
     """Return the plan of a resumed run; the same object if nothing changes."""
     # `plan_differences` must have found none. The hash stays that of the first plan, which marks the run's recordings.
     wanted = {job.name: job for job in now.jobs}
-    jobs = tuple(_revised(job, wanted[job.name], has_recorded) for job in before.jobs)
-    if jobs == before.jobs:
+    jobs = []
+    for job in before.jobs:
+        new = wanted[job.name]
+        changed = _changes(job, new).keys()
+        config, policy_config = job.config, job.policy_config
+        if "num_episodes" in changed:
+            config = dataclasses.replace(config, num_episodes=new.config.num_episodes)
+        if changed & {*_OF_POLICY, "num_envs"} and not has_recorded(job.name):
+            # No result depends on them yet.
+            config = dataclasses.replace(
+                config,
+                policy_type=new.config.policy_type,
+                policy_config_dict=new.config.policy_config_dict,
+                num_envs=new.config.num_envs,
+            )
+            policy_config = new.policy_config
+        is_same = (config, policy_config) == (job.config, job.policy_config)
+        jobs.append(job if is_same else dataclasses.replace(job, config=config, policy_config=policy_config))
+    if tuple(jobs) == before.jobs:
         return before
     return dataclasses.replace(
         before,
-        jobs=jobs,
+        jobs=tuple(jobs),
         source_file=now.source_file,
         command_line=now.command_line,
         working_directory=now.working_directory,
     )
-
-
-def _revised(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[str], bool]) -> PlanEntry:
-    changed = _changes(before, now).keys()
-    config, policy_config = before.config, before.policy_config
-    if _NUM_EPISODES in changed:
-        config = dataclasses.replace(config, num_episodes=now.config.num_episodes)
-    if changed & {*_OF_POLICY, _NUM_ENVS} and not has_recorded(now.name):
-        # No result depends on them yet.
-        of_policy = {name: getattr(now.config, name) for name in (*_POLICY_KEYS, _NUM_ENVS)}
-        config, policy_config = dataclasses.replace(config, **of_policy), now.policy_config
-    if (config, policy_config) == (before.config, before.policy_config):
-        return before
-    return dataclasses.replace(before, config=config, policy_config=policy_config)
-
-
-def _job_differences(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[str], bool]) -> list[Problem]:
-    problems = []
-    for key, (was, is_now) in _changes(before, now).items():
-        why = ""
-        if key == _NUM_ENVS or (key in _OF_POLICY and not has_recorded(now.name)):
-            continue
-        if key == _NUM_EPISODES and None not in (was, is_now):
-            if was < is_now and before.config.num_rebuilds == 1:
-                continue
-            why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, and not shrink"
-        message = f"was {_shown(was)} when the run began, now {_shown(is_now)}{why}"
-        problems.append(Problem(message, job=now.name, key=key))
-    return problems
 
 
 def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
@@ -268,95 +269,66 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
         old["latency in steps"], new["latency in steps"] = before.latency, now.latency
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
     for each in (old, new):
-        apart = {*WITHOUT_RESULT, _NUM_ENVS}
+        apart = {*WITHOUT_RESULT, "num_envs"}
         each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
-    return {
-        key: (old.get(key), new.get(key))
-        for key in sorted(old.keys() | new.keys())
-        if key not in WITHOUT_RESULT and _plain(old.get(key)) != _plain(new.get(key))
-    }
 
+    def is_changed(key: str) -> bool:
+        # The values are compared as read back from a file, so that a tuple equals a list.
+        was, is_now = (json.loads(json_line(each.get(key))) for each in (old, new))
+        return was != is_now
 
-def _plain(value: Any) -> Any:
-    """Return a value as it is read back from a file, so that a tuple equals a list."""
-    return json.loads(json_line(value))
+    keys = sorted(old.keys() | new.keys())
+    return {key: (old.get(key), new.get(key)) for key in keys if key not in WITHOUT_RESULT and is_changed(key)}
 
 
 def _shown(value: Any) -> str:
     text = json_line(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
-
-
-def _plan_entry(job: Job, rank: int | None, contents: Contents | None) -> PlanEntry:
-    config = job.config
-    return PlanEntry(
-        config=config,
-        rank=rank if config.status is JobStatus.PENDING else None,
-        task=job.task_name,
-        embodiment=job.robot_name,
-        object=job.environment_option("object"),
-        policy_config=job.policy_options,
-        variations=spelled(job.variations),
-        conditions_checksum=_conditions_checksum(job),
-        contents=contents,
-        latency=None if job.latency is None else job.latency.delays,
-    )
-
-
-def _conditions_checksum(job: Job) -> int | None:
-    return None if job.saved_conditions is None else zlib.crc32(json_line(job.saved_conditions).encode())
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 # Show the variations of each job's environment, for ``--list_variations``.
 
 
 def show_variations(jobs: Sequence[Job]) -> int:
-    """Show the variations of each job, on rank 0 only, and return the exit code."""
+    """Show all variations of each job's environment, on rank 0 only, and return the exit code."""
+
+    def show(console: Console) -> None:
+        for job in jobs:
+            offered: Sequence[Variation] = ()
+            if isinstance(job.builder, VariableEnvironmentBuilder):
+                offered = job.builder.variations(job.environment_config)
+            console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
+            if not offered:
+                console.print("  nothing can be varied in this environment")
+                continue
+
+            # The variations that the job turns on have the job's range.
+            own = {variation.key: variation for variation in job.variations}
+            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+            for heading in ("variation", "on", "range", "unit", "meaning"):
+                table.add_column(heading, overflow="fold")
+            for variation in [own.get(each.key, each) for each in offered]:
+                on = "on" if variation.enabled else "-"
+                ranges = described(variation.sampler)
+                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
+            console.print(table, soft_wrap=True)
+
     if speaks_for_all():
-        show_results(lambda console: print_variations(jobs, console))
+        show_results(show)
     return 0
-
-
-def print_variations(jobs: Sequence[Job], console: Console) -> None:
-    """Print the variations of every job; those that the job turns on are marked, with the job's range."""
-    for job in jobs:
-        listed = listed_variations(job)
-        console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
-        if listed:
-            console.print(_table(listed), soft_wrap=True)
-        else:
-            console.print("  nothing can be varied in this environment")
-
-
-def listed_variations(job: Job) -> tuple[Variation, ...]:
-    """Return all variations of a job's environment, with the job's own ranges."""
-    if not isinstance(job.builder, VariableEnvironmentBuilder):
-        return ()
-    own = {variation.key: variation for variation in job.variations}
-    return tuple(own.get(each.key, each) for each in job.builder.variations(job.environment_config))
 
 
 def described(sampler: Sampler) -> str:
     """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
-    low, high = _shown_values(sampler.low), _shown_values(sampler.high)
+
+    def shown(values: tuple[float, ...]) -> str:
+        numbers = [f"{value:.4g}" for value in values]
+        return "".join(numbers) if len(numbers) < 2 else f"({', '.join(numbers)})"
+
+    low, high = shown(sampler.low), shown(sampler.high)
     if sampler.type is SamplerType.UNIFORM:
         return low if low == high else f"{low} to {high}"
     if sampler.type is SamplerType.BERNOULLI:
         return f"{high} with probability {sampler.p:g}, else {low}"
-    choices = ", ".join(choice if isinstance(choice, str) else _shown_values(choice) for choice in sampler.choices)
+    choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
     return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
-
-
-def _table(variations: Sequence[Variation]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for heading in ("variation", "on", "range", "unit", "meaning"):
-        table.add_column(heading, overflow="fold")
-    for variation in variations:
-        on = "on" if variation.enabled else "-"
-        table.add_row(variation.key, on, described(variation.sampler), variation.unit or "-", variation.description)
-    return table
-
-
-def _shown_values(values: tuple[float, ...]) -> str:
-    numbers = [f"{value:.4g}" for value in values]
-    return "".join(numbers) if len(numbers) < 2 else f"({', '.join(numbers)})"

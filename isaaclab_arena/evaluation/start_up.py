@@ -64,7 +64,6 @@ from isaaclab_arena.storage.recovery import recover_run
 from isaaclab_arena.storage.run_plan import (
     Attempt,
     AttemptEntry,
-    PlanEntry,
     RunLock,
     RunPlan,
     attempt_numbers,
@@ -80,18 +79,14 @@ from isaaclab_arena.storage.run_plan import (
 
 # Check that every rank sees the run's directory, which rank 0 has made, and refuse the run if one does not.
 
-_POLL_INTERVAL_S = 0.05
-_SHARED_DISK_DELAY_S = 10.0
-_MAX_RANKS_TOLD = 8
 
-
-def common_directory(
-    ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = _SHARED_DISK_DELAY_S
-) -> Path:
+def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
     """Return the run's directory under this rank's name for it; `ConfigError` on all ranks if one cannot see it."""
     # `made` is the directory on rank 0, None elsewhere. Call it once in a run: the shared keys exist once.
     if made is not None and not ranks.context.is_distributed:
         return made
+
+    # Rank 0 puts a file there, and says where.
     host, machine = socket.gethostname(), machine_identity()
     probe = None if made is None else made / PROBE_PATTERN.replace("*", str(os.getpid()))
     said = ""
@@ -99,53 +94,44 @@ def common_directory(
         probe.touch()
         said = json.dumps([str(made), probe.name, host, machine])
     path, name, home, its_machine = json.loads(ranks.share_from_rank_zero("output_directory", said))
-    # Only another node may need time [s] to see a new file.
-    patience_s = 0.0 if machine == its_machine else delay_s
-    seen = made or _first_that_shows(name, _where_it_may_be(options, Path(path)), within_s=patience_s)
+
+    # The others look for the file. Only rank 0 knows the name of a dated directory.
+    there = Path(path)
+    candidates = [there, named_directory(options.output_base_dir) / there.name]
+    if options.output_dir is not None:
+        candidates = [named_directory(options.output_dir)]
+    # A network file system may show a new file to other nodes only after seconds.
+    deadline = time.monotonic() + (0.0 if machine == its_machine else delay_s)
+    seen = made
+    while seen is None:
+        seen = next((candidate for candidate in candidates if (candidate / name).exists()), None)
+        if seen is None:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.05)
+
     # Every rank learns all blind ranks, so that all raise the same error.
     own = "" if seen is not None else f"rank {ranks.context.rank} on {host}"
     blind = [each for each in ranks.gather("sight of the directory", own) if each]
     if probe is not None:
         probe.unlink(missing_ok=True)
     if blind or seen is None:
-        more = f" and {len(blind) - _MAX_RANKS_TOLD} more" if len(blind) > _MAX_RANKS_TOLD else ""
         message = (
-            f"rank 0 has made {path} on {home}, and {', '.join(blind[:_MAX_RANKS_TOLD])}{more} cannot see it; name one "
-            "directory on a disk that all nodes share, or run on a Ray cluster, which needs none: --cluster ray"
+            f"rank 0 has made {path} on {home}, and {_listed(blind, 8)} cannot see it; name one directory on a disk "
+            "that all nodes share, or run on a Ray cluster, which needs none: --cluster ray"
         )
         raise ConfigError(Problem(message, key="--output_dir"))
     return seen
 
 
-def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:
-    """Return the paths where this rank looks for the run's directory."""
-    if options.output_dir is not None:
-        return [named_directory(options.output_dir)]
-    # Only rank 0 knows the name of a dated directory.
-    return [path, named_directory(options.output_base_dir) / path.name]
-
-
-def _first_that_shows(name: str, candidates: Sequence[Path], *, within_s: float) -> Path | None:
-    # A network file system may show a new file to other nodes only after seconds.
-    deadline = time.monotonic() + within_s
-    while True:
-        seen = next((path for path in candidates if (path / name).exists()), None)
-        if seen is not None or time.monotonic() >= deadline:
-            return seen
-        time.sleep(_POLL_INTERVAL_S)
+def _listed(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 # Resume a run: find its directory, check that it is the same run, and repair what a crash left there.
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resumed:
-    """A run that was resumed."""
-
-    number: int  # of the attempt that begins
-    jobs: tuple[AttemptEntry, ...]  # with work left; empty if the run is complete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,26 +146,66 @@ class GoingOn:
     has_recorded: Callable[[str], bool]  # by job name
 
 
-def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir: str, plan: RunPlan) -> Path | None:
-    """Return the run's directory; None if no run has begun in `output_dir`; `ConfigError` if there is no run."""
+def directory_to_resume(options: RunOptions, plan: RunPlan) -> Path | None:
+    """Return the directory of the run to resume, None if no run has begun there; `ConfigError` if there is no run."""
     # `--resume` may name the directory; it is empty without a value.
-    if resume:
-        return _directory_of_run(Path(resume), option="--resume")
-    if output_dir is not None:
-        path = named_directory(output_dir)
+    if options.resume:
+        return _directory_of_run(Path(options.resume), option="--resume")
+    if options.output_dir is not None:
+        path = named_directory(options.output_dir)
         return None if holds_no_run(path) else _directory_of_run(path, option="--output_dir")
-    # No directory is named: choose a dated one by its plan.
-    base = named_directory(output_base_dir)
+
+    # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
+    base = named_directory(options.output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(Problem(f"no run in '{base}' to go on with; name its directory", key="--resume"))
-    return _run_that_is_meant(runs, plan).absolute()
+    able = None
+    for run in runs:
+        try:
+            begun = read_run_plan(run)
+        except ConfigError as error:
+            # The user may mean a run that cannot be read, so say that it is skipped.
+            _LOG.warning("%s is passed over: %s", run, error)
+            continue
+        if plan_differences(begun, plan):
+            continue
+        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (begun, plan))
+        if num_envs == wanted and revised_plan(begun, plan, has_recorded=lambda _: True) is begun:
+            return run.absolute()
+        able = able or run
+    # If none can be resumed, the caller reports the differences of the newest.
+    return (able or runs[0]).absolute()
+
+
+def _directory_of_run(path: Path, *, option: str) -> Path:
+    if not path.is_dir():
+        raise ConfigError(Problem(f"there is no directory '{path}'", key=option))
+    if plan_copy_path(path).is_file() and not (path / RUN_PLAN_FILE).is_file():
+        raise ConfigError(
+            Problem(f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back", key=option)
+        )
+    if not (path / RUN_PLAN_FILE).is_file():
+        raise ConfigError(
+            Problem(f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out", key=option)
+        )
+    return path.absolute()
 
 
 def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
     """Return the plan with which a run goes on; `ConfigError` with every difference that forbids it."""
     begun = read_run_plan(output_directory)
-    has_recorded = cache(partial(_has_recorded, output_directory, begun.run_id))
+
+    @cache
+    def has_recorded(job: str) -> bool:
+        """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
+        directory = job_directory(output_directory, job)
+        log = read_commits(directory, job)
+        files, problems = locate_episodes(directory, job)
+        reports, _ = read_job_reports(directory, job, begun.run_id)
+        has_ended = any(report.status is ReportedStatus.COMPLETED for report in reports)
+        return bool(log.lines or log.problems or files or problems or has_ended)
+
     wanted = {job.name: job.config.num_envs for job in plan.jobs}
     # Another num_envs is allowed only if it does not change the episodes.
     played_with = {
@@ -189,9 +215,14 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
     }
     differences = plan_differences(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        because = _why_only_plan(output_directory, begun, name)
-        if because is not None:
-            message = f"was {num_envs} when the run began, now {wanted[name]}, and {because}"
+        reports, _ = read_job_reports(job_directory(output_directory, name), name, begun.run_id)
+        only_plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
+        if only_plan is not None:
+            because = only_plan.plan_because or "nothing promises more"
+            message = (
+                f"was {num_envs} when the run began, now {wanted[name]}, and its episodes are reproducible as plan, "
+                f"not bitwise: {because}"
+            )
             differences.append(Problem(message, job=name, key="num_envs"))
     if differences:
         differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
@@ -199,35 +230,16 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
     revised = revised_plan(begun, plan, has_recorded=has_recorded)
     changed = [(was, now) for was, now in zip(begun.jobs, revised.jobs, strict=True) if was is not now]
-    grown = {now.name: now.config.num_episodes or 0 for was, now in changed if _grows(was, now)}
+    grown = {
+        now.name: now.config.num_episodes or 0
+        for was, now in changed
+        if was.config.num_episodes != now.config.num_episodes
+    }
     for name, number in grown.items():
         _LOG.info("job '%s' goes on to %d episodes", name, number)
     return GoingOn(
         plan=revised, is_revised=bool(changed), grown=grown, played_with=played_with, has_recorded=has_recorded
     )
-
-
-def _grows(was: PlanEntry, now: PlanEntry) -> bool:
-    return was.config.num_episodes != now.config.num_episodes
-
-
-def _has_recorded(output_directory: Path, run_id: str | None, job: str) -> bool:
-    """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
-    directory = job_directory(output_directory, job)
-    log = read_commits(directory, job)
-    files, problems = locate_episodes(directory, job)
-    reports, _ = read_job_reports(directory, job, run_id)
-    has_ended = any(report.status is ReportedStatus.COMPLETED for report in reports)
-    return bool(log.lines or log.problems or files or problems or has_ended)
-
-
-def _why_only_plan(output_directory: Path, begun: RunPlan, job: str) -> str | None:
-    """Return the reason why another num_envs would change the job's episodes, None if no rank reported one."""
-    reports, _ = read_job_reports(job_directory(output_directory, job), job, begun.run_id)
-    plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
-    if plan is None:
-        return None
-    return f"its episodes are reproducible as plan, not bitwise: {plan.plan_because or 'nothing promises more'}"
 
 
 def take_up(
@@ -237,9 +249,10 @@ def take_up(
     retry_errors: bool,
     max_equal_errors: int = 0,
     anew: Sequence[str] = (),
-) -> Resumed:
-    """Repair a run's directory after a crash, and return the work left. The caller holds the run's lock alone."""
-    # `anew`: jobs whose episodes do not count any more. `retry_errors`: whether episodes with errors run again.
+) -> tuple[int, tuple[AttemptEntry, ...]]:
+    """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
+    # The caller holds the run's lock alone. `anew`: jobs whose episodes do not count any more. `retry_errors`: whether
+    # episodes with errors run again.
     number, plan = max(attempt_numbers(output_directory), default=0) + 1, going_on.plan
     set_aside_what_does_not_count(output_directory, anew, attempt=number)
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
@@ -269,47 +282,10 @@ def take_up(
         )
         for job in left
     )
-    return Resumed(number=number, jobs=jobs)
-
-
-def _run_that_is_meant(runs: Sequence[Path], plan: RunPlan) -> Path:
-    """Return the newest run with the same plan, else the newest that can be resumed, else the newest."""
-    # The newest is the fallback, so that the caller can report its differences.
-    able = None
-    for run in runs:
-        try:
-            begun = read_run_plan(run)
-        except ConfigError as error:
-            # The user may mean a run that cannot be read, so say that it is skipped.
-            _LOG.warning("%s is passed over: %s", run, error)
-            continue
-        if plan_differences(begun, plan):
-            continue
-        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (begun, plan))
-        if num_envs == wanted and revised_plan(begun, plan, has_recorded=lambda _: True) is begun:
-            return run
-        able = able or run
-    return able or runs[0]
-
-
-def _directory_of_run(path: Path, *, option: str) -> Path:
-    if not path.is_dir():
-        raise ConfigError(Problem(f"there is no directory '{path}'", key=option))
-    if plan_copy_path(path).is_file() and not (path / RUN_PLAN_FILE).is_file():
-        raise ConfigError(
-            Problem(f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back", key=option)
-        )
-    if not (path / RUN_PLAN_FILE).is_file():
-        raise ConfigError(
-            Problem(f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out", key=option)
-        )
-    return path.absolute()
+    return number, jobs
 
 
 # Start the ranks of a run: one makes or repairs the directory, and all agree on what is left to do.
-
-_NOTHING_TO_DO = "nothing"
-_MAX_TOLD = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,36 +301,6 @@ class StartedRun:
 def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
     """Agree on the plan, make or repair the run's directory, and return the work of this attempt."""
     # `ConfigError` if the ranks differ, the directory cannot be used or is in use, or there is no such run to resume.
-    begin = _agree_and_begin(request, context, ranks)
-    path = common_directory(ranks, request.options, None if begin is None else begin.directory.path)
-    number, lock = "", None
-    with ranks.keep_waiting():
-        if begin is not None:
-            attempt = begin.begin()
-            number = _NOTHING_TO_DO if attempt is None else str(attempt.number)
-            announce_run_directory(path)
-            lock = begin.lock.share()
-    number = ranks.share_from_rank_zero("attempt", number)
-    lock = lock or RunLock(path).share()
-    # No rank may leave before all of them hold the lock.
-    ranks.gather("lock", "held")
-    attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
-    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
-
-
-def start_run_alone(request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
-    """Begin a run whose ranks come later, each with the plan of this process; `devices`: of each rank."""
-    # `context` is rank 0 of as many ranks as there may be; see `start_run`.
-    check_names(request.options.rerun, [job.config.name for job in request.jobs])
-    begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
-    path = begin.directory.path
-    attempt = begin.begin()
-    announce_run_directory(path)
-    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=begin.lock.share())
-
-
-def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
-    """Refuse ranks whose jobs, options or files differ; return the setup on rank 0, None elsewhere."""
     check_names(request.options.rerun, [job.config.name for job in request.jobs])
     limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
     # The hash of the jobs leaves the time limits out, because a resume may change them.
@@ -368,14 +314,41 @@ def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ra
             "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
             "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
             len(devices),
-            ", ".join(on_cpu[:_MAX_TOLD]) + (f" and {len(on_cpu) - _MAX_TOLD} more" if len(on_cpu) > _MAX_TOLD else ""),
+            _listed(on_cpu, 5),
         )
     with ranks.keep_waiting():
         # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
         # it: without a shared disk, their files must be equal.
         contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
     agree_on_contents(ranks, contents)
-    return _Beginning(request, context, devices, contents) if context.is_rank_zero else None
+
+    # Rank 0 makes the directory, and says which attempt begins.
+    begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
+    path = common_directory(ranks, request.options, None if begin is None else begin.path)
+    said, lock = "", None
+    with ranks.keep_waiting():
+        if begin is not None:
+            attempt = begin.begin()
+            said = "nothing" if attempt is None else str(attempt.number)
+            announce_run_directory(path)
+            lock = begin.lock.share()
+    said = ranks.share_from_rank_zero("attempt", said)
+    lock = lock or RunLock(path).share()
+    # No rank may leave before all of them hold the lock.
+    ranks.gather("lock", "held")
+    attempt = None if said == "nothing" else read_attempt(path, int(said))
+    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
+
+
+def start_run_alone(request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
+    """Begin a run whose ranks come later, each with the plan of this process; `devices`: of each rank."""
+    # `context` is rank 0 of as many ranks as there may be; see `start_run`.
+    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
+    attempt = begin.begin()
+    announce_run_directory(begin.path)
+    plan = read_run_plan(begin.path)
+    return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.share())
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
@@ -395,7 +368,7 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
     # Only now exchange the long texts: each rank reports its differences from rank 0.
     first: dict[str, str] = json.loads(ranks.share_long_from_rank_zero("contents of rank 0", text))
     told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
-    verdicts = ranks.gather("verdict on the contents", "; ".join(told[:_MAX_TOLD]))
+    verdicts = ranks.gather("verdict on the contents", "; ".join(told[:5]))
     raise ConfigError(
         [
             Problem(f"rank {rank} is on a node with other files than rank 0: {verdict}; copy the same everywhere")
@@ -407,11 +380,11 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
 
 def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
     """Map each content that jobs evaluate to its hash, under a name with the job in it."""
-    return {f"job '{job}': {name}": content for job, each in contents.items() for name, content in _named_of(each)}
-
-
-def _named_of(contents: Contents) -> list[tuple[str, str]]:
-    return [*contents.policy.items(), *((f"environment: {name}", each) for name, each in contents.environment.items())]
+    named: dict[str, str] = {}
+    for job, each in contents.items():
+        of_environment = {f"environment: {name}": content for name, content in each.environment.items()}
+        named |= {f"job '{job}': {name}": content for name, content in {**each.policy, **of_environment}.items()}
+    return named
 
 
 class _Beginning:
@@ -427,9 +400,8 @@ class _Beginning:
         self._request = request
         self._context = context
         self._devices = devices
-        self._run_id = uuid.uuid4().hex
         self._contents = contents
-        self._plan = plan_run(request, context, devices, run_id=self._run_id, contents=contents)
+        self._plan = plan_run(request, context, devices, run_id=uuid.uuid4().hex, contents=contents)
         options = request.options
         self._machinery = Machinery(
             devices=tuple(devices),
@@ -437,8 +409,12 @@ class _Beginning:
             num_groups=options.pipeline,
             measures=torch.device(devices[0]).type != "cuda" or visible_gpu_count() > 0,
         )
-        self.directory = _choose_directory(request.options, self._plan)
-        self.lock = RunLock(self.directory.path).hold_alone()
+        resumed = None if options.resume is None else directory_to_resume(options, self._plan)
+        self._resumes = resumed is not None
+        self.path = resumed or make_output_directory(
+            output_dir=options.output_dir, output_base_dir=options.output_base_dir
+        )
+        self.lock = RunLock(self.path).hold_alone()
 
     def begin(self) -> Attempt | None:
         """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
@@ -450,60 +426,58 @@ class _Beginning:
             raise
 
     def _begin(self) -> Attempt | None:
-        request, path = self._request, self.directory.path
-        number, jobs, anew, going_on = 1, _all_jobs(request), (), None
+        request, options, path = self._request, self._request.options, self.path
+        names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
+        number, anew, going_on = 1, (), None
+        jobs: Sequence[AttemptEntry] = [AttemptEntry(job=name) for name in names]
         # A resumed run keeps the backends and latencies that were settled before.
         known: dict[str, str] = {}
         measured: dict[str, Delays] = {}
-        if self.directory.resumes:
+        if self._resumes:
             going_on = check_same_run(path, self._plan)
             begun = going_on.plan
             known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
             measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
-            rerun = request.options.rerun
-            anew = jobs_to_run_anew(path, begun, self._plan, rerun, has_recorded=going_on.has_recorded)
+            anew = jobs_to_run_anew(path, begun, self._plan, options.rerun, has_recorded=going_on.has_recorded)
             # Refuse before the old results are set aside.
             refuse_slow_backends(
                 request.jobs, with_backends([AttemptEntry(job=name) for name in anew], known), self._machinery
             )
-            resumed = take_up(
-                path,
-                going_on,
-                retry_errors=request.options.retry_errors,
-                max_equal_errors=request.options.max_equal_errors,
-                anew=anew,
+            number, jobs = take_up(
+                path, going_on, retry_errors=options.retry_errors, max_equal_errors=options.max_equal_errors, anew=anew
             )
-            number, jobs = resumed.number, resumed.jobs
             _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
             if not jobs:
                 return None
         else:
             clear_unbegun(path)
+
         # Settle the open choices by measuring on this machine, for the jobs that run.
         left = {work.job for work in jobs}
         to_run = [job for job in request.jobs if job.config.name in left]
         settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
         jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
-        asked = partial(policy_as_served, options=request.options, output_directory=path)
+        asked = partial(policy_as_served, options=options, output_directory=path)
         latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=self._watch)
         jobs = with_latencies(with_backends(jobs, settled), latencies)
         refuse_slow_backends(to_run, jobs, self._machinery)
+
         # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
-        if not self.directory.resumes:
+        if going_on is None:
             planned = tuple(
                 replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
                 for job in self._plan.jobs
             )
             write_run_plan(path, replace(self._plan, jobs=planned))
-        elif going_on is not None and going_on.is_revised:
+        elif going_on.is_revised:
             revise_run_plan(path, going_on.plan)
         attempt = plan_attempt(
             request,
             self._context,
             self._devices,
             number=number,
-            run_id=self._run_id,
-            run=self._run_id if going_on is None else going_on.plan.run_id,
+            run_id=self._plan.run_id,
+            run=self._plan.run_id if going_on is None else going_on.plan.run_id,
             jobs=jobs,
         )
         write_attempt(path, attempt)
@@ -511,29 +485,6 @@ class _Beginning:
 
     def _watch(self, job: str) -> AbstractContextManager[None]:
         # The next start clears away a file of this name if the watchdog ends this process.
-        watchdog = Watchdog(self.directory.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+        watchdog = Watchdog(self.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
         silence_s = self._request.options.build_timeout_s
         return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunDirectory:
-    """The directory that rank 0 chose for a run."""
-
-    path: Path  # as rank 0 sees it
-    resumes: bool  # whether it holds a run to resume
-
-
-def _choose_directory(options: RunOptions, plan: RunPlan) -> RunDirectory:
-    if options.resume is not None:
-        path = directory_to_resume(
-            resume=options.resume, output_dir=options.output_dir, output_base_dir=options.output_base_dir, plan=plan
-        )
-        if path is not None:
-            return RunDirectory(path=path, resumes=True)
-    path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
-    return RunDirectory(path=path, resumes=False)
-
-
-def _all_jobs(request: RunRequest) -> tuple[AttemptEntry, ...]:
-    return tuple(AttemptEntry(job=job.config.name) for job in request.jobs if job.config.status is JobStatus.PENDING)
