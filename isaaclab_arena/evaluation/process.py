@@ -1,6 +1,5 @@
 """What runs leave of a process: signals, hanging steps, and all that jobs change of it."""
 
-import contextlib
 import faulthandler
 import gc
 import locale
@@ -33,7 +32,6 @@ from isaaclab_arena.sim.threads import callbacks, set_callbacks
 # Stop a run on a signal: the first one ends it after the current step, a second one at once.
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-_SAME_REQUEST_S = 0.5
 
 
 class Interruption:
@@ -62,21 +60,16 @@ class Interruption:
         if self.signal_number is None:
             self.signal_number = signal_number
             self._since = now
-        elif now - self._since > _SAME_REQUEST_S:
+        elif now - self._since > 0.5:
             self._insist(signal_number, frame)
 
 
 @contextmanager
-def watch_for_interruption() -> Iterator[Interruption]:
+def watch_for_interruption(insist: Callable[[int, FrameType | None], None] | None = None) -> Iterator[Interruption]:
     """Listen for SIGINT, SIGTERM, SIGHUP and SIGUSR1 within a `with` block, in the main thread only."""
     # Enter it after the ranks have agreed on the plan: before that no loop checks for a stop, so a signal should end
-    # the process. Clusters send SIGUSR1 some time before they end a job.
-    with _listening(Interruption()) as interruption:
-        yield interruption
-
-
-@contextmanager
-def _listening(interruption: Interruption) -> Iterator[Interruption]:
+    # the process. Clusters send SIGUSR1 some time before they end a job. `insist`: see `Interruption`.
+    interruption = Interruption(insist)
     # An ignored signal stays ignored: nohup relies on it to let a run outlive its terminal.
     # Python cannot restore a handler that was set outside of it (None).
     heard = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
@@ -104,7 +97,7 @@ def watch_as_guest() -> Iterator[Interruption]:
         else:
             _leave(signal_number, frame)
 
-    with _listening(Interruption(insist)) as interruption:
+    with watch_for_interruption(insist) as interruption:
         yield interruption
 
 
@@ -141,9 +134,6 @@ def signals_held_back() -> Iterator[None]:
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
-_LOOK_S = 0.2
-_IDLE_S = 2.0
-_EPISODE_MARGIN_S = 60.0
 
 
 def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) -> float:
@@ -151,7 +141,7 @@ def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) ->
     # A limit of 0 turns the watchdog off. The time limit of an episode is checked only between two steps.
     if step_timeout_s == 0 or episode_timeout_s is None:
         return step_timeout_s
-    return episode_timeout_s + _EPISODE_MARGIN_S
+    return episode_timeout_s + 60.0
 
 
 class Watchdog:
@@ -174,13 +164,24 @@ class Watchdog:
         if silence_s <= 0:
             yield
             return
-        # `missing` says in the file what the job failed to do in that time.
+        # The line goes into the file in advance, as later may be too late. `missing` names what the job failed to do.
         complaint = f"job '{job}' {missing} {silence_s:g} s"
-        with self._last_words(f"{complaint}:") as file:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._path.open("ab", buffering=0)
+            begin = file.tell()
+            file.write(f"{complaint}:\n".encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+        try:
             self._file, self._silence_s = file, silence_s
             self._step_s = time.monotonic()
             self._complaint = complaint
-            self._begin_to_announce()
+            # The thread of an earlier watch may still run. A thread for each would cost more CPU time than the rest.
+            with self._announcing:
+                if not self._is_announcing:
+                    self._is_announcing = True
+                    threading.Thread(target=self._announce, daemon=True).start()
             self._arm(file)
             try:
                 with ended_in(lambda: self._step_s + self._silence_s - time.monotonic()):
@@ -188,6 +189,12 @@ class Watchdog:
             finally:
                 faulthandler.cancel_dump_traceback_later()
                 self._file = self._complaint = None
+        finally:
+            # After a normal end the line is removed. If it is left over, it must not make the job fail.
+            with file, suppress(OSError):
+                file.truncate(begin)
+                if begin == 0:
+                    self._path.unlink()
 
     def step_finished(self) -> None:
         """Record that the job goes on."""
@@ -203,38 +210,11 @@ class Watchdog:
         # The timer may be up to one interval old, and must not end a step too early.
         faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=file.fileno())
 
-    @contextmanager
-    def _last_words(self, first_line: str) -> Iterator[BinaryIO]:
-        """Write the job's name into the file in advance, as later may be too late; remove it on a normal end."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._path.open("ab", buffering=0)
-            begin = file.tell()
-            file.write(f"{first_line}\n".encode())
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
-        try:
-            yield file
-        finally:
-            # A leftover line in this file must not make a job fail.
-            with file, suppress(OSError):
-                file.truncate(begin)
-                if begin == 0:
-                    self._path.unlink()
-
-    def _begin_to_announce(self) -> None:
-        """Start the thread that checks the time, unless it still runs from an earlier watch."""
-        # A thread for each watch would cost more CPU time than the rest of the watch.
-        with self._announcing:
-            if not self._is_announcing:
-                self._is_announcing = True
-                threading.Thread(target=self._announce, daemon=True).start()
-
     def _announce(self) -> None:
         """Log that the process is about to end, if Python can still run; return once no watch is active."""
-        idle_s, told = 0.0, None
+        look_s, idle_s, told = 0.2, 0.0, None
         while True:
-            time.sleep(_LOOK_S)
+            time.sleep(look_s)
             complaint, late_s = self._complaint, time.monotonic() - self._step_s - self._silence_s
             if complaint is None or late_s < 0:
                 told = None
@@ -242,9 +222,9 @@ class Watchdog:
                 told = complaint
                 where = "%s; process %d ends in a second, where it stood is in %s"
                 _LOG.error(where, complaint, os.getpid(), self._path)
-            idle_s = 0.0 if complaint is not None else idle_s + _LOOK_S
+            idle_s = 0.0 if complaint is not None else idle_s + look_s
             with self._announcing:
-                if idle_s > _IDLE_S and self._complaint is None:
+                if idle_s > 2.0 and self._complaint is None:
                     self._is_announcing = False
                     return
 
@@ -256,7 +236,6 @@ class Watchdog:
 # one asks for the same, so their settings are applied again while they are in use.
 
 _OWN_LOGGER = "isaaclab_arena"
-_STREAMS = ("the standard input", "the standard output", "the standard error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,10 +257,9 @@ class _Shared:
     def change(self, before: Any, after: Any) -> str:
         """Describe a change in words, with both values if these are short."""
         values = "" if self.is_runners else self.describe(before, after)
-        return f"{self.name} ({values})" if 0 < len(values) <= _LONGEST_VALUES else self.name
+        return f"{self.name} ({values})" if 0 < len(values) <= 100 else self.name
 
 
-_LONGEST_VALUES = 100
 _CACHES = {b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"}
 _CUDNN = torch.backends.cudnn
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
@@ -308,11 +286,6 @@ def _write_cudnn(value: tuple[bool, ...]) -> None:
     _CUDNN.enabled, _CUDNN.benchmark, _CUDNN.deterministic = value[:3]
     if value[3] != "mixed":
         _CUDNN.allow_tf32 = value[3]
-
-
-def _write_attention(value: tuple[bool, ...]) -> None:
-    for kind, enabled in zip(_ATTENTION, value, strict=True):
-        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
 
 
 def _umask() -> int:
@@ -349,10 +322,6 @@ def _repeat_path(before: list[str], after: list[str]) -> None:
     sys.path[:0] = [entry for entry in after if entry not in before and entry not in sys.path]
 
 
-def _handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in _SHARED_SIGNALS}
-
-
 def _write_handlers(value: Mapping[int, Any]) -> None:
     # Only the main thread may set handlers, so code in another thread cannot have changed them.
     if threading.current_thread() is threading.main_thread():
@@ -386,20 +355,6 @@ def _write_logging(value: tuple[Any, ...]) -> None:
         logger.propagate, logger.handlers = propagates, [*handlers]
 
 
-def _python_streams() -> tuple[Any, ...]:
-    # The progress display replaces two streams by its own while it is shown.
-    return tuple(getattr(each, "rich_proxied_file", each) for each in (sys.stdin, sys.stdout, sys.stderr))
-
-
-def _write_python_streams(value: tuple[Any, ...]) -> None:
-    sys.stdin, sys.stdout, sys.stderr = value
-
-
-def _errors_for_warnings() -> list[Any]:
-    # Other filters only decide which warnings are shown, and libraries add some when they are imported.
-    return [each for each in warnings.filters if each[0] == "error"]
-
-
 def _write_errors_for_warnings(value: list[Any]) -> None:
     filters: Any = warnings.filters
     filters[:] = [*value, *(each for each in filters if each[0] != "error")]
@@ -408,11 +363,6 @@ def _write_errors_for_warnings(value: list[Any]) -> None:
 def _print_options() -> tuple[dict[str, Any], dict[str, Any]]:
     tensors: Any = torch
     return dict(vars(tensors._tensor_str.PRINT_OPTS)), dict(np.get_printoptions())
-
-
-def _write_print_options(value: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    torch.set_printoptions(**value[0])
-    np.set_printoptions(**value[1])
 
 
 _SHARED = (
@@ -467,7 +417,10 @@ _SHARED = (
     _Shared(
         name="torch's kinds of attention",
         read=lambda: tuple(getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in _ATTENTION),
-        write=_write_attention,
+        write=lambda value: [
+            getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
+            for kind, enabled in zip(_ATTENTION, value, strict=True)
+        ],
     ),
     _Shared(name="torch's threads", read=torch.get_num_threads, write=torch.set_num_threads),
     _Shared(
@@ -477,7 +430,11 @@ _SHARED = (
     ),
     _Shared(name="MuJoCo's callbacks", read=callbacks, write=set_callbacks, describe=lambda *_: ""),
     _Shared(name="NumPy's handling of errors", read=np.geterr, write=lambda value: np.seterr(**value)),
-    _Shared(name="how arrays are printed", read=_print_options, write=_write_print_options),
+    _Shared(
+        name="how arrays are printed",
+        read=_print_options,
+        write=lambda value: (torch.set_printoptions(**value[0]), np.set_printoptions(**value[1])),
+    ),
     _Shared(
         name="the locale",
         read=lambda: locale.setlocale(locale.LC_ALL),
@@ -495,7 +452,8 @@ _SHARED = (
     _Shared(name="sys.path", read=lambda: list(sys.path), write=_write_path, repeat=_repeat_path, stays_on_import=True),
     _Shared(
         name="warnings that are errors",
-        read=_errors_for_warnings,
+        # Other filters only decide which warnings are shown, and libraries add some when they are imported.
+        read=lambda: [each for each in warnings.filters if each[0] == "error"],
         write=_write_errors_for_warnings,
         describe=lambda *_: "",
     ),
@@ -516,9 +474,20 @@ _SHARED = (
     ),
     _Shared(name="the mask of new files (umask)", read=_umask, write=os.umask, is_runners=True),
     _Shared(
-        name="sys.stdin, sys.stdout or sys.stderr", read=_python_streams, write=_write_python_streams, is_runners=True
+        name="sys.stdin, sys.stdout or sys.stderr",
+        # The progress display replaces two streams by its own while it is shown.
+        read=lambda: [getattr(each, "rich_proxied_file", each) for each in (sys.stdin, sys.stdout, sys.stderr)],
+        write=lambda value: [
+            setattr(sys, name, stream) for name, stream in zip(("stdin", "stdout", "stderr"), value, strict=True)
+        ],
+        is_runners=True,
     ),
-    _Shared(name="handlers of signals", read=_handlers, write=_write_handlers, is_runners=True),
+    _Shared(
+        name="handlers of signals",
+        read=lambda: {number: signal.getsignal(number) for number in _SHARED_SIGNALS},
+        write=_write_handlers,
+        is_runners=True,
+    ),
     _Shared(
         name="sys.excepthook",
         read=lambda: (sys.excepthook, threading.excepthook),
@@ -535,7 +504,7 @@ _Changes = list[tuple[_Shared, Any, Any]]
 _Set = dict[str, tuple[Any, Any]]
 
 _SET_BY_IMPORT: dict[str, tuple[dict[str, Any], _Set]] = {}
-"""What modules have set while they were imported, by whose they are: their specs, and the values before and after."""
+"""Changes by imported modules, by the owner: the specs of the modules, and the values before and after."""
 
 _ENCLOSING: ContextVar[_Values | None] = ContextVar("what the block around this one began with", default=None)
 
@@ -580,7 +549,11 @@ def left_alone() -> Iterator[None]:
             # It slows down every call of torch a little, so set it only if needed.
             stack.enter_context(torch.device("cpu"))
         torch.set_default_dtype(torch.float32)
-        _hear_everything()
+        # The run's files get every line, while earlier handlers get the lines that they got before.
+        logger = logging.getLogger(_OWN_LOGGER)
+        logger.handlers = [_AsBefore(logger.getEffectiveLevel(), [*logger.handlers], propagates=logger.propagate)]
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
         yield
 
 
@@ -598,10 +571,16 @@ class Settings:
     @contextmanager
     def of(self, by: str, key: str) -> Iterator[None]:
         """Run a policy's or environment's code in a `with` block, and log its changes of the process."""
-        # Apply its earlier changes first. `by`: owner of the code in words, see `Imports.settle`. `key`: equal for
-        # objects that are interchangeable.
-        for known in (_imported_by(by), self._set_by.get(key, {})):
-            _set_again(known)
+        # `by`: owner of the code in words, see `Imports.settle`. `key`: equal for objects that are interchangeable.
+        # Its earlier changes come first, without those of modules that were imported again since.
+        specs, by_imports = _SET_BY_IMPORT.get(by, ({}, {}))
+        if any(_spec(name) is not spec for name, spec in specs.items()):
+            by_imports = {}
+        for known in (by_imports, self._set_by.get(key, {})):
+            for each in [each for each in _SHARED if each.name in known]:
+                values = known[each.name]
+                _attempt(*((each.repeat, *values) if each.repeat else (each.write, values[1])))
+
         before = _look()
         enclosing = _ENCLOSING.get()
         token = _ENCLOSING.set(before)
@@ -649,21 +628,8 @@ class Imports:
         self._before, self._modules = _look(), set(sys.modules)
 
 
-def _imported_by(by: str) -> _Set:
-    """Return the changes made by the imports of an owner; none if a module was imported again since."""
-    specs, found = _SET_BY_IMPORT.get(by, ({}, {}))
-    return found if all(_spec(name) is spec for name, spec in specs.items()) else {}
-
-
 def _spec(module: str) -> Any:
     return getattr(sys.modules.get(module), "__spec__", None)
-
-
-def _set_again(known: _Set) -> None:
-    for each in _SHARED:
-        if each.name in known:
-            before, after = known[each.name]
-            _attempt(*((each.repeat, before, after) if each.repeat else (each.write, after)))
 
 
 def _look() -> _Values:
@@ -699,32 +665,20 @@ def _tell(by: str, changes: Sequence[str]) -> None:
 def _streams_put_back(changed: list[str]) -> Iterator[None]:
     """Put back the standard streams at the end of a `with` block, and append the names of changed ones."""
     copies: dict[int, int] = {}
-    for number in range(len(_STREAMS)):
-        with contextlib.suppress(OSError):
+    for number in range(3):
+        with suppress(OSError):
             copies[number] = os.dup(number)
     try:
         yield
     finally:
         for number, copy in copies.items():
-            if not _is_same_file(number, copy):
+            is_same = False
+            with suppress(OSError):
+                is_same = os.path.sameopenfile(number, copy)
+            if not is_same:
                 os.dup2(copy, number)
-                changed.append(_STREAMS[number])
+                changed.append(("the standard input", "the standard output", "the standard error")[number])
             os.close(copy)
-
-
-def _is_same_file(descriptor: int, other: int) -> bool:
-    try:
-        return os.path.sameopenfile(descriptor, other)
-    except OSError:
-        return False
-
-
-def _hear_everything() -> None:
-    """Log every line to the run's files, while earlier handlers get the lines that they got before."""
-    logger = logging.getLogger(_OWN_LOGGER)
-    logger.handlers = [_AsBefore(logger.getEffectiveLevel(), [*logger.handlers], propagates=logger.propagate)]
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
 
 
 class _AsBefore(logging.Handler):
