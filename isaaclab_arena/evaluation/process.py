@@ -260,7 +260,6 @@ class _Shared:
         return f"{self.name} ({values})" if 0 < len(values) <= 100 else self.name
 
 
-_CACHES = {b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"}
 _CUDNN = torch.backends.cudnn
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _SHARED_SIGNALS = (
@@ -298,8 +297,9 @@ def _umask() -> int:
 
 
 def _variables() -> dict[bytes, bytes]:
-    # torch sets the variables in `_CACHES` when its compiler loads, and no result depends on them.
-    return {name: value for name, value in os.environb.items() if name not in _CACHES}
+    # torch sets these variables when its compiler loads, and no result depends on them.
+    caches = {b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"}
+    return {name: value for name, value in os.environb.items() if name not in caches}
 
 
 def _changed_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> list[bytes]:

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
@@ -43,25 +45,24 @@ from isaaclab_arena.registry import Registry
 
 def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
     """Keep the first of equal problems of a suite's tasks, with the number of other tasks; order is kept."""
-    # Messages are equal if they differ in the task's name alone.
     groups: dict[object, list[tuple[JobConfig, Problem]]] = {}
     for position, (job, problem) in enumerate(found):
-        groups.setdefault(position if job.suite is None else _mistake(job, problem), []).append((job, problem))
-    return [_told(group) for group in groups.values()]
-
-
-def _mistake(job: JobConfig, problem: Problem) -> tuple[object, ...]:
-    entry = None if job.suite is None else job.suite.name
-    return entry, problem.key, problem.message.replace(job.environment.partition(":")[2] or job.environment, "")
-
-
-def _told(group: Sequence[tuple[JobConfig, Problem]]) -> Problem:
-    job, problem = group[0]
-    others = len({each.name for each, _ in group}) - 1
-    if not others or job.suite is None:
-        return problem
-    tasks = "another task" if others == 1 else f"{others} other tasks"
-    return replace(problem, message=f"{problem.message} (and so for {tasks} of suite '{job.suite.suite}')")
+        mistake: object = position
+        if job.suite is not None:
+            # Messages are equal if they differ in the task's name alone.
+            task = job.environment.partition(":")[2] or job.environment
+            mistake = job.suite.name, problem.key, problem.message.replace(task, "")
+        groups.setdefault(mistake, []).append((job, problem))
+    told = []
+    for group in groups.values():
+        job, problem = group[0]
+        others = len({each.name for each, _ in group}) - 1
+        if others and job.suite is not None:
+            tasks = "another task" if others == 1 else f"{others} other tasks"
+            message = f"{problem.message} (and so for {tasks} of suite '{job.suite.suite}')"
+            problem = replace(problem, message=message)
+        told.append(problem)
+    return told
 
 
 # Give a job's episodes their conditions: drawn, with the job's variations, or read from a file.
@@ -77,119 +78,79 @@ class JobConditions:
     saved: tuple[Conditions, ...] | None = None  # by episode index; None if drawn
 
 
-def job_conditions(
-    job: JobConfig,
-    *,
-    builder: EnvironmentBuilder,
-    environment_config: Any,
-    catalogue: Callable[[], tuple[Variation, ...]],
-    directory: Path,
-) -> JobConditions:
-    """Return the start conditions of a job; `ConfigError` with every problem, its key within the job."""
-    # `catalogue` is a function, because an environment without variations refuses the call.
-    if job.conditions is None:
-        variations = enabled_variations(catalogue(), job.variations) if job.variations else ()
-        return JobConditions(config=job, variations=variations)
-    # A relative path of saved conditions starts from `directory`.
-    chosen = _saved_set(job, builder, environment_config, directory)
-    _check_agreement(job, chosen)
-    offered = catalogue() if chosen.variations or isinstance(builder, VariableEnvironmentBuilder) else ()
-    variations = _saved_variations(chosen, offered)
-    if offered:
-        _check_keys(chosen, offered, variations, job.conditions or "")
-    has_length = job.num_episodes is not None or job.num_steps is not None
-    num_saved = len(chosen.episodes[: job.max_episodes])
-    config = dataclasses.replace(
-        job,
-        num_episodes=job.num_episodes if has_length else num_saved,
-        placement_seed=None if chosen.seed == job.seed else chosen.seed,
-    )
-    return JobConditions(config=config, variations=variations, saved=chosen.conditions())
-
-
-def _saved_variations(chosen: ConditionSet, offered: Sequence[Variation]) -> tuple[Variation, ...]:
-    """Return the variations of saved conditions; `ConfigError` if the environment lacks one."""
+def _saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directory: Path) -> ConditionSet:
+    """Return the saved conditions of a job whose environment has the options `wanted`."""
+    environment, reference = job.environment, job.conditions or ""
     try:
-        return enabled_variations(offered, chosen.variations) if chosen.variations else ()
-    except ConfigError as error:
-        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
-        raise ConfigError(Problem(message, key="conditions")) from error
-
-
-def _saved_set(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, directory: Path) -> ConditionSet:
-    try:
-        sets = load_conditions(job.conditions or "", directory)
+        # A relative path of saved conditions starts from `directory`.
+        sets = load_conditions(reference, directory)
+        differences: list[str | None] = []
+        for saved in sets:
+            if saved.environment != environment:
+                differences.append(f"environment was '{saved.environment}', the job has '{environment}'")
+                continue
+            owner, others = f"environment '{environment}'", COMMON_ENVIRONMENT_KEYS
+            try:
+                config = read_options(builder.config_class, saved.environment_args, owner=owner, other_names=others)
+            except ConfigError as error:
+                differences.append(error.problems[0].message)
+            else:
+                differences.append(difference(config, wanted))
         seed = job.seed if job.placement_seed is None else job.placement_seed
-        differences = [_difference(each, job, builder, environment_config) for each in sets]
-        return fitting_set(sets, seed=seed, differences=differences)
+        chosen = fitting_set(sets, seed=seed, differences=differences)
     except ConfigError as error:
-        problems = [Problem(_placed(problem, job.conditions), key="conditions") for problem in error.problems]
-        raise ConfigError(problems) from error
+        # The job's key leads to the file, so the message names the place in it.
+        places = [(each.file or reference, each.key, each.message) for each in error.problems]
+        messages = [": ".join(part for part in place if part) for place in places]
+        raise ConfigError([Problem(message, key="conditions") for message in messages]) from error
 
-
-def _placed(problem: Problem, reference: str | None) -> str:
-    return ": ".join(part for part in (problem.file or reference, problem.key, problem.message) if part)
-
-
-def _difference(saved: ConditionSet, job: JobConfig, builder: EnvironmentBuilder, wanted: Any) -> str | None:
-    if saved.environment != job.environment:
-        return f"environment was '{saved.environment}', the job has '{job.environment}'"
-    try:
-        config = read_options(
-            builder.config_class,
-            saved.environment_args,
-            owner=f"environment '{job.environment}'",
-            other_names=COMMON_ENVIRONMENT_KEYS,
-        )
-    except ConfigError as error:
-        return error.problems[0].message
-    return difference(config, wanted)
-
-
-def _check_keys(
-    chosen: ConditionSet, offered: Sequence[Variation], enabled: Sequence[Variation], reference: str
-) -> None:
-    """Refuse saved conditions that lack a key the environment needs, or have one it would ignore."""
-    limits = {variation.key: variation for variation in (*offered, *enabled)}
-    needed = {variation.key for variation in offered if variation.is_drawn_anyway}
-    known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
-    for index, episode in enumerate(chosen.conditions()):
-        wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
-        wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
-        wrong += _values_that_cannot_be(episode, limits)
-        if wrong:
-            message = f"{reference}: set '{chosen.job}': episode {index}: {wrong[0]}"
-            raise ConfigError(Problem(message, key="conditions"))
-
-
-def _values_that_cannot_be(episode: Conditions, limits: Mapping[str, Variation]) -> list[str]:
-    problems = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
-    return [f"'{key}' {problem}" for key, problem in problems.items() if problem is not None]
-
-
-def _check_agreement(job: JobConfig, chosen: ConditionSet) -> None:
+    # Refuse keys of the job that contradict the set.
     problems = []
     if job.variations:
         problems.append(Problem("are part of the saved conditions; leave them out", key="variations"))
     if job.placement_seed is not None and job.placement_seed != chosen.seed:
         message = f"is {job.placement_seed}, but the saved conditions have {chosen.seed}; leave it out"
         problems.append(Problem(message, key="arena_env_args.placement_seed"))
-    saved = len(chosen.episodes)
-    if job.num_episodes is not None and job.num_episodes > saved:
-        problems.append(Problem(f"is {job.num_episodes}, but conditions are saved for {saved}", key="num_episodes"))
-    if job.num_rebuilds > saved:
-        problems.append(Problem(f"is {job.num_rebuilds}, but conditions are saved for {saved}", key="num_rebuilds"))
+    for key, number in (("num_episodes", job.num_episodes), ("num_rebuilds", job.num_rebuilds)):
+        if number is not None and number > len(chosen.episodes):
+            message = f"is {number}, but conditions are saved for {len(chosen.episodes)}"
+            problems.append(Problem(message, key=key))
     if problems:
         raise ConfigError(problems)
+    return chosen
+
+
+def _saved_variations(
+    chosen: ConditionSet, offered: Sequence[Variation], reference: str | None
+) -> tuple[Variation, ...]:
+    """Return the variations of saved conditions; `ConfigError` if the environment lacks one or needs another key."""
+    try:
+        enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
+    except ConfigError as error:
+        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
+        raise ConfigError(Problem(message, key="conditions")) from error
+    if not offered:
+        return enabled
+
+    # Refuse an episode that lacks a key the environment needs, or has one it would ignore.
+    limits = {variation.key: variation for variation in (*offered, *enabled)}
+    needed = {variation.key for variation in offered if variation.is_drawn_anyway}
+    known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
+    for index, episode in enumerate(chosen.conditions()):
+        wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
+        wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
+        checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
+        wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
+        if wrong:
+            message = f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}"
+            raise ConfigError(Problem(message, key="conditions"))
+    return enabled
 
 
 # Compare the description in a policy's files with the job that uses them.
 
 ENV_NAME, ENV_OPTIONS, ENV_CAMERAS, ENV_VARIATIONS = "env_name", "env_kwargs", "enable_cameras", "variations"
 """Keys of a recording's ``env_args``."""
-
-_SAY_NOTHING = ("camera_", "viewport_", ENV_CAMERAS, "backend")
-"""Options of an environment, or beginnings of them, that leave the same actions the same."""
 
 
 def held_against_files(job: Job) -> Job:
@@ -218,10 +179,31 @@ def _doubts(job: Job, described: Description) -> list[str]:
     if name and name != config.environment:
         # In another environment all other differences have no meaning.
         return [f"{source} was made in '{name}', and is used in '{config.environment}'"]
-    differences = _differences(described.environment, job) if name else []
+
+    # The options of the environment, without those that leave the same actions the same.
+    differences = []
+    told, config_class = described.environment.get(ENV_OPTIONS), job.builder.config_class
+    if name and isinstance(told, Mapping) and dataclasses.is_dataclass(config_class):
+        without_effect = ("camera_", "viewport_", ENV_CAMERAS, "backend")
+        names = [each.name for each in dataclasses.fields(config_class) if each.init]
+        try:
+            before = read_options(config_class, told, owner="it", other_names=COMMON_ENVIRONMENT_KEYS)
+        except ConfigError as error:
+            differences.append(f"its environment was another, which had {error.problems[0].key}")
+        else:
+            pairs = {each: (getattr(before, each), getattr(job.environment_config, each)) for each in names}
+            differences += [
+                f"{option} was {was!r}, and is {now!r}"
+                for option, (was, now) in pairs.items()
+                if not option.startswith(without_effect) and was != now
+            ]
+
+    # The conditions from which its episodes start.
     varied = described.environment.get(ENV_VARIATIONS)
-    if name and varied is not None and _plain(varied) != _plain(spelled(job.variations)):
-        differences.append("other variations were on")
+    if name and varied is not None:
+        was, now = (json.loads(json.dumps(each, default=str)) for each in (varied, spelled(job.variations)))
+        if was != now:
+            differences.append("other variations were on")
     seed = config.seed if config.placement_seed is None else config.placement_seed
     moved = next(((index, number) for index, number in (described.episodes or {}).items() if index != number), None)
     if described.seed is not None and job.saved_conditions is None and described.seed != seed:
@@ -231,37 +213,12 @@ def _doubts(job: Job, described: Description) -> list[str]:
     return [f"{source} was made otherwise: {'; '.join(differences)}"] if differences else []
 
 
-def _differences(recorded: Mapping[str, Any], job: Job) -> list[str]:
-    """List the options of the environment that differ from the recorded ones."""
-    told, config_class = recorded.get(ENV_OPTIONS), job.builder.config_class
-    if not isinstance(told, Mapping) or not dataclasses.is_dataclass(config_class):
-        return []
-    try:
-        before = read_options(config_class, told, owner="it", other_names=COMMON_ENVIRONMENT_KEYS)
-    except ConfigError as error:
-        return [f"its environment was another, which had {error.problems[0].key}"]
-    now = job.environment_config
-    return [
-        f"{option.name} was {getattr(before, option.name)!r}, and is {getattr(now, option.name)!r}"
-        for option in dataclasses.fields(config_class)
-        if option.init and not option.name.startswith(_SAY_NOTHING)
-        if getattr(before, option.name) != getattr(now, option.name)
-    ]
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
-
-
 # Check every job against the environments and policies that exist, before anything is simulated.
 
 _Result = TypeVar("_Result")
-_Environment: TypeAlias = tuple[EnvironmentBuilder, Any]
-_Policy: TypeAlias = tuple[type[PolicyBase], dict[str, Any]]
 _MISSING = "is missing"
 _LOG = logging.getLogger(__name__)
 _ON_NO_GPU = {DEVICE_OPTION: "cpu", "policy_device_id": None}
-_NAMES_A_DEVICE = ("policy_device", "policy_device_id", "device")
 
 
 def resolve_jobs(
@@ -284,15 +241,36 @@ def resolve_jobs(
     # whether a job may name code, such as a class path, a module or an interpreter. `policy_batch`: env slots of each
     # policy call, None for the job's num_envs. `device`: `--device` of the user.
     resolver = _Resolver(
-        environments,
-        {key: value for key, value in (overrides or {}).items() if value is not None},
-        Path(file or "").parent,
+        environments=environments,
+        overrides={key: value for key, value in (overrides or {}).items() if value is not None},
+        directory=Path(file or "").parent,
         may_import=may_import,
         policy_batch=policy_batch,
         policies_on_cpu=cpu_holds_for_policy(device),
         policy_class=policy_class,
     )
-    return resolver.resolve_all(jobs, file, known)
+    resolved: list[Job] = []
+    problems: list[tuple[JobConfig, Problem]] = []
+    broken = {problem.job for problem in known}
+    for job in jobs:
+        found, wrong = resolver.resolve(job)
+        # A key that is missing may be in the part of the job that could not be read.
+        is_whole = broken.isdisjoint({None, job.name})
+        problems += [
+            (job, dataclasses.replace(problem, file=file, job=job.name))
+            for problem in wrong
+            if is_whole or not problem.message.startswith(_MISSING)
+        ]
+        if found is not None:
+            resolved.append(found)
+    if problems or known:
+        raise ConfigError([*known, *told_once(problems)])
+    if resolver.overruled:
+        _LOG.info(
+            "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
+            ", ".join(f"{named} of job '{job}'" for named, job in resolver.overruled.items()),
+        )
+    return tuple(resolved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,10 +292,6 @@ class _FoundEnvironment:
     own_args: dict[str, Any]  # `environment_args` under the builder's own names
     problems: tuple[Problem, ...] = ()  # of its options
 
-    @property
-    def pair(self) -> _Environment:
-        return self.builder, self.config
-
 
 @dataclass(frozen=True, kw_only=True)
 class _FoundPolicy:
@@ -329,66 +303,34 @@ class _FoundPolicy:
     problems: tuple[Problem, ...] = ()  # of its options
 
 
+@dataclass(kw_only=True)
 class _Resolver:
     """Resolves jobs one by one; what jobs share is resolved once."""
 
-    def __init__(
-        self,
-        environments: Registry,
-        overrides: Mapping[str, Any],
-        directory: Path,
-        *,
-        may_import: bool,
-        policy_batch: int | None,
-        policies_on_cpu: bool,
-        policy_class: type[PolicyBase] | None,
-    ) -> None:
-        self._policy_class = policy_class
-        self._environments = environments
-        self._may_import = may_import
-        self._policy_batch = policy_batch
-        self._policies_on_cpu = policies_on_cpu
-        self._overrides = overrides
-        self._directory = directory
-        self._known: dict[str, Any] = {}
-        self._imports = Imports()
-        # Devices that LOCAL_RANK overrules, each with the first job that names it.
-        self._overruled: dict[str, str] = {}
+    environments: Registry
+    overrides: Mapping[str, Any]  # options of the command line for every policy that has them
+    directory: Path  # base of relative paths
+    may_import: bool
+    policy_batch: int | None
+    policies_on_cpu: bool
+    policy_class: type[PolicyBase] | None  # of every job, None for the class that a job names
+    known: dict[str, Any] = field(default_factory=dict)  # results and errors, see `_once`
+    imports: Imports = field(default_factory=Imports)
+    # Devices that LOCAL_RANK overrules, each with the first job that names it.
+    overruled: dict[str, str] = field(default_factory=dict)
 
-    def resolve_all(self, jobs: Sequence[JobConfig], file: str | None, known: Sequence[Problem]) -> tuple[Job, ...]:
-        resolved: list[Job] = []
-        problems: list[tuple[JobConfig, Problem]] = []
-        broken = {problem.job for problem in known}
-        for job in jobs:
-            found, wrong = self._resolve(job)
-            # A key that is missing may be in the part of the job that could not be read.
-            is_whole = broken.isdisjoint({None, job.name})
-            problems += [
-                (job, dataclasses.replace(problem, file=file, job=job.name))
-                for problem in wrong
-                if is_whole or not problem.message.startswith(_MISSING)
-            ]
-            if found is not None:
-                resolved.append(found)
-        if problems or known:
-            raise ConfigError([*known, *told_once(problems)])
-        if self._overruled:
-            _LOG.info(
-                "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
-                ", ".join(f"{named} of job '{job}'" for named, job in self._overruled.items()),
-            )
-        return tuple(resolved)
-
-    def _resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
+    def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
+        """Return the job ready to run, or None and its problems."""
         problems: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
-        # The problem of an unreadable name is reported already.
-        unread = ConfigError(())
-        environment = (
-            self._once("environment", wanted, self._environment, job) if job.environment != UNREADABLE else unread
-        )
         asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
-        policy = self._once("policy", asked, self._policy, job) if job.policy_type != UNREADABLE else unread
+        # The problem of an unreadable name is reported already.
+        environment = policy = ConfigError(())
+        if job.environment != UNREADABLE:
+            environment = self._once("environment", wanted, self._environment, job)
+        if job.policy_type != UNREADABLE:
+            policy = self._once("policy", asked, self._policy, job)
+
         conditions = JobConditions(config=job)
         is_sound = not isinstance(environment, ConfigError) and not environment.problems
         if not isinstance(environment, ConfigError) and environment.config is not None:
@@ -404,13 +346,13 @@ class _Resolver:
         for outcome in (environment, policy):
             problems.extend(outcome.problems)
         policy_class = None if isinstance(policy, ConfigError) else policy.policy_class
-        if policy_class is not None and self._lacks_length(conditions, policy_class, is_sound=is_sound):
+        if policy_class is not None and self._lacks_length(conditions.config, policy_class, is_sound=is_sound):
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
         if isinstance(environment, ConfigError) or isinstance(policy, ConfigError) or not is_sound or policy.problems:
             return None, problems
-        fitting = (environment.pair, (policy.policy_class, {**policy.options, **policy.placement}))
-        fit = self._once("fit", [str(job.latency), *wanted, *asked], lambda of: self._fit(of, *fitting), job)
+
+        fit = self._once("fit", [str(job.latency), *wanted, *asked], partial(self._fit, environment, policy), job)
         if isinstance(fit, ConfigError):
             problems.extend(fit.problems)
         if problems or isinstance(fit, ConfigError):
@@ -434,15 +376,31 @@ class _Resolver:
         except ConfigError as error:
             return None, list(error.problems)
 
-    def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> "_Fit":
+    def _fit(self, environment: _FoundEnvironment, policy: _FoundPolicy, job: JobConfig) -> _Fit:
         """Check policy and environment against each other, and return the facts that follow from both."""
-        policy_class, options = policy
-        connections, doubts = _checked_fit(environment, policy)
-        described = None
+        builder, policy_class, options = (
+            environment.builder,
+            policy.policy_class,
+            {**policy.options, **policy.placement},
+        )
+        connections, doubts, described = None, (), None
+        # Only a builder with a sample can tell without a simulation.
+        if overrides(policy_class, "check_fit") and isinstance(builder, SampleBuilder):
+            # If the sample cannot be built, the job will fail with this error, alone.
+            sample = None
+            with suppress(EnvironmentBuildError):
+                sample = builder.sample(environment.config)
+            if sample is not None:
+                config = declared_options(policy_class).read(options, owner="policy")
+                with closing(sample):
+                    with _keyed("policy_config_dict"):
+                        connections = policy_class.check_fit(config, sample)
+                    doubts = () if connections is None else tuple(connections.doubts(sample))
         if issubclass(policy_class, DescribesFiles):
             config = declared_options(policy_class).read(options, owner="policy")
-            described = _keyed("policy_config_dict", lambda: policy_class.description(config))
-        latency = job_latency(job.latency, self._directory, environment, policy)
+            with _keyed("policy_config_dict"):
+                described = policy_class.description(config)
+        latency = job_latency(job.latency, self.directory, (builder, environment.config), (policy_class, options))
         return _Fit(connections=connections, doubts=doubts, described=described, latency=latency)
 
     def _once(
@@ -450,23 +408,27 @@ class _Resolver:
     ) -> _Result | ConfigError:
         """Resolve once for each key, and return the result or its error for every job that shares the key."""
         index = what + json.dumps(key, sort_keys=True)
-        if index not in self._known:
+        if index not in self.known:
             try:
-                self._known[index] = resolve(job)
+                self.known[index] = resolve(job)
             except ConfigError as error:
-                self._known[index] = error
+                self.known[index] = error
             # An import may change settings of the process: they are put back, and the owner is named.
             named = {"environment": job.environment, "policy": job.policy_type}
             if what in named:
-                self._imports.settle(f"{what} '{named[what]}'")
-        return self._known[index]
+                self.imports.settle(f"{what} '{named[what]}'")
+        return self.known[index]
 
-    def _lacks_length(self, conditions: JobConditions, policy_class: type[PolicyBase], *, is_sound: bool) -> bool:
+    def _lacks_length(self, job: JobConfig, policy_class: type[PolicyBase], *, is_sound: bool) -> bool:
         """Whether nothing sets the end of the job. False if an environment with wrong options may set it."""
-        if not _has_no_length(conditions, policy_class) or is_sound:
-            return _has_no_length(conditions, policy_class)
+        # Saved conditions have a length, even if they are wrong.
+        has_length = job.num_steps is not None or job.num_episodes is not None or job.conditions is not None
+        if has_length or _counts_itself(policy_class):
+            return False
+        if is_sound:
+            return True
         try:
-            return not isinstance(self._environments.get(conditions.config.environment), CountedBuilder)
+            return not isinstance(self.environments.get(job.environment), CountedBuilder)
         except ConfigError:
             return True
 
@@ -475,12 +437,12 @@ class _Resolver:
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(Problem(message, key="arena_env_args.environment"))
-        builder = _keyed("arena_env_args.environment", lambda: self._environments.get(job.environment))
+        with _keyed("arena_env_args.environment"):
+            builder = self.environments.get(job.environment)
         owner = f"environment '{job.environment}'"
         known = option_names(builder.config_class) or frozenset()
-        own, renamed = _keyed(
-            "arena_env_args", lambda: in_own_options(job.environment_args, known, name=job.environment)
-        )
+        with _keyed("arena_env_args"):
+            own, renamed = in_own_options(job.environment_args, known, name=job.environment)
         reading = _Reading("arena_env_args", renamed)
         options = dict(own)
         if job.enable_cameras and "enable_cameras" in known:
@@ -491,57 +453,77 @@ class _Resolver:
             lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
             options,
         )
+
+        def check() -> None:
+            try:
+                builder.check(config)
+            except ConfigError:
+                raise
+            except Exception as error:  # another package's code may fail in any way
+                raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
+
         # The check may run foreign code, so it is skipped if that is refused.
-        is_trusted = self._may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
-        if config is not None and not (is_trusted and reading.check(lambda: _checked(builder, config, owner))):
+        is_trusted = self.may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
+        if config is not None and not (is_trusted and reading.check(check)):
             config = None
         return _FoundEnvironment(builder=builder, config=config, own_args=own, problems=tuple(reading.problems))
 
     def _conditions(self, job: JobConfig, environment: _FoundEnvironment) -> JobConditions:
-        builder, environment_config = environment.pair
+        """Return the start conditions of a job; `ConfigError` with every problem, its key within the job."""
+        builder, environment_config = environment.builder, environment.config
+        chosen = None if job.conditions is None else _saved_set(job, builder, environment_config, self.directory)
 
+        # An environment without variations is asked for some only if the job wants them.
         def catalogue(of: JobConfig) -> tuple[Variation, ...]:
             if not isinstance(builder, VariableEnvironmentBuilder):
                 message = f"environment '{of.environment}' has no variations; leave them out"
                 raise ConfigError(Problem(message, key="variations"))
             return builder.variations(environment_config)
 
-        def catalogue_once() -> tuple[Variation, ...]:
-            found = self._once("catalogue", [job.environment, job.environment_args], catalogue, job)
-            if isinstance(found, ConfigError):
-                raise found
-            return found
+        offered: tuple[Variation, ...] | ConfigError = ()
+        wanted = job.variations if chosen is None else chosen.variations
+        if wanted or (chosen is not None and isinstance(builder, VariableEnvironmentBuilder)):
+            offered = self._once("catalogue", [job.environment, job.environment_args], catalogue, job)
+        if isinstance(offered, ConfigError):
+            raise offered
+        if chosen is None:
+            variations = enabled_variations(offered, job.variations) if job.variations else ()
+            return JobConditions(config=job, variations=variations)
 
-        return job_conditions(
+        variations = _saved_variations(chosen, offered, job.conditions)
+        has_length = job.num_episodes is not None or job.num_steps is not None
+        config = dataclasses.replace(
             job,
-            builder=builder,
-            environment_config=environment_config,
-            catalogue=catalogue_once,
-            directory=self._directory,
+            num_episodes=job.num_episodes if has_length else len(chosen.episodes[: job.max_episodes]),
+            placement_seed=None if chosen.seed == job.seed else chosen.seed,
         )
+        return JobConditions(config=config, variations=variations, saved=chosen.conditions())
 
     def _policy(self, job: JobConfig) -> _FoundPolicy:
         """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
-        policy_class = self._policy_class or _keyed(
-            "policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import)
-        )
+        with _keyed("policy_type"):
+            policy_class = self.policy_class or resolve_policy_class(job.policy_type, may_import=self.may_import)
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(Problem(message, key="policy_type"))
-        num_envs = _keyed("arena_env_args.num_envs", lambda: self._batch(job, policy_class))
+        # The policy's num_envs is the number of env slots in each of its calls.
+        with _keyed("arena_env_args.num_envs"):
+            num_envs = batch_of(policy_class, self.policy_batch, num_envs=job.num_envs)
+            check_policy_batch(num_envs, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
         # A class with its own `from_dict` checks its options itself.
         if overrides(policy_class, "from_dict"):
             refuse_unshareable(policy_class, job, options=None)
             return _FoundPolicy(policy_class=policy_class, options=options, placement={})
         owner = f"policy '{job.policy_type}'"
-        declared = _keyed("policy_type", lambda: declared_options(policy_class))
+        with _keyed("policy_type"):
+            declared = declared_options(policy_class)
         known = declared.names
         refuse_unshareable(policy_class, job, options=known)
         placement: dict[str, Any] = {}
         if known is not None:
-            options |= {key: value for key, value in self._overrides.items() if key in known}
+            options |= {key: value for key, value in self.overrides.items() if key in known}
             if "num_envs" in known:
                 options["num_envs"] = num_envs
             placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
@@ -549,11 +531,18 @@ class _Resolver:
         reading = _Reading("policy_config_dict")
         config = reading.read(lambda given: declared.read(given, owner=owner), placed)
         if config is not None or not reading.problems:
-            is_trusted = self._may_import or reading.check(lambda: _refuse_foreign_code(policy_class, config))
+            is_trusted = self.may_import or reading.check(lambda: _refuse_foreign_code(policy_class, config))
             if policy_class.traits.uses_own_device:
                 named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
-                devices = {name: getattr(config, name, None) for name in named}
-                is_there = reading.check(lambda: self._check_device(job, devices))
+                devices: dict[str, Any] = {name: getattr(config, name, None) for name in named}
+
+                def check_device() -> None:
+                    overruled = check_policy_device(**devices)
+                    if overruled is not None:
+                        self.overruled.setdefault(overruled, job.name)
+                    resolve_policy_device(**devices)
+
+                is_there = reading.check(check_device)
                 if not is_there and dataclasses.is_dataclass(config) and not isinstance(config, type):
                     # Without the device, the other options can still be checked on the CPU.
                     config = dataclasses.replace(config, **{name: _ON_NO_GPU[name] for name in named})
@@ -575,30 +564,17 @@ class _Resolver:
         if is_served:
             # The network is in the policy server, so the client does not need the rank's GPU.
             return {name: value for name, value in _ON_NO_GPU.items() if name in (declared.names or ())}
-        if not policy_class.traits.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
+        names = ("policy_device", "policy_device_id", "device")
+        if not policy_class.traits.uses_own_device or any(options.get(name) is not None for name in names):
             return {}
-        if self._policies_on_cpu and "policy_device" in (declared.names or ()):
+        if self.policies_on_cpu and "policy_device" in (declared.names or ()):
             return {"policy_device": "cpu"}
         # The defaults of Arena's classes name the first GPU, which may be absent or belong to another rank.
         defaults = {name: str(declared.defaults.get(name)) for name in ("policy_device", "device")}
-        return {name: self._place_of(default) for name, default in defaults.items() if default.startswith("cuda")}
-
-    def _place_of(self, default: str) -> str:
-        if self._policies_on_cpu or resolve_policy_device().type == "cpu":
-            return "cpu"
-        return str(resolve_policy_device(policy_device=default))
-
-    def _check_device(self, job: JobConfig, devices: Mapping[str, Any]) -> None:
-        overruled = check_policy_device(**devices)
-        if overruled is not None:
-            self._overruled.setdefault(overruled, job.name)
-        resolve_policy_device(**devices)
-
-    def _batch(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
-        """Return the number of env slots in each call of the policy."""
-        batch = batch_of(policy_class, self._policy_batch, num_envs=job.num_envs)
-        check_policy_batch(batch, num_envs=job.num_envs)
-        return batch
+        on_gpu = {name: default for name, default in defaults.items() if default.startswith("cuda")}
+        if on_gpu and (self.policies_on_cpu or resolve_policy_device().type == "cpu"):
+            return dict.fromkeys(on_gpu, "cpu")
+        return {name: str(resolve_policy_device(policy_device=default)) for name, default in on_gpu.items()}
 
 
 class _Reading:
@@ -651,8 +627,8 @@ class _Reading:
 
 def _counted(job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> JobConfig:
     """Return the job with its environment's number of episodes, if neither the job nor its policy sets one."""
-    builder, environment_config = environment.pair
-    count = builder.num_episodes(environment_config) if isinstance(builder, CountedBuilder) else None
+    builder = environment.builder
+    count = builder.num_episodes(environment.config) if isinstance(builder, CountedBuilder) else None
     if count is None:
         return job
     if job.num_steps is not None:
@@ -668,62 +644,23 @@ def _counted(job: JobConfig, environment: _FoundEnvironment, *, policy_counts: b
     return job
 
 
-def _checked_fit(environment: _Environment, policy: _Policy) -> tuple[Connections | None, tuple[str, ...]]:
-    """Refuse a policy that does not fit the environment's sample; return its connections and doubts."""
-    builder, environment_config = environment
-    policy_class, options = policy
-    # Only a builder with a sample can tell without a simulation.
-    if not overrides(policy_class, "check_fit") or not isinstance(builder, SampleBuilder):
-        return None, ()
-    try:
-        sample = builder.sample(environment_config)
-    except EnvironmentBuildError:
-        # The job will fail with this error, alone.
-        return None, ()
-    config = declared_options(policy_class).read(options, owner="policy")
-    try:
-        connections = _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
-        return connections, () if connections is None else tuple(connections.doubts(sample))
-    finally:
-        sample.close()
-
-
-def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:
-    job = conditions.config
-    # Saved conditions have a length, even if they are wrong.
-    if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
-        return False
-    return not _counts_itself(policy_class)
-
-
 def _counts_itself(policy_class: type[PolicyBase]) -> bool:
     """Whether the policy may set the number of episodes or steps itself."""
     return any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:
-    _refuse(owner.foreign_code(config) if isinstance(owner, LoadsCode) else ())
-
-
-def _refuse(found: Sequence[Problem]) -> None:
+    found = owner.foreign_code(config) if isinstance(owner, LoadsCode) else ()
     why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
     if found:
         raise ConfigError([dataclasses.replace(problem, message=f"{problem.message}; {why}") for problem in found])
 
 
-def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:
+@contextmanager
+def _keyed(prefix: str) -> Iterator[None]:
+    """Put a key in front of the keys of the problems in a `with` block."""
     try:
-        builder.check(config)
-    except ConfigError:
-        raise
-    except Exception as error:  # another package's code may fail in any way
-        raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
-
-
-def _keyed(prefix: str, act: Callable[[], Any]) -> Any:
-    """Call `act`, and put a key in front of the keys of its problems."""
-    try:
-        return act()
+        yield
     except ConfigError as error:
         raise ConfigError(_in_file(error.problems, prefix)) from error
 
@@ -761,23 +698,20 @@ def recorded_environment_job(
     name = env_args.get(ENV_NAME)
     if not isinstance(name, str) or not name:
         raise ConfigError(Problem(f"does not say what its environment was: env_args has no {ENV_NAME}", file=source))
+    told = {key: env_args.get(key, {}) for key in (ENV_OPTIONS, ENV_VARIATIONS)}
+    for key, value in told.items():
+        if not isinstance(value, Mapping):
+            raise ConfigError(Problem(f"env_args.{key} is no mapping but {value!r}", file=source))
     config = JobConfig(
         index=0,
         name=name,
         environment=name,
-        environment_args=_mapping(env_args, ENV_OPTIONS, source),
+        environment_args=told[ENV_OPTIONS],
         enable_cameras=bool(env_args.get(ENV_CAMERAS)) and cameras,
-        variations=_mapping(env_args, ENV_VARIATIONS, source),
+        variations=told[ENV_VARIATIONS],
         num_envs=num_envs,
         policy_type="zero_action",
         num_episodes=1,
     )
     (job,) = resolve_jobs([config], file=source, may_import=may_import)
     return job
-
-
-def _mapping(env_args: Mapping[str, Any], key: str, source: str | None) -> Mapping[str, Any]:
-    value = env_args.get(key, {})
-    if not isinstance(value, Mapping):
-        raise ConfigError(Problem(f"env_args.{key} is no mapping but {value!r}", file=source))
-    return value
