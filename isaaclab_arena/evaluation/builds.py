@@ -123,18 +123,13 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
         raise ConfigError(f"the policy servers of job '{job}' serve different models: {', '.join(sorted(stated))}")
     (now,) = stated
     # The first start of the job writes the file; later starts compare with it.
-    path = job_directory / SERVED_MODEL_FILE
+    path, before = job_directory / SERVED_MODEL_FILE, now
     try:
         write_text(path, json_text(ServedModel(stated=now)))
     except FileThereError:
         before = read_versioned(path, ServedModel, SCHEMA_VERSION).stated
-        _compare(job, before, now)
-    return now
-
-
-def _compare(job: str, before: str, now: str) -> None:
     if before == now:
-        return
+        return now
     if UNKNOWN in {before, now}:
         _LOG.warning(
             "the policy server of job '%s' stated %s before and states %s now; whether it is the same model cannot be "
@@ -143,7 +138,7 @@ def _compare(job: str, before: str, now: str) -> None:
             before,
             now,
         )
-        return
+        return now
     raise ConfigError(
         f"the policy server serves another model than when the job's episodes ran: it stated {before}, and states "
         f"{now} now; serve that one again, start a new run in another directory, or run the job's episodes anew: "
@@ -152,9 +147,6 @@ def _compare(job: str, before: str, now: str) -> None:
 
 
 # Measure the parts of a job's start-up until its first control step.
-
-_WORTH_SHOWING_S = 1.0
-_SHORTEST_SHOWN_S = 0.005
 
 
 class StartUpPart(StrEnum):
@@ -227,7 +219,8 @@ class StartUpClock(Observer):
         if StartUpPart.FIRST_STEP not in self._seconds:
             self.finish(StartUpPart.FIRST_STEP)
             start_up = self.start_up()
-            level = logging.INFO if total_s(start_up) >= _WORTH_SHOWING_S else logging.DEBUG
+            total_s = sum(seconds or 0.0 for seconds in vars(start_up).values())
+            level = logging.INFO if total_s >= 1.0 else logging.DEBUG
             _LOG.log(level, "start-up of job '%s': %s", self._job, described(start_up))
 
     def start_up(self) -> StartUp:
@@ -246,11 +239,6 @@ class StartUpClock(Observer):
         )
 
 
-def total_s(start_up: StartUp) -> float:
-    """Return the sum of a start-up's known parts [s]."""
-    return sum(seconds or 0.0 for seconds in vars(start_up).values())
-
-
 def described(start_up: StartUp) -> str:
     """Describe a start-up without negligible parts: ``imports 2.1 s, environment 0.8 s``."""
     parts = {
@@ -263,7 +251,7 @@ def described(start_up: StartUp) -> str:
         "first reset": start_up.first_reset_s,
         "first step": start_up.first_step_s,
     }
-    shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= _SHORTEST_SHOWN_S}
+    shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
     return ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
 
 
@@ -272,59 +260,36 @@ def described(start_up: StartUp) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RankSettings:
-    """What all jobs of one rank share.
-
-    Attributes:
-        rank: This rank.
-        world_size: Number of ranks.
-        device: Where this rank simulates.
-        num_threads: Threads that its physics may use.
-        output_directory: Where the run writes.
-        attempt: Which start of the program on this run, from 1.
-        run: Name of the run, None if unknown.
-        recording: What is recorded.
-        video: What is filmed.
-        num_groups: Groups that a job's env slots are divided into; while one is simulated the policy acts for another.
-        eager_pictures: Draw every picture, also those that no reader asks for.
-        policy_batch: Env slots that policies are always asked for together, None for as many as a job has.
-        step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
-            however long.
-        import_s: Time from the start of this process to that of the program [s], None if unknown.
-        build_timeout_s: How long the building of a job's environment and policy may take before the process is ended
-            [s]; 0 for however long.
-        provenance: What identifies the run, kept with every recording: versions, configuration hash.
-        contents: Contents of each job's evaluation, by job name. A job without an entry has unknown contents.
-        planned_batches: Env slots that the policy of each job is asked for together, by the job's name, where an
-            earlier start of the program settled that.
-        played_with: With how many env slots the finished episodes of each job were played, by the job's name, where it
-            has another number now.
-        policy_servers: Where the policy servers listen that jobs share.
-        turns: The names of the jobs with which each compared job takes turns, its own included, by its name.
-        consolidates: Put recorded episodes into datasets on this rank. False leaves that to another process.
-    """
+    """The settings that all jobs of one rank share."""
 
     rank: int
     world_size: int
-    device: torch.device
-    num_threads: int
+    device: torch.device  # of the simulation
+    num_threads: int  # of the physics
     output_directory: Path
-    attempt: int
-    run: str | None = None
+    attempt: int  # number of this start of the program on the run, from 1
+    run: str | None = None  # name of the run, None if unknown
     recording: RecordingOptions
     video: VideoOptions = field(default_factory=VideoOptions)
-    num_groups: int = 1
-    eager_pictures: bool = False
-    policy_batch: int | None = None
+    num_groups: int = 1  # of a job's env slots; while one is simulated the policy acts for another
+    eager_pictures: bool = False  # draw every picture, also those that no reader asks for
+    policy_batch: int | None = None  # env slots of each policy call, None for the job's num_envs
+    # Longest time without a finished control step before the process is ended [s]; 0 for no limit.
     step_timeout_s: float = 0.0
+    # Longest time to build a job's environment and policy before the process is ended [s]; 0 for no limit.
     build_timeout_s: float = 0.0
-    import_s: float | None = None
+    import_s: float | None = None  # from the start of this process to that of the program [s], None if unknown
+    # Facts that identify the run, kept with every recording: versions, configuration hash.
     provenance: Mapping[str, str] = field(default_factory=dict)
-    contents: Mapping[str, Contents] = field(default_factory=dict)
+    contents: Mapping[str, Contents] = field(default_factory=dict)  # by job, without jobs whose contents are unknown
+    # By job: env slots of each policy call, if an earlier start of the program settled them.
     planned_batches: Mapping[str, int] = field(default_factory=dict)
+    # By job: num_envs of its finished episodes, if the job has another num_envs now.
     played_with: Mapping[str, int] = field(default_factory=dict)
-    policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)
+    policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)  # shared by jobs
+    # By compared job: the names of the jobs with which it takes turns, its own included.
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    consolidates: bool = True
+    consolidates: bool = True  # put recorded episodes into datasets; False leaves that to another process
 
 
 def rank_settings(
@@ -399,54 +364,67 @@ class GroupBuilder:
 
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots. The job's directory stores the batch size of its policy."""
+        settings, config = self._settings, job.config
+        taking_turns = settings.turns.get(config.name, ())
         # The first build imports modules, which stay, so no garbage is collected. A later one may need the freed
         # memory.
         with nullcontext() if self._has_built else without_collecting():
             self._has_built = True
-            return self._build(job, directory, start_up)
+            # Jobs that take turns keep each other's objects.
+            if taking_turns != self._taking_turns:
+                self.clear()
+                self._taking_turns = taking_turns
+            self._has_new_environment = self._has_new_policy = False
+            sizes = group_sizes(config.num_envs, min(settings.num_groups, config.num_envs))
+            jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
-    def _build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
-        settings, num_envs = self._settings, job.config.num_envs
-        self._begin_turn(job)
-        self._has_new_environment = self._has_new_policy = False
-        sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
-        jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
-        # Worker processes of the previous environment may serve this one.
-        with spare_workers_kept(), self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
-            environments = self._environments[job.environment_key if self._taking_turns else ""].get(
-                [each.environment_key for each in jobs],
-                lambda built: self._new_environment(jobs[len(built)]),
+            def new_environment(others: Sequence[Environment]) -> Environment:
+                self._has_new_environment = True
+                own = jobs[len(others)]
+                return own.build_environment(device=settings.device, num_threads=settings.num_threads)
+
+            # Worker processes of the previous environment may serve this one.
+            with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
+                environments = self._environments[job.environment_key if taking_turns else ""].get(
+                    [each.environment_key for each in jobs], new_environment
+                )
+            start_up.finish(StartUpPart.ENVIRONMENT)
+
+            settling = Settling(
+                directory=directory,
+                policy_class=job.policy_class,
+                environments=environments,
+                fixed_batch=settings.policy_batch,
+                planned=settings.planned_batches.get(config.name),
+                make=partial(self._make_policies, job, environments, []),
+                probe=partial(self._probe, job, environments[0]),
+                probe_environment=partial(self._probe_environment, job, environments[0]),
             )
-        start_up.finish(StartUpPart.ENVIRONMENT)
-        settling = Settling(
-            directory=directory,
-            policy_class=job.policy_class,
-            environments=environments,
-            fixed_batch=settings.policy_batch,
-            planned=settings.planned_batches.get(job.config.name),
-            make=partial(self._make_policies, job, environments, []),
-            probe=partial(self._probe, job, environments[0]),
-            probe_environment=partial(self._probe_environment, job, environments[0]),
-        )
-        with self.set_by_code.of(f"policy '{job.config.policy_type}'", job.policy_key):
-            asked = asked_policies(settling, simulated_on=settings.device.type)
-        start_up.finish(StartUpPart.POLICY)
-        # A file may have changed since the run began. Only what was built for this job has read it again.
-        begun = settings.contents.get(job.config.name)
-        if begun is not None and (self._has_new_environment or self._has_new_policy):
-            refuse_changed(job, begun, environment=self._has_new_environment, policy=self._has_new_policy)
-        for environment, policy in zip(environments, asked.policies, strict=True):
-            _load_renderer(environment, policy)
-        return BuiltGroups(
-            groups=[
+            with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
+                asked = asked_policies(settling, simulated_on=settings.device.type)
+            start_up.finish(StartUpPart.POLICY)
+
+            # A file may have changed since the run began. Only what was built for this job has read it again.
+            begun = settings.contents.get(config.name)
+            if begun is not None and (self._has_new_environment or self._has_new_policy):
+                refuse_changed(job, begun, environment=self._has_new_environment, policy=self._has_new_policy)
+            groups = [
                 EnvGroup(environment=environment, policy=policy)
                 for environment, policy in zip(environments, asked.policies, strict=True)
-            ],
-            policy_batch=asked.batch,
-            plan_because=asked.plan_because,
-            served_model=settle_served_model(directory, job.config.name, asked.policies),
-            network=self._network_of(job),
-        )
+            ]
+            for group in groups:
+                # The kernels of the renderer may take long to compile, so load it now if the policy uses pictures.
+                if isinstance(group.environment, LoadsRenderer):
+                    looked_at = announced_pictures(group.policy, group.environment, range(group.environment.num_envs))
+                    if looked_at is None or len(looked_at):
+                        group.environment.load_renderer()
+            return BuiltGroups(
+                groups=groups,
+                policy_batch=asked.batch,
+                plan_because=asked.plan_because,
+                served_model=settle_served_model(directory, config.name, asked.policies),
+                network=self._network_of(job),
+            )
 
     def clear(self) -> None:
         """Close everything that was built."""
@@ -454,13 +432,6 @@ class GroupBuilder:
             cache.clear()
         self._policies.clear()
         self._environments.clear()
-
-    def _begin_turn(self, job: Job) -> None:
-        """Keep the objects of the jobs that take turns with this one, and close those of other such jobs."""
-        taking_turns = self._settings.turns.get(job.config.name, ())
-        if taking_turns != self._taking_turns:
-            self.clear()
-            self._taking_turns = taking_turns
 
     def _make_policies(
         self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
@@ -470,9 +441,20 @@ class GroupBuilder:
         # A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_class.traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
+
+        def new_policy(others: Sequence[PolicyBase]) -> PolicyBase:
+            # It shares the network of the first group's policy if it can, or one in a policy server.
+            self._has_new_policy = True
+            first, own = others[0] if others else None, jobs[len(others)]
+            sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
+            if sharing is not None:
+                return sharing
+            network = self._network_of(own)
+            return own.build_policy() if network is None else own.build_policy_asking(network)
+
         policies = self._policies[job.config.name if self._taking_turns else ""].get(
             [each.policy_key for each in jobs],
-            lambda built: self._new_policy(jobs[len(built)], built),
+            new_policy,
             are_lent=job.policy_class.traits.is_lent,
         )
         for policy, environment in zip(policies, environments, strict=True):
@@ -483,20 +465,6 @@ class GroupBuilder:
                     job.tell_connections(policy, environment)
                 begun.append(policy)
         return policies
-
-    def _new_environment(self, job: Job) -> Environment:
-        self._has_new_environment = True
-        return job.build_environment(device=self._settings.device, num_threads=self._settings.num_threads)
-
-    def _new_policy(self, job: Job, others: Sequence[PolicyBase]) -> PolicyBase:
-        """Build a policy. It shares the network of the first group's policy if it can, or one in a policy server."""
-        self._has_new_policy = True
-        first = others[0] if others else None
-        sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
-        if sharing is not None:
-            return sharing
-        network = self._network_of(job)
-        return job.build_policy() if network is None else job.build_policy_asking(network)
 
     def _network_of(self, job: Job) -> ServedNetwork | None:
         """Return the served network of a job, None without a server. All groups and later jobs share one connection."""
@@ -526,11 +494,3 @@ class GroupBuilder:
             with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
                 self._probed_environments[key] = unlike_itself(environment, sees_pictures=key[1])
         return self._probed_environments[key]
-
-
-def _load_renderer(environment: Environment, policy: PolicyBase) -> None:
-    """Load the renderer during the build if the policy uses pictures, because its kernels may take long to compile."""
-    if isinstance(environment, LoadsRenderer):
-        looked_at = announced_pictures(policy, environment, range(environment.num_envs))
-        if looked_at is None or len(looked_at):
-            environment.load_renderer()

@@ -16,10 +16,10 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.commits import CommitLine, read_commits
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import PlanEntry, read_run_plan
+from isaaclab_arena.storage.run_plan import read_run_plan
 
 SCHEMA_VERSION = 1
 
@@ -88,8 +88,18 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
             continue
         if not lines or len(lines) != (job.config.num_episodes or len(lines)):
             incomplete.append(job.name)
-        else:
-            sets.append(_set(job, lines))
+            continue
+        first = lines[0]
+        sets.append(
+            ConditionSet(
+                job=job.name,
+                environment=job.config.environment,
+                environment_args=dict(job.config.environment_args),
+                seed=first.seed if first.placement_seed is None else first.placement_seed,
+                variations=dict(job.variations),
+                episodes=[dict(line.variations) for line in lines],
+            )
+        )
     return sets, incomplete
 
 
@@ -149,15 +159,3 @@ def difference(saved: Any, wanted: Any) -> str | None:
         if before != now:
             return f"{option.name} was {before!r}, the job has {now!r}"
     return None
-
-
-def _set(job: PlanEntry, lines: Sequence[CommitLine]) -> ConditionSet:
-    first = lines[0]
-    return ConditionSet(
-        job=job.name,
-        environment=job.config.environment,
-        environment_args=dict(job.config.environment_args),
-        seed=first.seed if first.placement_seed is None else first.placement_seed,
-        variations=dict(job.variations),
-        episodes=[dict(line.variations) for line in lines],
-    )

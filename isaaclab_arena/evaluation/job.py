@@ -29,8 +29,6 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase, connections_of
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 
-# A validated job: its configuration, and the classes that implement it.
-
 _LOG = logging.getLogger(__name__)
 
 OPEN_BACKEND = "auto"
@@ -92,10 +90,11 @@ class Job:
     @property
     def foreign_parts(self) -> tuple[str, ...]:
         """The parts of the job with code outside this package, in words; both parts if none is known to have any."""
-        environment, policy = f"environment '{self.config.environment}'", f"policy '{self.config.policy_type}'"
+        own = {"isaaclab_arena", "isaaclab_arena_gr00t"}
+        of_policy, of_builder = (each.__module__.partition(".")[0] for each in (self.policy_class, type(self.builder)))
         is_foreign = {
-            policy: not _is_own(self.policy_class),
-            environment: isinstance(self.builder, LoadsCode) or not _is_own(type(self.builder)),
+            f"policy '{self.config.policy_type}'": of_policy not in own,
+            f"environment '{self.config.environment}'": isinstance(self.builder, LoadsCode) or of_builder not in own,
         }
         return tuple(part for part, foreign in is_foreign.items() if foreign) or tuple(is_foreign)
 
@@ -170,10 +169,6 @@ class Job:
         """Return an option of the environment as text, such as ``object``; None if it has no such option."""
         value = getattr(self.environment_config, name, None)
         return None if value is None else str(value)
-
-
-def _is_own(found: type) -> bool:
-    return found.__module__.partition(".")[0] in {"isaaclab_arena", "isaaclab_arena_gr00t"}
 
 
 # Hand out a rank's episodes of a job, one at a time as env slots become free.

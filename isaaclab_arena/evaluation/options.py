@@ -134,7 +134,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
 
     def job_defaults(self) -> JobDefaults:
-        """Return what the command line gives to jobs that do not say it themselves."""
+        """Return the defaults of the command line for jobs that do not say them."""
         num_steps = self.num_steps
         if self.list_variations and num_steps is None and self.num_episodes is None:
             # What may vary depends on no length, and nothing runs.
@@ -149,7 +149,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         )
 
     def policy_overrides(self) -> dict[str, Any]:
-        """Return what the command line gives to every policy that has an option of that name."""
+        """Return the options for every policy that has them, by name."""
         return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
 
     @property
@@ -159,11 +159,11 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
 
     def fixed_policy_batch(self) -> int | None:
-        """Return on how many env slots policies are always asked, None for as many as there are."""
+        """Return the number of env slots of every policy call, None for the job's num_envs."""
         return self.policy_batch if self.deterministic else None
 
     def result_settings(self) -> dict[str, Any]:
-        """Return the options, beside the jobs, that decide what a run records or what comes out of it."""
+        """Return the options, beside the jobs, that affect a run's recordings or results."""
         return {
             "limit": self.limit,
             "no_dataset": self.no_dataset,
@@ -177,18 +177,14 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         }
 
     def of_every_rank(self) -> dict[str, str]:
-        """Return the options, beside the jobs, on which each rank acts by itself, and which all of them must share."""
+        """Return the options, beside the jobs, that must be equal on all ranks, because each acts on them alone."""
         names = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
         names += ("policy_device", "policy_device_id", "max_equal_errors")
         shared = {**self.result_settings(), "assignment": self.mode, **{name: getattr(self, name) for name in names}}
         return {f"--{name}": str(value) for name, value in shared.items()}
 
     def video_options(self) -> VideoOptions:
-        """Return what is filmed.
-
-        Raises:
-            ConfigError: If ``video_episodes`` is neither ``all`` nor ``failures`` nor a number.
-        """
+        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
         episodes = self.video_episodes
         if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
             raise ConfigError(Problem(f"give all, failures or a number, got '{episodes}'", key="--video_episodes"))
@@ -201,11 +197,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         )
 
     def check(self) -> None:
-        """Refuse options that contradict each other, and devices that do not exist.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse options that contradict each other, and missing devices: `ConfigError` with every problem."""
         problems = [Problem(message, key=f"--{name}") for name, wrong, message in self._mistakes() if wrong]
         problems += wrong_numbers(self)
         problems += tracker_problems(self.tracking, key="--tracking")
@@ -215,7 +207,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         check_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
 
     def _mistakes(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield, for every check, the option, whether it is wrong, and what is."""
+        """Yield, for every check, the option, whether it is wrong, and the message."""
         yield "num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"
         yield "fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"
         for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
@@ -225,63 +217,56 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         yield from self.contradictions(records_datasets=not self.no_dataset, writes_report=not self.no_report)
         known = did_you_mean(self.assignment, Assignment)
         yield "assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"
-        yield (
-            "retry_errors",
-            self.retry_errors and self.resume is None,
-            "needs --resume: it goes on with an earlier run",
-        )
-        yield (
-            "rerun",
-            bool(self.rerun) and self.resume is None,
-            "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too",
-        )
+        is_new = self.resume is None
+        yield "retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"
+        message = "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too"
+        yield "rerun", bool(self.rerun) and is_new, message
         if self.resume and self.output_dir is not None:
             differs = Path(self.resume).resolve() != Path(self.output_dir).resolve()
             yield "resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"
         if self.save_conditions is not None:
             path = Path(self.save_conditions)
-            yield "save_conditions", path.exists() and self.resume is None, f"{path} exists already"
+            yield "save_conditions", path.exists() and is_new, f"{path} exists already"
             yield "save_conditions", not path.absolute().parent.is_dir(), "the directory of this file does not exist"
 
 
 def read_command_line(
     options_class: type[_Options], arguments: Sequence[str], *, program: str
 ) -> tuple[_Options, list[str]]:
-    """Read a command line into a dataclass; underscores and hyphens are the same.
+    """Read a command line into a dataclass, and return it with the other arguments, in order."""
+    # Underscores and hyphens are the same. The docstrings of `options_class` are the help of `program`. `ConfigError`
+    # for `--gpu_ids` without any, or one option under two names; `SystemExit` for `--help` or a malformed option.
 
-    Args:
-        options_class: Dataclass of the options; its docstrings are the help.
-        arguments: What was typed after the program's name.
-        program: Name for the help.
-
-    Returns:
-        The options, and the arguments that belong to none of them, in order.
-
-    Raises:
-        ConfigError: If ``--gpu_ids`` was given without any, or one option twice under different names.
-        SystemExit: With 2 for a malformed option, with 0 after ``--help``.
-    """
-    options, unknown = tyro.cli(
-        options_class,
-        prog=program,
-        args=_under_own_names(joined_gpu_ids(_with_directory_to_resume(arguments))),
-        return_unknown_args=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
-        use_underscores=True,
-        console_outputs=claimed_rank() == 0,
-    )
-    return options, unknown
-
-
-def _with_directory_to_resume(arguments: Sequence[str]) -> list[str]:
-    """Give ``--resume`` an empty value where no run follows it: what follows may be an environment's name."""
+    # Give ``--resume`` an empty value if no run follows it: what follows may be an environment's name.
     completed: list[str] = []
     for position, argument in enumerate(arguments):
         completed.append(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else "-"
         if argument == "--resume" and not is_run(following):
             completed.append("")
-    return completed
+
+    # Replace the names that Isaac Lab Arena gives to options of this package.
+    spellings: dict[str, str] = {}
+    translated = []
+    for argument in joined_gpu_ids(completed):
+        option, equals, value = argument.partition("=")
+        given = option.removeprefix("--").replace("-", "_")
+        name = own_name(given) if option.startswith("--") else given
+        if option.startswith("--") and spellings.setdefault(name, given) != given:
+            message = f"is the same option as --{spellings[name]}; give one of them"
+            raise ConfigError(Problem(message, key=f"--{given}"))
+        translated.append(f"--{name}{equals}{value}" if name != given else argument)
+
+    options, unknown = tyro.cli(
+        options_class,
+        prog=program,
+        args=translated,
+        return_unknown_args=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+        use_underscores=True,
+        console_outputs=claimed_rank() == 0,
+    )
+    return options, unknown
 
 
 def is_run(argument: str) -> bool:
@@ -298,15 +283,7 @@ def split_overrides(unknown: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
-    """Refuse arguments that nothing understood.
-
-    Args:
-        unknown: What `read_command_line` left over.
-        options: The options that it understood, for suggestions.
-
-    Raises:
-        ConfigError: One problem per option, with the nearest known one.
-    """
+    """Refuse the arguments that `read_command_line` left over: a problem for each, with the nearest known option."""
     known = [field.name for field in fields(options)]
     problems = []
     for argument in unknown:
@@ -321,25 +298,3 @@ def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
         problems.append(Problem(what, key="--resume" if named_no_run else None))
     if problems:
         raise ConfigError(problems)
-
-
-def _under_own_names(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with the names that Isaac Lab Arena gives to our options replaced.
-
-    Raises:
-        ConfigError: If an option is given under two names.
-    """
-    spellings: dict[str, str] = {}
-    translated = []
-    for argument in arguments:
-        option, equals, value = argument.partition("=")
-        if not option.startswith("--"):
-            translated.append(argument)
-            continue
-        given = option.removeprefix("--").replace("-", "_")
-        name = own_name(given)
-        if spellings.setdefault(name, given) != given:
-            message = f"is the same option as --{spellings[name]}; give one of them"
-            raise ConfigError(Problem(message, key=f"--{given}"))
-        translated.append(f"--{name}{equals}{value}" if name != given else argument)
-    return translated

@@ -1,13 +1,13 @@
 """From a job to its arms: the benign one, and one per level of each axis, all over the same episodes."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from isaaclab_arena.config.expansion.sweeps import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
 from isaaclab_arena.config.schema import JobConfig, name_problem
-from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, Axis, enabled_variations
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import VariableEnvironmentBuilder, Variation
@@ -25,38 +25,59 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
     taken = [name for name in (ROBUSTNESS_KEY, AXIS_LABEL, LEVEL_LABEL) if name in job.labels]
     if taken:
         raise ConfigError(Problem("is what robustness labels its own jobs with", key=f"labels.{taken[0]}"))
-    catalogue, varied = _catalogue(job, may_import=may_import)
-    settings = {axis: _settings(AXES[axis], catalogue, asked.levels) for axis in _axes(job, asked, catalogue, varied)}
+    [resolved] = resolve_jobs([job], may_import=may_import)
+    if not isinstance(resolved.builder, VariableEnvironmentBuilder):
+        message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
+        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+    catalogue = resolved.builder.variations(resolved.environment_config)
+    varied = frozenset(variation.key for variation in resolved.variations)
+
+    # The variations of each axis and level, by axis.
+    settings: dict[str, dict[int, dict[str, Any]]] = {}
+    for name in _axes(job, asked, catalogue, varied):
+        settings[name] = {level: AXES[name].settings(catalogue, level) for level in asked.levels}
+        for level, own in settings[name].items():
+            try:
+                enabled_variations(catalogue, own)
+            except ConfigError as error:
+                message = f"{name} has no level {level}: {error.problems[0].key} {error.problems[0].message}"
+                raise ConfigError(Problem(message, key=f"{ROBUSTNESS_KEY}.levels")) from error
     if len(settings) > 1:
         settings[ALL_AXES] = {
             level: {key: value for own in settings.values() for key, value in own[level].items()}
             for level in asked.levels
         }
-    arms = [_arm(job, f"{job.name}-{BENIGN}", BENIGN, 0, {})]
-    arms += [
-        _arm(job, f"{job.name}-{axis}-{level}", axis, level, own)
-        for axis, levels in settings.items()
-        for level, own in levels.items()
-    ]
+
+    arms = []
+    for axis, levels in {BENIGN: {0: {}}, **settings}.items():
+        for level, own in levels.items():
+            name = f"{job.name}-{axis}" if axis == BENIGN else f"{job.name}-{axis}-{level}"
+            labels = {**job.labels, ROBUSTNESS_KEY: job.name, AXIS_LABEL: axis, LEVEL_LABEL: str(level)}
+            arms.append(replace(job, name=name, labels=labels, variations={**job.variations, **own}))
     wrong = next((problem for arm in arms if (problem := name_problem(arm.name))), None)
     if wrong is not None:
         raise ConfigError(Problem(f"with an axis and a level behind it, {wrong}", key="name"))
     return tuple(arms)
 
 
-def _catalogue(job: JobConfig, *, may_import: bool) -> tuple[tuple[Variation, ...], frozenset[str]]:
-    """Return the variations of a job's environment, and the keys that the job varies itself."""
-    [resolved] = resolve_jobs([job], may_import=may_import)
-    if not isinstance(resolved.builder, VariableEnvironmentBuilder):
-        message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
-        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
-    found = resolved.builder.variations(resolved.environment_config)
-    return found, frozenset(variation.key for variation in resolved.variations)
-
-
 def _axes(job: JobConfig, asked: Robustness, catalogue: Sequence[Variation], varied: frozenset[str]) -> tuple[str, ...]:
     """Return the names of the axes, in the order of `AXES`; `ConfigError` if a named one is not possible."""
-    reasons = {name: _why_not(axis, job, catalogue, varied) for name, axis in AXES.items()}
+    # The reason why the job cannot have an axis, None if it can.
+    reasons: dict[str, str | None] = {}
+    for name, axis in AXES.items():
+        own = [variation.key for variation in axis.variations(catalogue)]
+        also = [key for key in own if key in varied]
+        reasons[name] = None
+        if not own and name == LANGUAGE:
+            reasons[name] = f"'{job.environment}' has no paraphrases; TaskSpec.paraphrases of a task lists them"
+        elif name == LANGUAGE and job.language_instruction is not None:
+            reasons[name] = "the job tells the policy words of its own (language_instruction)"
+        elif not own:
+            reasons[name] = f"'{job.environment}' has nothing of the kind"
+        elif axis.pictures_only and not job.enable_cameras:
+            reasons[name] = "it changes pictures only, and the job has no cameras (enable_cameras)"
+        elif also:
+            reasons[name] = f"the job varies {also[0]} itself"
     available = tuple(name for name, reason in reasons.items() if reason is None)
     if asked.axes is None:
         left_out = "; ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason is not None)
@@ -72,34 +93,3 @@ def _axes(job: JobConfig, asked: Robustness, catalogue: Sequence[Variation], var
     if problems:
         raise ConfigError(problems)
     return tuple(name for name in available if name in asked.axes)
-
-
-def _why_not(axis: Axis, job: JobConfig, catalogue: Sequence[Variation], varied: frozenset[str]) -> str | None:
-    """Return the reason why a job cannot have an axis, None if it can."""
-    own = [variation.key for variation in axis.variations(catalogue)]
-    if not own and axis.name == LANGUAGE:
-        return f"'{job.environment}' has no paraphrases; TaskSpec.paraphrases of a task lists them"
-    if axis.name == LANGUAGE and job.language_instruction is not None:
-        return "the job tells the policy words of its own (language_instruction)"
-    if not own:
-        return f"'{job.environment}' has nothing of the kind"
-    if axis.pictures_only and not job.enable_cameras:
-        return "it changes pictures only, and the job has no cameras (enable_cameras)"
-    also = [key for key in own if key in varied]
-    return f"the job varies {also[0]} itself" if also else None
-
-
-def _settings(axis: Axis, catalogue: Sequence[Variation], levels: Sequence[int]) -> dict[int, dict[str, Any]]:
-    settings = {level: axis.settings(catalogue, level) for level in levels}
-    for level, own in settings.items():
-        try:
-            enabled_variations(catalogue, own)
-        except ConfigError as error:
-            message = f"{axis.name} has no level {level}: {error.problems[0].key} {error.problems[0].message}"
-            raise ConfigError(Problem(message, key=f"{ROBUSTNESS_KEY}.levels")) from error
-    return settings
-
-
-def _arm(job: JobConfig, name: str, axis: str, level: int, settings: Mapping[str, Any]) -> JobConfig:
-    labels = {**job.labels, ROBUSTNESS_KEY: job.name, AXIS_LABEL: axis, LEVEL_LABEL: str(level)}
-    return replace(job, name=name, labels=labels, variations={**job.variations, **settings})

@@ -31,8 +31,6 @@ from isaaclab_arena.nested import with_leaves
 SlotObservation: TypeAlias = Mapping[str, Mapping[str, torch.Tensor]]
 """Group, then term: what one env slot shows, without the dimension of env slots."""
 
-_POLICY = "the served policy"
-
 
 class ObservationRefusedError(PolicyError):
     """A client's observation does not match the spec of the served environment. The client can correct it."""
@@ -57,23 +55,35 @@ def batched(observations: Mapping[int, SlotObservation], spec: Mapping[str, Any]
     """Combine the observations of some env slots into one batch of num_envs slots; the other slots hold zeros."""
     batch: Observation = {}
     for group, terms in spec.items():
-        batch[group] = {
-            name: _pictures(name, observations, term, num_envs)
-            if group == CAMERAS
-            else _wide({env_id: each[group][name] for env_id, each in observations.items()}, term, num_envs)
-            for name, term in terms.items()
-        }
+        batch[group] = {}
+        for name, term in terms.items():
+            slots = {env_id: each for env_id, each in observations.items() if group != CAMERAS or group in each}
+            there = {env_id: each[group][name] for env_id, each in slots.items()}
+            if len(there) == len(observations):
+                wide = torch.zeros((num_envs, *term.shape), dtype=term.dtype)
+                for env_id, part in there.items():
+                    wide[env_id] = part
+                batch[group][name] = wide
+                continue
+
+            # The policy does not look at the pictures of the other env slots.
+            places = np.full(num_envs, -1)
+            places[list(there)] = range(len(there))
+            drawn = torch.stack(list(there.values())) if there else torch.zeros((0, *term.shape), dtype=term.dtype)
+            batch[group][name] = SomePictures(name, drawn, places, reader="the served policy")
     return batch
 
 
 def _refuse_other_names(what: str, given: Mapping[str, Any], due: Mapping[str, Any]) -> None:
     missing = [name for name in due if name not in given]
     unknown = [str(name)[:100] for name in given if name not in due]
+    names = missing or unknown
+    listed = f"{', '.join(map(repr, names[:8]))}{', …' if names[8:] else ''}"
     if missing:
-        raise ObservationRefusedError(f"the observation lacks the {what} {_listed(missing)}")
+        raise ObservationRefusedError(f"the observation lacks the {what} {listed}")
     if unknown:
         hint = did_you_mean(unknown[0], due)
-        raise ObservationRefusedError(f"the observation has {what} that are not known: {_listed(unknown)}{hint}")
+        raise ObservationRefusedError(f"the observation has {what} that are not known: {listed}{hint}")
 
 
 def _checked(name: str, values: Any, spec: ArraySpec) -> torch.Tensor:
@@ -94,29 +104,6 @@ def _checked(name: str, values: Any, spec: ArraySpec) -> torch.Tensor:
     return tensor
 
 
-def _wide(values: Mapping[int, torch.Tensor], spec: ArraySpec, num_envs: int) -> torch.Tensor:
-    wide = torch.zeros((num_envs, *spec.shape), dtype=spec.dtype)
-    for env_id, part in values.items():
-        wide[env_id] = part
-    return wide
-
-
-def _pictures(
-    name: str, observations: Mapping[int, SlotObservation], spec: ArraySpec, num_envs: int
-) -> torch.Tensor | SomePictures:
-    there = {env_id: each[CAMERAS][name] for env_id, each in observations.items() if CAMERAS in each}
-    if len(there) == len(observations):
-        return _wide(there, spec, num_envs)
-    places = np.full(num_envs, -1)
-    places[list(there)] = range(len(there))
-    drawn = torch.stack(list(there.values())) if there else torch.zeros((0, *spec.shape), dtype=spec.dtype)
-    return SomePictures(name, drawn, places, reader=_POLICY)
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(map(repr, names[:8]))}{', …' if names[8:] else ''}"
-
-
 # Show a policy an environment that is simulated elsewhere: its specs and its words, but no simulation.
 
 
@@ -127,7 +114,15 @@ class ServedEnvironment(Environment):
         # The real environment may be closed afterwards. `shown`: terms that clients send, by group; None for all.
         self.num_envs = num_envs
         self.device = torch.device("cpu")
-        self.observation_spec = real.observation_spec if shown is None else _part_of(real.observation_spec, shown)
+        spec: Mapping[str, Any] = real.observation_spec
+        if shown is not None:
+            # Keep the environment's order of terms: a network may rely on it.
+            parts = {
+                group: {name: term for name, term in terms.items() if name in shown.get(group, ())}
+                for group, terms in spec.items()
+            }
+            spec = {group: terms for group, terms in parts.items() if terms}
+        self.observation_spec = spec
         self.action_spec = real.action_spec
         self.task_description = real.task_description
         self.max_episode_length = real.max_episode_length
@@ -147,15 +142,6 @@ class ServedEnvironment(Environment):
         """Raise `PolicyError`: the environment is simulated elsewhere."""
         del action
         raise PolicyError("a served policy cannot step the environment, which is simulated elsewhere")
-
-
-def _part_of(spec: Mapping[str, Any], shown: Mapping[str, Collection[str]]) -> dict[str, Any]:
-    # Keep the environment's order of terms: a network may rely on it.
-    part = {
-        group: {name: term for name, term in terms.items() if name in shown.get(group, ())}
-        for group, terms in spec.items()
-    }
-    return {group: terms for group, terms in part.items() if terms}
 
 
 # Choose the number of env slots in each call of the policy, so that no client's answers depend on other clients.
@@ -179,46 +165,38 @@ class BuiltTogether:
 def settled(first: BuiltTogether, build: Callable[[int], BuiltTogether]) -> BuiltTogether:
     """Choose the smallest call size at which an env slot's answer is independent of the others. May return `first`."""
     # `build` builds the policy again for an environment of the given number of env slots.
-    traits = first.policy.traits
+    policy, traits, num_envs = first.policy, first.policy.traits, first.environment.num_envs
     if traits.batch_invariant:
-        return BuiltTogether(policy=first.policy, environment=first.environment, others_matter=False)
-    if first.policy.is_remote or not traits.reproducible:
+        return BuiltTogether(policy=policy, environment=first.environment, others_matter=False)
+    if policy.is_remote or not traits.reproducible:
         return first
-    # A policy that divides its calls is only given the size. Any other remembers something of each env slot of a call:
-    # it is always called with all of them, so it is built with more.
-    if isinstance(first.policy, DividesCalls):
-        return _with_divided_calls(first, first.policy)
-    return _with_more_slots(first, build)
+    result = ProbeResult(passes=False)
 
+    # A policy that divides its calls is only given the size.
+    if isinstance(policy, DividesCalls):
+        own = policy.slots_per_call(num_envs)
+        if own is None:
+            return first
+        for size in filled_up(own):
+            policy.fill_calls_up_to(size)
+            result = probe_policy(policy, first.environment, batch=size)
+            if result.passes:
+                return _said(first, size, result)
+        policy.fill_calls_up_to(None)
+        return _said(first, own, result)
 
-def _with_divided_calls(first: BuiltTogether, calls: DividesCalls) -> BuiltTogether:
-    own = calls.slots_per_call(first.environment.num_envs)
-    if own is None:
-        return first
-    result, size = ProbeResult(passes=False), own
-    for size in filled_up(own):
-        calls.fill_calls_up_to(size)
-        result = probe_policy(first.policy, first.environment, batch=size)
-        if result.passes:
-            break
-    if not result.passes:
-        calls.fill_calls_up_to(None)
-        size = own
-    return _said(first, size, result)
-
-
-def _with_more_slots(first: BuiltTogether, build: Callable[[int], BuiltTogether]) -> BuiltTogether:
-    least, result = first.environment.num_envs, ProbeResult(passes=False)
-    for size in filled_up(least):
-        built = first if size == least else build(size)
+    # Any other remembers something of each env slot of a call: it is always called with all of them, so it is built
+    # with more.
+    for size in filled_up(num_envs):
+        built = first if size == num_envs else build(size)
         result = probe_policy(built.policy, built.environment, batch=size)
         if result.passes:
             if built is not first:
-                first.policy.close()
+                policy.close()
             return _said(built, size, result)
         if built is not first:
             built.policy.close()
-    return _said(first, least, result)
+    return _said(first, num_envs, result)
 
 
 def _said(built: BuiltTogether, size: int, result: ProbeResult) -> BuiltTogether:
@@ -295,7 +273,23 @@ class HostedPolicy:
         finally:
             real.close()
         self._policies[0] = self.policy
-        self._try_out()
+
+        # Ask once with zeros, so that a policy that cannot be served fails before a client connects.
+        zeros = with_leaves(self.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
+        answer: SlotAnswer | Exception
+        try:
+            self.start(0, BegunEpisode(episode=Episode(job="trial", episode_index=0, seed=0), instruction=None))
+            answer = self.act({0: zeros})[0]
+            self.end(0)
+        except PolicyError as error:
+            answer = error
+        self.policy.reset()
+        if isinstance(answer, Exception):
+            name = job.config.policy_type
+            raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
+        # Actions that follow from an episode's first observation.
+        self.chunk_length = len(answer.planned)
+        self.reads_instruction = self._started.instruction_was_read
         # Whether the first observation of an episode needs pictures is the same in every env slot.
         looked_at = announced_pictures(self.policy, self.environment, [0])
         self.looks_first = looked_at is None or 0 in looked_at
@@ -332,24 +326,6 @@ class HostedPolicy:
         """Close every policy."""
         for policy in self._policies.values():
             policy.close()
-
-    def _try_out(self) -> None:
-        """Ask once with zeros, so that a policy that cannot be served fails before a client connects."""
-        zeros = with_leaves(self.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
-        answer: SlotAnswer | Exception
-        try:
-            self.start(0, BegunEpisode(episode=Episode(job="trial", episode_index=0, seed=0), instruction=None))
-            answer = self.act({0: zeros})[0]
-            self.end(0)
-        except PolicyError as error:
-            answer = error
-        self.policy.reset()
-        if isinstance(answer, Exception):
-            name = self.job.config.policy_type
-            raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
-        # Actions that follow from an episode's first observation.
-        self.chunk_length = len(answer.planned)
-        self.reads_instruction = self._started.instruction_was_read
 
     def _built_together(
         self, real: Environment, terms: Mapping[str, Collection[str]] | None, num_envs: int
@@ -391,24 +367,19 @@ class HostedPolicy:
         except Exception as error:  # noqa: BLE001  what one query does to a policy must not stop the server
             return dict.fromkeys(env_ids, error)
         looks = announced_pictures(policy, environment, ())
-        return {
-            env_id: _answer(_planned(policy, env_id, actions[env_id]), looks_next=looks is None or env_id in looks)
-            for env_id in env_ids
-        }
-
-
-def _planned(policy: PolicyBase, env_id: int, action: np.ndarray) -> np.ndarray:
-    """Return the action and the planned actions that follow it. Shape: (n, action_dim)."""
-    plans = plans_of(policy)
-    if plans is None:
-        return action[None]
-    return np.concatenate((action[None], plans.planned(env_id).cpu().numpy().astype(np.float32)))
-
-
-def _answer(planned: np.ndarray, *, looks_next: bool) -> SlotAnswer | PolicyError:
-    if not np.isfinite(planned).all():
-        return PolicyError(f"the policy's action holds NaN or infinity: {planned[0].tolist()}")
-    return SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)
+        plans, answers = plans_of(policy), dict[int, SlotAnswer | Exception]()
+        for env_id in env_ids:
+            # The action, and the planned actions that follow it. Shape: (n, action_dim).
+            planned = actions[env_id][None]
+            if plans is not None:
+                planned = np.concatenate((planned, plans.planned(env_id).cpu().numpy().astype(np.float32)))
+            if np.isfinite(planned).all():
+                looks_next = looks is None or env_id in looks
+                answers[env_id] = SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)
+            else:
+                message = f"the policy's action holds NaN or infinity: {planned[0].tolist()}"
+                answers[env_id] = PolicyError(message)
+        return answers
 
 
 # Answer the queries of all sessions on one thread: the queries that wait share one call of the policy.
@@ -524,13 +495,26 @@ class PolicyHost:
     def _run(self) -> None:
         batch: Sequence[_Waiting] = ()
         try:
-            while self._wait():
-                ended, batch = self._taken()
+            while True:
+                with self._changed:
+                    # Wait for a query or an ending, then for other queries to join the call.
+                    self._changed.wait_for(lambda: self._is_closed or self._waiting or self._ended)
+                    if self._waiting and not self._is_closed:
+                        left_s = self._waiting[0].arrived_s + self._max_wait_s - time.perf_counter()
+                        self._changed.wait_for(
+                            lambda: self._is_closed or len(self._waiting) >= min(self._max_batch, len(self._playing)),
+                            timeout=max(0.0, left_s),
+                        )
+                    if self._is_closed:
+                        break
+                    ended, self._ended = self._ended, deque()
+                    batch = [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
                 # Endings come first: a query in the same batch may begin the next episode of its env slot.
                 for env_id in self._begun.intersection(env_id for env_id, _ in ended):
                     self._begun.discard(env_id)
                     self.policy.end(env_id)
-                self._give_back([env_id for env_id, is_freed in ended if is_freed])
+                with self._changed:
+                    self._free += [env_id for env_id, is_freed in ended if is_freed]
                 if batch:
                     self._answer(batch)
         except Exception as error:
@@ -545,30 +529,20 @@ class PolicyHost:
                 waiting.answer.set_exception(PolicyError("the policy is no longer served"))
             self.policy.close()
 
-    def _wait(self) -> bool:
-        """Wait for a query or an ending, then for other queries to join the call; False if the host is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._waiting or self._ended)
-            if self._waiting and not self._is_closed:
-                left_s = self._waiting[0].arrived_s + self._max_wait_s - time.perf_counter()
-                self._changed.wait_for(self._need_not_wait, timeout=max(0.0, left_s))
-            return not self._is_closed
-
-    def _need_not_wait(self) -> bool:
-        return self._is_closed or len(self._waiting) >= min(self._max_batch, len(self._playing))
-
-    def _taken(self) -> tuple[Sequence[tuple[int, bool]], Sequence[_Waiting]]:
-        with self._changed:
-            ended, self._ended = self._ended, deque()
-            return ended, [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
-
-    def _give_back(self, env_ids: Sequence[int]) -> None:
-        with self._changed:
-            self._free += env_ids
-
     def _answer(self, batch: Sequence[_Waiting]) -> None:
+        """Answer queries by one call of the policy."""
         began_s = time.perf_counter()
-        answers = self._answers(batch)
+        answers: dict[int, SlotAnswer | Exception] = {}
+        for waiting in batch:
+            try:
+                if waiting.begun is not None:
+                    self._begun.add(waiting.env_id)
+                    self.policy.start(waiting.env_id, waiting.begun)
+            except Exception as error:  # noqa: BLE001  what one client begins must not stop the others
+                answers[waiting.env_id] = error
+        shown = {waiting.env_id: waiting.observation for waiting in batch if waiting.env_id not in answers}
+        if shown:
+            answers |= self.policy.act(shown)
         with self._changed:
             self._queries += len(batch)
             self._calls += 1
@@ -581,18 +555,6 @@ class PolicyHost:
             else:
                 waiting.answer.set_exception(answer)
 
-    def _answers(self, batch: Sequence[_Waiting]) -> Mapping[int, SlotAnswer | Exception]:
-        answers: dict[int, SlotAnswer | Exception] = {}
-        for waiting in batch:
-            try:
-                if waiting.begun is not None:
-                    self._begun.add(waiting.env_id)
-                    self.policy.start(waiting.env_id, waiting.begun)
-            except Exception as error:  # noqa: BLE001  what one client begins must not stop the others
-                answers[waiting.env_id] = error
-        shown = {waiting.env_id: waiting.observation for waiting in batch if waiting.env_id not in answers}
-        return {**answers, **(self.policy.act(shown) if shown else {})}
-
 
 class HostSession:
     """A client's env slot in a served policy. It belongs to one thread."""
@@ -604,11 +566,6 @@ class HostSession:
         self._is_playing = False
         self._is_open = True
         self.looks_next = host.policy.looks_first
-
-    @property
-    def is_playing(self) -> bool:
-        """Whether an episode is under way."""
-        return self._is_playing
 
     def start_episode(self, episode: Episode, instruction: str | None = None) -> None:
         """Begin an episode with the next query, and end the current one. `instruction` None: the job's or task's."""

@@ -378,11 +378,8 @@ class _Resolver:
 
     def _fit(self, environment: _FoundEnvironment, policy: _FoundPolicy, job: JobConfig) -> _Fit:
         """Check policy and environment against each other, and return the facts that follow from both."""
-        builder, policy_class, options = (
-            environment.builder,
-            policy.policy_class,
-            {**policy.options, **policy.placement},
-        )
+        builder, policy_class = environment.builder, policy.policy_class
+        options = {**policy.options, **policy.placement}
         connections, doubts, described = None, (), None
         # Only a builder with a sample can tell without a simulation.
         if overrides(policy_class, "check_fit") and isinstance(builder, SampleBuilder):
