@@ -301,6 +301,7 @@ def rank_settings(
     config_hash: str,
     questions: tuple[Question, ...] = (),
     import_s: float | None = None,
+    policy_servers: Mapping[PolicyServerConfig, ServerAddress] | None = None,
 ) -> RankSettings:
     """Return the settings of a rank from its options, the attempt, the hash of the jobs and the run's questions."""
     recording = RecordingOptions(
@@ -328,6 +329,7 @@ def rank_settings(
         contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
         planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
         played_with={work.job: work.num_envs for work in attempt.jobs if work.num_envs is not None},
+        policy_servers=policy_servers or {},
         turns={name: tuple(sorted(group)) for group in compared_groups(questions) for name in group},
     )
 

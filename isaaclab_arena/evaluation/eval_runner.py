@@ -49,11 +49,7 @@ class EvalOptions(ClusterOptions):
     """With --robustness, the highest level; 5, the edge of what is known to be solvable, where it is not given."""
 
     def job_defaults(self) -> JobDefaults:
-        """Return what the command line gives to jobs that do not say it themselves.
-
-        Raises:
-            ConfigError: If there are levels of nothing.
-        """
+        """Return the defaults of the command line for jobs that do not say them. `ConfigError` for levels alone."""
         defaults = super().job_defaults()
         if self.robustness is None:
             if self.robustness_levels is not None:
@@ -66,8 +62,8 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     """Run the command and return its exit code.
 
     Args:
-        argv: Arguments after the program's name; those of this process where None.
-        typed_as: The name by which the help calls the program.
+        argv: Arguments after the program's name; None: those of this process.
+        typed_as: Name of the program in the help.
 
     Returns:
         0 if every job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.

@@ -18,9 +18,7 @@ from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import (
     EnvironmentBuilder,
-    RobotBuilder,
     SimulatedBuilder,
-    TaskBuilder,
     VariableEnvironmentBuilder,
     Variation,
     spelled,
@@ -149,21 +147,6 @@ class Job:
         doubts = [] if connections is None else connections.doubts(environment)
         for doubt in dict.fromkeys((*self.doubts, *doubts)):
             _LOG.warning("job '%s': %s", self.config.name, doubt)
-
-    @property
-    def task_name(self) -> str:
-        """The task in results: the job's label, else the environment's task, else the environment's name."""
-        label = self.config.labels.get("task")
-        if label is None and isinstance(self.builder, TaskBuilder):
-            return self.builder.task_name(self.environment_config)
-        return label or self.config.environment
-
-    @property
-    def robot_name(self) -> str | None:
-        """The robot in results, None if the environment has no choice of robots."""
-        if isinstance(self.builder, RobotBuilder):
-            return self.builder.robot_name(self.environment_config)
-        return self.environment_option("embodiment")
 
     def environment_option(self, name: str) -> str | None:
         """Return an option of the environment as text, such as ``object``; None if it has no such option."""

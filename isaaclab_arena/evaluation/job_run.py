@@ -200,10 +200,10 @@ class JobRun:
         finally:
             if self.unfinished is None:
                 # Complete the films of finished episodes. Recorded episodes stay in their own files.
-                with self._stopwatch.measure(Phase.RECORD), ExitStack() as closing:
+                with self._stopwatch.measure(Phase.RECORD), ExitStack() as stack:
                     for writer in (videos, recorder):
                         if writer is not None:
-                            closing.callback(writer.close)
+                            stack.callback(writer.close)
 
     def _rebuilds(self, directory: Path) -> Iterator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup]]]:
         """Yield each rebuild that has episodes of this rank: the job with its length, these episodes, its groups."""

@@ -22,8 +22,10 @@ from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.interfaces.environment_builder import (
+    RobotBuilder,
     Sampler,
     SamplerType,
+    TaskBuilder,
     VariableEnvironmentBuilder,
     Variation,
     spelled,
@@ -171,14 +173,22 @@ def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Co
     turns = jobs_taking_turns(request.jobs, request.questions)
     entries = []
     for job in request.jobs:
-        config, saved = job.config, job.saved_conditions
+        config, builder, saved = job.config, job.builder, job.saved_conditions
         has_rank = is_settled and config.status is JobStatus.PENDING
+        # The task in results: the job's label, else the environment's task, else the environment's name.
+        task, robot = config.labels.get("task"), job.environment_option("embodiment")
+        if task is None and isinstance(builder, TaskBuilder):
+            task = builder.task_name(job.environment_config)
+        else:
+            task = task or config.environment
+        if isinstance(builder, RobotBuilder):
+            robot = builder.robot_name(job.environment_config)
         entries.append(
             PlanEntry(
                 config=config,
                 rank=home_index(config.index, turns) % world_size if has_rank else None,
-                task=job.task_name,
-                embodiment=job.robot_name,
+                task=task,
+                embodiment=robot,
                 object=job.environment_option("object"),
                 policy_config=job.policy_options,
                 variations=spelled(job.variations),

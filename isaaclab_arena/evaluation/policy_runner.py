@@ -67,9 +67,9 @@ def main(
     """Run the command and return its exit code.
 
     Args:
-        argv: Arguments after the program's name; those of this process where None.
-        options_class: What the command line is read into; its docstrings are the help.
-        typed_as: The name by which the help calls the program.
+        argv: Arguments after the program's name; None: those of this process.
+        options_class: Class of the options; its docstrings are the help.
+        typed_as: Name of the program in the help.
 
     Returns:
         0 if the job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
@@ -253,7 +253,7 @@ def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def get_policy_cls(policy_type: str) -> type[PolicyBase]:
-    """Return the class that a name or a dotted path stands for; Isaac Lab Arena's name of `resolve_policy_class`."""
+    """Return the class of a registered name or dotted path; Isaac Lab Arena's name of `resolve_policy_class`."""
     return resolve_policy_class(policy_type)
 
 

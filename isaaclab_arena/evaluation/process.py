@@ -497,7 +497,6 @@ _SHARED = (
     _Shared(name="logging", read=_logging, write=_write_logging, is_runners=True),
 )
 
-_LIMIT = _SHARED[0]
 _Values = dict[str, Any]
 _Changes = list[tuple[_Shared, Any, Any]]
 
@@ -638,10 +637,10 @@ def _look() -> _Values:
 
 def _changes(before: _Values) -> _Changes:
     """Return the settings that differ, with both values; an unreadable value counts as unchanged."""
-    limit = sys.getrecursionlimit()
+    limit, name_of_limit = sys.getrecursionlimit(), _SHARED[0].name
     # The calls below may need the recursion depth.
-    sys.setrecursionlimit(max(limit, before[_LIMIT.name]))
-    after = {**_look(), _LIMIT.name: limit}
+    sys.setrecursionlimit(max(limit, before[name_of_limit]))
+    after = {**_look(), name_of_limit: limit}
     sys.setrecursionlimit(limit)
     pairs = [(each, before[each.name], after[each.name]) for each in _SHARED]
     return [(each, value, now) for each, value, now in pairs if None not in (value, now) and value != now]

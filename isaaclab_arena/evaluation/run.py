@@ -267,7 +267,8 @@ class RunOutcome:
 def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | None = None) -> RunOutcome:
     """Run jobs on ranks that have found each other, as one of several runs; see `execute` for errors."""
     # `ranks` must be within a name that no other run of theirs has, see `Ranks.within`. The request is the same on all.
-    context, rank, conduct = ranks.context, ranks.context.rank, conduct or RunConduct()
+    context, rank, options = ranks.context, ranks.context.rank, request.options
+    conduct = conduct or RunConduct()
     started = start_run(request, context, ranks)
     directory, attempt = started.output_directory, started.attempt
     # Listen only now: while ranks wait for each other, a signal should end them at once.
@@ -277,20 +278,18 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
             return RunOutcome(exit_code=code, output_directory=directory)
         jobs = with_settled_backends(request.jobs, attempt)
         request = replace(request, jobs=with_settled_latencies(jobs, attempt))
+        stop_requested = interruption.stop_requested
 
         with full_disk_explained(), ExitStack() as stack:
             stack.enter_context(log_file(directory / "logs" / f"rank{rank}.log", rank))
-            # A policy may change the working directory, which both read.
-            last_line, save_conditions = (
-                how_to_go_on(request, context, directory),
-                saving_conditions(request, directory),
-            )
+            last_line = how_to_go_on(request, context, directory)
+            save_conditions = saving_conditions(request, directory)
             watch = RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id)
-            stop_requested = interruption.stop_requested
             work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
 
+            # Policy servers and trackers work beside the jobs, and the other ranks read this rank's status.
             to_run = {entry.job for entry in attempt.jobs}
-            servers = running_policy_servers(request.jobs, to_run, request.options, ranks, directory)
+            servers = running_policy_servers(request.jobs, to_run, options, ranks, directory)
             policy_servers = stack.enter_context(servers)
             status = RankStatus.of_this_process(
                 rank=rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
@@ -299,13 +298,11 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
                 stack.enter_context(live_tracking(request, started))
             publisher = stack.enter_context(StatusPublisher(directory, status))
 
-            # Rank 0 shows the progress of all ranks, and keeps the run's page up to date.
-            shown = (
-                shown_while_it_runs(request, directory, conduct, watch.look) if context.is_rank_zero else nullcontext()
-            )
-            with shown:
+            # Rank 0 shows the progress of all ranks, until the last one has ended.
+            shows = context.is_rank_zero
+            with shown_while_it_runs(request, directory, conduct, watch.look) if shows else nullcontext():
                 settings = rank_settings(
-                    request.options,
+                    options,
                     context,
                     output_directory=directory,
                     attempt=attempt,
@@ -313,13 +310,14 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
                     config_hash=started.plan.config_hash,
                     questions=request.questions,
                     import_s=request.import_s,
+                    policy_servers=policy_servers,
                 )
                 state = run_jobs(
                     work,
-                    replace(settings, policy_servers=policy_servers),
+                    settings,
                     publisher,
                     stop_requested=stop_requested,
-                    fail_fast=request.options.fail_fast,
+                    fail_fast=options.fail_fast,
                     asks_questions=bool(request.questions),
                 )
                 merges = _is_the_one_to_merge(
@@ -334,11 +332,11 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
             if conduct.is_whole_program and state is RankState.FAILED:
                 leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
 
+            # Write the tables from the files of all ranks. A rank at work still writes to its files.
             code = int(state is RankState.FAILED)
             if merges:
                 others = [report for report in watch.look() if report.rank != rank]
                 at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
-                # A rank at work still writes to its files.
                 if not (at_work or stop_requested()):
                     consolidate_what_ranks_left(attempt, directory, rank=rank)
                 code = merge_and_show(
@@ -349,11 +347,8 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
                     last_line=last_line,
                     ranks_at_work=at_work,
                 )
-        return RunOutcome(
-            exit_code=interruption.exit_code or code,
-            output_directory=directory,
-            signal_number=interruption.signal_number,
-        )
+        exit_code, signal_number = interruption.exit_code or code, interruption.signal_number
+        return RunOutcome(exit_code=exit_code, output_directory=directory, signal_number=signal_number)
 
 
 @contextmanager

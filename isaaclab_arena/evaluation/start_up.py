@@ -86,7 +86,7 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
     if made is not None and not ranks.context.is_distributed:
         return made
 
-    # Rank 0 puts a file there, and says where.
+    # Rank 0 puts a file into the directory, and names both.
     host, machine = socket.gethostname(), machine_identity()
     probe = None if made is None else made / PROBE_PATTERN.replace("*", str(os.getpid()))
     said = ""
@@ -322,7 +322,7 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
         contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
     agree_on_contents(ranks, contents)
 
-    # Rank 0 makes the directory, and says which attempt begins.
+    # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
     begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
     path = common_directory(ranks, request.options, None if begin is None else begin.path)
     said, lock = "", None
