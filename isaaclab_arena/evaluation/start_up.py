@@ -179,17 +179,14 @@ def directory_to_resume(options: RunOptions, plan: RunPlan) -> Path | None:
 
 
 def _directory_of_run(path: Path, *, option: str) -> Path:
+    if (path / RUN_PLAN_FILE).is_file():
+        return path.absolute()
+    message = f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out"
     if not path.is_dir():
-        raise ConfigError(Problem(f"there is no directory '{path}'", key=option))
-    if plan_copy_path(path).is_file() and not (path / RUN_PLAN_FILE).is_file():
-        raise ConfigError(
-            Problem(f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back", key=option)
-        )
-    if not (path / RUN_PLAN_FILE).is_file():
-        raise ConfigError(
-            Problem(f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out", key=option)
-        )
-    return path.absolute()
+        message = f"there is no directory '{path}'"
+    elif plan_copy_path(path).is_file():
+        message = f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
+    raise ConfigError(Problem(message, key=option))
 
 
 def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
@@ -206,8 +203,8 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
         has_ended = any(report.status is ReportedStatus.COMPLETED for report in reports)
         return bool(log.lines or log.problems or files or problems or has_ended)
 
-    wanted = {job.name: job.config.num_envs for job in plan.jobs}
     # Another num_envs is allowed only if it does not change the episodes.
+    wanted = {job.name: job.config.num_envs for job in plan.jobs}
     played_with = {
         job.name: job.config.num_envs
         for job in (() if begun.settings.get("deterministic") else begun.jobs)
@@ -228,6 +225,7 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
         differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
         message = f"is another run: {differ}; start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
+
     revised = revised_plan(begun, plan, has_recorded=has_recorded)
     changed = [(was, now) for was, now in zip(begun.jobs, revised.jobs, strict=True) if was is not now]
     grown = {
@@ -258,15 +256,18 @@ def take_up(
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)
+
     batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory, plan.run_id)[0])
     batches = {job: batch for job, batch in batches.items() if job not in anew}
     finished = {each.job.name: each.finished for each in recovery.jobs}
+
     # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
     watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
     for each in recovery.jobs:
         if each.reports:
             watch.suspect(each.job.name)
     left = recovery.left(watch.needed)
+
     # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.
     number = max([number, *(each.last_attempt + 1 for each in recovery.jobs)])
     # A job without a recording starts afresh, so what earlier attempts settled for it is dropped.
