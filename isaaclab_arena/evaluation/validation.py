@@ -345,6 +345,7 @@ class _Resolver:
                 problems.extend(error.problems)
         for outcome in (environment, policy):
             problems.extend(outcome.problems)
+
         policy_class = None if isinstance(policy, ConfigError) else policy.policy_class
         if policy_class is not None and self._lacks_length(conditions.config, policy_class, is_sound=is_sound):
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
@@ -440,6 +441,7 @@ class _Resolver:
         known = option_names(builder.config_class) or frozenset()
         with _keyed("arena_env_args"):
             own, renamed = in_own_options(job.environment_args, known, name=job.environment)
+
         reading = _Reading("arena_env_args", renamed)
         options = dict(own)
         if job.enable_cameras and "enable_cameras" in known:
@@ -470,13 +472,13 @@ class _Resolver:
         builder, environment_config = environment.builder, environment.config
         chosen = None if job.conditions is None else _saved_set(job, builder, environment_config, self.directory)
 
-        # An environment without variations is asked for some only if the job wants them.
         def catalogue(of: JobConfig) -> tuple[Variation, ...]:
             if not isinstance(builder, VariableEnvironmentBuilder):
                 message = f"environment '{of.environment}' has no variations; leave them out"
                 raise ConfigError(Problem(message, key="variations"))
             return builder.variations(environment_config)
 
+        # An environment without variations is an error only if the job wants some.
         offered: tuple[Variation, ...] | ConfigError = ()
         wanted = job.variations if chosen is None else chosen.variations
         if wanted or (chosen is not None and isinstance(builder, VariableEnvironmentBuilder)):
@@ -509,10 +511,13 @@ class _Resolver:
             num_envs = batch_of(policy_class, self.policy_batch, num_envs=job.num_envs)
             check_policy_batch(num_envs, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
+
         # A class with its own `from_dict` checks its options itself.
         if overrides(policy_class, "from_dict"):
             refuse_unshareable(policy_class, job, options=None)
             return _FoundPolicy(policy_class=policy_class, options=options, placement={})
+
+        # The options: the job's, the command line's, and those of this process because of its device.
         owner = f"policy '{job.policy_type}'"
         with _keyed("policy_type"):
             declared = declared_options(policy_class)
@@ -525,6 +530,7 @@ class _Resolver:
                 options["num_envs"] = num_envs
             placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
         placed = {**options, **placement}
+
         reading = _Reading("policy_config_dict")
         config = reading.read(lambda given: declared.read(given, owner=owner), placed)
         if config is not None or not reading.problems:
