@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -51,14 +51,7 @@ from isaaclab_arena.workers.worker_process import spare_workers_kept
 _LOG = logging.getLogger(__name__)
 
 
-class Closable(Protocol):
-    """An object that holds resources."""
-
-    def close(self) -> None:
-        """Release the resources."""
-
-
-Built = TypeVar("Built", bound=Closable)
+Built = TypeVar("Built", bound=Environment | PolicyBase)
 
 
 class BuildCache(Generic[Built]):
@@ -76,7 +69,7 @@ class BuildCache(Generic[Built]):
         num_kept = 0
         while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
             num_kept += 1
-        self._keep(num_kept)
+        self.clear(keep=num_kept)
         for key in keys[num_kept:]:
             built = build([built for _, built in self._entries])
             self._entries.append((key, built))
@@ -84,13 +77,9 @@ class BuildCache(Generic[Built]):
                 self._lent.append(built)
         return [built for _, built in self._entries]
 
-    def clear(self) -> None:
-        """Close everything."""
-        self._keep(0)
-
-    def _keep(self, number: int) -> None:
-        """Close all but the first `number` objects. An error is only logged, because the next job did not cause it."""
-        while len(self._entries) > number:
+    def clear(self, *, keep: int = 0) -> None:
+        """Close all but the first objects. An error is only logged, because the next job did not cause it."""
+        while len(self._entries) > keep:
             _, built = self._entries.pop()
             if any(built is each for each in self._lent):
                 continue
@@ -451,8 +440,7 @@ class GroupBuilder:
             sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
             if sharing is not None:
                 return sharing
-            network = self._network_of(own)
-            return own.build_policy() if network is None else own.build_policy_asking(network)
+            return own.build_policy(self._network_of(own))
 
         policies = self._policies[job.config.name if self._taking_turns else ""].get(
             [each.policy_key for each in jobs],

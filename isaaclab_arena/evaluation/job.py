@@ -130,14 +130,11 @@ class Job:
             )
         return self.builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
 
-    def build_policy(self) -> PolicyBase:
-        """Build the policy. `ConfigError` if it rejects its options."""
-        return self.policy_class.from_dict({**self.policy_options, **self.policy_placement})
-
-    def build_policy_asking(self, network: NetworkElsewhere) -> PolicyBase:
-        """Build the policy on a network elsewhere. `ConfigError` if it rejects its options or the network."""
+    def build_policy(self, network: NetworkElsewhere | None = None) -> PolicyBase:
+        """Build the policy, on a network elsewhere if any. `ConfigError` if it rejects its options or the network."""
         policy_class: Any = self.policy_class
-        return policy_class.asking({**self.policy_options, **self.policy_placement}, network)
+        options = {**self.policy_options, **self.policy_placement}
+        return policy_class.from_dict(options) if network is None else policy_class.asking(options, network)
 
     def tell_connections(self, policy: PolicyBase, environment: Environment) -> None:
         """Log the inputs and outputs of a policy that has accepted the environment, and the doubts on its files."""
@@ -158,7 +155,7 @@ class Job:
 
 
 class EpisodeSupply(Protocol):
-    """The episodes of one job that this rank is to run."""
+    """The episodes of one job that this rank is to run; by default no other rank can run them."""
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield this rank's episodes among `candidates` (ascending, maybe endless). Each is claimed as it is taken."""
@@ -166,23 +163,23 @@ class EpisodeSupply(Protocol):
 
     def max_envs(self, num_envs: int) -> int:
         """Return the number of the ``num_envs`` env slots to use at once; the others rest."""
-        ...
+        return num_envs
 
     def begin(self, episode_index: int) -> None:
         """Announce an episode whose env slot is reset next."""
-        ...
 
     def still_holds(self, episode_index: int) -> bool:
         """Whether this rank may still commit an episode that it took."""
-        ...
+        del episode_index
+        return True
 
     def ends_early(self) -> bool:
         """Whether the job needs no further episode; `take` checks it before each."""
-        ...
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedShare:
+class FixedShare(EpisodeSupply):
     """A fixed set of episodes: all that are neither finished nor another rank's."""
 
     finished: EpisodeRanges = ()  # not to be run again
@@ -196,22 +193,6 @@ class FixedShare:
             end = max(share, default=-1)
             candidates = takewhile(lambda index: index <= end, candidates)
         return (index for index in candidates if index not in finished and (share is None or index in share))
-
-    def max_envs(self, num_envs: int) -> int:
-        """Return ``num_envs``."""
-        return num_envs
-
-    def begin(self, episode_index: int) -> None:
-        """Do nothing: no other rank runs this share."""
-
-    def still_holds(self, episode_index: int) -> bool:
-        """Return True: no other rank can take a fixed share."""
-        del episode_index
-        return True
-
-    def ends_early(self) -> bool:
-        """Return False: all episodes are needed."""
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Define the options that both runners share, and read command lines, including Isaac Lab Arena's spellings."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -198,36 +198,43 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
 
     def check(self) -> None:
         """Refuse options that contradict each other, and missing devices: `ConfigError` with every problem."""
-        problems = [Problem(message, key=f"--{name}") for name, wrong, message in self._mistakes() if wrong]
+        # For every check: the option, whether it is wrong, and the message.
+        is_new, known = self.resume is None, did_you_mean(self.assignment, Assignment)
+        mistakes = [
+            ("num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"),
+            ("fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"),
+        ]
+        for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
+            value = getattr(self, name)
+            wrong = value is not None and plain_text(value) != value
+            mistakes.append((name, wrong, f"{value!a} holds a character that steers a terminal; name it without"))
+        mistakes += self.contradictions(records_datasets=not self.no_dataset, writes_report=not self.no_report)
+        mistakes += [
+            ("assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"),
+            ("retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"),
+            (
+                "rerun",
+                bool(self.rerun) and is_new,
+                "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too",
+            ),
+        ]
+        if self.resume and self.output_dir is not None:
+            differs = Path(self.resume).resolve() != Path(self.output_dir).resolve()
+            mistakes.append(("resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"))
+        if self.save_conditions is not None:
+            path = Path(self.save_conditions)
+            mistakes += [
+                ("save_conditions", path.exists() and is_new, f"{path} exists already"),
+                ("save_conditions", not path.absolute().parent.is_dir(), "the directory of this file does not exist"),
+            ]
+
+        problems = [Problem(message, key=f"--{name}") for name, wrong, message in mistakes if wrong]
         problems += wrong_numbers(self)
         problems += tracker_problems(self.tracking, key="--tracking")
         if problems:
             raise ConfigError(problems)
         self.video_options()
         check_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
-
-    def _mistakes(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield, for every check, the option, whether it is wrong, and the message."""
-        yield "num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"
-        yield "fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"
-        for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
-            value = getattr(self, name)
-            wrong = value is not None and plain_text(value) != value
-            yield name, wrong, f"{value!a} holds a character that steers a terminal; name it without"
-        yield from self.contradictions(records_datasets=not self.no_dataset, writes_report=not self.no_report)
-        known = did_you_mean(self.assignment, Assignment)
-        yield "assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"
-        is_new = self.resume is None
-        yield "retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"
-        message = "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too"
-        yield "rerun", bool(self.rerun) and is_new, message
-        if self.resume and self.output_dir is not None:
-            differs = Path(self.resume).resolve() != Path(self.output_dir).resolve()
-            yield "resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"
-        if self.save_conditions is not None:
-            path = Path(self.save_conditions)
-            yield "save_conditions", path.exists() and is_new, f"{path} exists already"
-            yield "save_conditions", not path.absolute().parent.is_dir(), "the directory of this file does not exist"
 
 
 def read_command_line(

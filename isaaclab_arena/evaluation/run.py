@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -200,13 +199,6 @@ def merge_and_show(
         not_last = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
         leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else as_text(show))
     return 0 if merged.complete else 1
-
-
-def write_live_report(output_directory: Path) -> None:
-    """Write the page of a run that goes on; it links films, since embedding reads all of them again."""
-    from isaaclab_arena.report import writing  # noqa: PLC0415  pandas, see merge_and_show
-
-    writing.write_report([output_directory], embed_mb=0.0, running=True)
 
 
 def consolidate_what_ranks_left(
@@ -404,12 +396,19 @@ def shown_while_it_runs(
     request: RunRequest, output_directory: Path, conduct: RunConduct, look: Callable[[], Sequence[RankReport]]
 ) -> Iterator[None]:
     """Show the progress of all ranks, and update the run's page, within a `with` block."""
+
+    def write_page() -> None:
+        from isaaclab_arena.report import writing  # noqa: PLC0415  pandas, see merge_and_show
+
+        # The page links films, since embedding reads all of them again.
+        writing.write_report([output_directory], embed_mb=0.0, running=True)
+
     _LOG.info("writing to %s", output_directory)
     with ExitStack() as stack:
         if conduct.shows_progress:
             stack.enter_context(ProgressDisplay(look))
         if conduct.writes_report and not request.options.no_report:
-            stack.enter_context(LiveReport(partial(write_live_report, output_directory)))
+            stack.enter_context(LiveReport(write_page))
         yield
 
 

@@ -338,7 +338,7 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
         running.callback(server.close)
         network = ServedNetwork(server.address, job.network_key)
         running.callback(network.close)
-        policy = job.build_policy_asking(network)
+        policy = job.build_policy(network)
         running.callback(policy.close)
         yield policy
 

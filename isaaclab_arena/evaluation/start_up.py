@@ -453,13 +453,19 @@ class _Beginning:
         else:
             clear_unbegun(path)
 
+        def watch(job: str) -> AbstractContextManager[None]:
+            # The next start clears away a file of this name if the watchdog ends this process.
+            watchdog = Watchdog(path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+            silence_s = options.build_timeout_s
+            return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
+
         # Settle the open choices by measuring on this machine, for the jobs that run.
         left = {work.job for work in jobs}
         to_run = [job for job in request.jobs if job.config.name in left]
-        settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
+        settled = settle_backends(to_run, self._machinery, known=known, watch=watch)
         jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
         asked = partial(policy_as_served, options=options, output_directory=path)
-        latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=self._watch)
+        latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=watch)
         jobs = with_latencies(with_backends(jobs, settled), latencies)
         refuse_slow_backends(to_run, jobs, self._machinery)
 
@@ -483,9 +489,3 @@ class _Beginning:
         )
         write_attempt(path, attempt)
         return attempt
-
-    def _watch(self, job: str) -> AbstractContextManager[None]:
-        # The next start clears away a file of this name if the watchdog ends this process.
-        watchdog = Watchdog(self.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
-        silence_s = self._request.options.build_timeout_s
-        return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
