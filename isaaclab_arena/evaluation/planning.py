@@ -1,4 +1,4 @@
-"""The plan of a run and of its attempts, the turns of jobs that are compared, and the answered ones."""
+"""The plan of a run, the turns of jobs that are compared, and the answered ones."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, PlanEntry, RunPlan
+from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan
 
 # Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
 
@@ -91,7 +91,7 @@ def answer_watch(
     return AnswerWatch(output_directory, questions, runs_again=runs_again, max_equal_errors=max_equal_errors)
 
 
-# Make the plan of a run and of its attempts, and compare plans.
+# Make the plan of a run, and compare plans.
 
 _OF_POLICY = frozenset({"policy_type", "policy_config_dict", "policy options"})
 """Keys of a job's policy, in `_changes`."""
@@ -134,36 +134,6 @@ def plan_run(
         settings=request.options.result_settings(),
         questions=request.questions,
         working_directory=str(Path.cwd()),
-    )
-
-
-def plan_attempt(
-    request: RunRequest,
-    context: DistributedContext,
-    devices: Sequence[str],
-    *,
-    number: int,
-    run_id: str,
-    run: str,
-    jobs: Sequence[AttemptEntry],
-) -> Attempt:
-    """Return the content of `attempts/attempt_<n>.json` before anything runs."""
-    # `run_id` names this start of the program, `run` the whole run. `number` is 1 for the first start.
-    return Attempt(
-        number=number,
-        run_id=run_id,
-        started_at=now(),
-        command_line=request.command_line,
-        assignment=request.options.mode,
-        world_size=context.world_size,
-        devices=tuple(devices),
-        versions=provenance.versions(),
-        git_revision=provenance.git_revision(Path.cwd()),
-        machine=provenance.node(),
-        jobs=tuple(jobs),
-        retry_errors=request.options.retry_errors,
-        max_equal_errors=request.options.max_equal_errors,
-        run=run,
     )
 
 

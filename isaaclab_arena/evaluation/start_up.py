@@ -40,7 +40,6 @@ from isaaclab_arena.evaluation.output_directory import (
 from isaaclab_arena.evaluation.planning import (
     RunRequest,
     answer_watch,
-    plan_attempt,
     plan_differences,
     plan_run,
     revised_plan,
@@ -55,6 +54,7 @@ from isaaclab_arena.evaluation.settled import (
     with_backends,
     with_latencies,
 )
+from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.commits import ReportedStatus, Reproducible, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import Contents, changes
@@ -399,8 +399,6 @@ class _Beginning:
         contents: Mapping[str, Contents],
     ) -> None:
         self._request = request
-        self._context = context
-        self._devices = devices
         self._contents = contents
         self._plan = plan_run(request, context, devices, run_id=uuid.uuid4().hex, contents=contents)
         options = request.options
@@ -478,14 +476,23 @@ class _Beginning:
             write_run_plan(path, replace(self._plan, jobs=planned))
         elif going_on.is_revised:
             revise_run_plan(path, going_on.plan)
-        attempt = plan_attempt(
-            request,
-            self._context,
-            self._devices,
+        plan = self._plan
+        attempt = Attempt(
             number=number,
-            run_id=self._plan.run_id,
-            run=self._plan.run_id if going_on is None else going_on.plan.run_id,
-            jobs=jobs,
+            run_id=plan.run_id,
+            started_at=now(),
+            command_line=plan.command_line,
+            assignment=options.mode,
+            world_size=plan.world_size,
+            devices=plan.devices,
+            versions=provenance.versions(),
+            git_revision=provenance.git_revision(Path.cwd()),
+            machine=provenance.node(),
+            jobs=tuple(jobs),
+            retry_errors=options.retry_errors,
+            max_equal_errors=options.max_equal_errors,
+            # This start of the program has an id of its own, the whole run that of its first start.
+            run=plan.run_id if going_on is None else going_on.plan.run_id,
         )
         write_attempt(path, attempt)
         return attempt
