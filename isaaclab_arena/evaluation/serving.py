@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -257,13 +256,18 @@ class HostedPolicy:
         try:
             # `shown` chooses the terms that clients send; it may refuse the environment.
             terms = shown(real.observation_spec)
+
+            def build(num_envs: int) -> BuiltTogether:
+                environment = ServedEnvironment(real, num_envs=num_envs, shown=terms)
+                return BuiltTogether(policy=self._built(environment), environment=environment)
+
             # Env slots of each call; None if the number varies with the clients that ask, or makes no difference.
             self.slots_per_call: int | None = 1
-            together = self._built_together(real, terms, num_slots)
+            together = build(num_slots)
             self.policy, self.environment = together.policy, together.environment
             self.acts_together = acts_in_some(self.policy)
             if self.acts_together:
-                together = settled(together, partial(self._built_together, real, terms))
+                together = settled(together, build)
                 self.policy, self.environment = together.policy, together.environment
                 self.slots_per_call = together.slots_per_call
             else:
@@ -326,12 +330,6 @@ class HostedPolicy:
         """Close every policy."""
         for policy in self._policies.values():
             policy.close()
-
-    def _built_together(
-        self, real: Environment, terms: Mapping[str, Collection[str]] | None, num_envs: int
-    ) -> BuiltTogether:
-        environment = ServedEnvironment(real, num_envs=num_envs, shown=terms)
-        return BuiltTogether(policy=self._built(environment), environment=environment)
 
     def _built(self, environment: ServedEnvironment) -> PolicyBase:
         first = self._policies.get(0)
