@@ -16,7 +16,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.evaluation import verification as verification_plan
+from isaaclab_arena.evaluation import verification_worker
 from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
@@ -250,8 +250,10 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     start_on(["cpu"], request_of(*resolve_jobs([config]), output_directory=directory))
     plan = read_run_plan(directory)
     plan = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
-    again, _ = verification_plan.plan_sample(plan, {"balance": [0, 3]}, num_envs=None, world_size=1, policy_batches={})
-    [job] = verification_plan.jobs_of_plan(again, directory, may_import=False)
+    again, _ = verification_worker.plan_sample(
+        plan, {"balance": [0, 3]}, num_envs=None, world_size=1, policy_batches={}
+    )
+    [job] = verification_worker.jobs_of_plan(again, directory, may_import=False)
     assert job.environment_config.backend == "warp"
 
 
