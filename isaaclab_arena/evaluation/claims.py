@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +24,7 @@ from isaaclab_arena.storage.run_plan import Attempt
 
 # Cut the episodes of a job into the shares and pieces that ranks run. Pure functions.
 
-_PIECES_PER_RANK = 8
-"""Into how many pieces per rank a job is cut: an eighth of a rank's share is lost at most by an uneven end."""
-
-PIECES_PER_RANK_AT_MOST = 1000
+_MAX_PIECES_PER_RANK = 1000
 """No piece is smaller than this part of a rank's share of the whole run: each one costs two small files."""
 
 
@@ -40,11 +38,12 @@ def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) 
 
 def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int) -> list[EpisodeRanges]:
     """Cut a job's remaining episodes into consecutive pieces, which ranks claim one at a time."""
-    # Eight pieces per rank, of one episode or more. In a run of many jobs a piece has at least a thousandth of a rank's
-    # share of the run, so that thousands of jobs do not make millions of claims. The largest piece is a whole job.
+    # Eight pieces per rank, of one episode or more: an uneven end loses at most an eighth of a rank's share. In a run
+    # of many jobs a piece has at least a thousandth of a rank's share of the run, so that thousands of jobs do not make
+    # millions of claims. The largest piece is a whole job.
     num_episodes = count_episodes(remaining)
-    smallest = max(1, total_remaining // (PIECES_PER_RANK_AT_MOST * world_size))
-    num_pieces = min(_PIECES_PER_RANK * world_size, max(1, num_episodes // smallest))
+    smallest = max(1, total_remaining // (_MAX_PIECES_PER_RANK * world_size))
+    num_pieces = min(8 * world_size, max(1, num_episodes // smallest))
     return cut(remaining, even_sizes(num_episodes, num_pieces)) if num_episodes else []
 
 
@@ -77,11 +76,6 @@ class DividedJob:
         """The job's position in the jobs file."""
         return self.job.config.index
 
-    @property
-    def owes_only_report(self) -> bool:
-        """Whether all episodes of the job have finished, and only its report is missing."""
-        return self.pieces == ((),)
-
     @cached_property
     def num_episodes(self) -> tuple[int, ...]:
         """The number of episodes of each piece, 0 if it is not known."""
@@ -91,11 +85,6 @@ class DividedJob:
     def environment_key(self) -> str:
         """Key that is equal for jobs that can share an environment."""
         return self.job.environment_key
-
-    @property
-    def kind(self) -> str:
-        """Key that is equal for jobs that can share an environment and a policy."""
-        return f"{self.environment_key} {self.job.policy_key}"
 
 
 def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
@@ -107,10 +96,10 @@ def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRan
 
 def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Question, ...] = ()) -> list[DividedJob]:
     """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
-    # Remaining episodes of each job, None if its length is known only to the policy.
     turns = jobs_taking_turns(jobs, questions)
     finished_before = unfinished(jobs, attempt)
     lengths = {index: jobs[index].config.num_episodes for index in finished_before}
+    # None if only the policy knows the number of episodes.
     remaining = {
         index: None if length is None else remaining_episodes(length, finished_before[index])
         for index, length in lengths.items()
@@ -118,16 +107,22 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
     total = sum(count_episodes(left) for left in remaining.values() if left)
     divided = []
     for index, left in remaining.items():
-        group, rounds = turns.get(index, ()), []
-        # Compared jobs advance in rounds of equal size; other jobs are cut by the size of the whole run.
+        pieces: list[EpisodeRanges | None] = []
+        group, rounds = turns.get(index, ()), list[int]()
         if left and group:
-            smallest = total // (PIECES_PER_RANK_AT_MOST * attempt.world_size) * attempt.world_size
+            # Compared jobs advance in rounds of equal size, with at most one piece per rank in a round.
+            smallest = total // (_MAX_PIECES_PER_RANK * attempt.world_size) * attempt.world_size
             size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
-            pieces, rounds = _pieces_of_rounds(left, size, world_size=attempt.world_size)
+            for number, episodes in rounds_of(left, size).items():
+                num_episodes = count_episodes(episodes)
+                parts = cut(episodes, even_sizes(num_episodes, min(attempt.world_size, num_episodes)))
+                pieces += parts
+                rounds += [number] * len(parts)
         elif left:
-            pieces = pieces_of(left, total_remaining=total, world_size=attempt.world_size)
+            # Other jobs are cut by the size of the whole run.
+            pieces += pieces_of(left, total_remaining=total, world_size=attempt.world_size)
         else:
-            pieces = [left]
+            pieces.append(left)
         divided.append(
             DividedJob(
                 job=jobs[index],
@@ -138,20 +133,6 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
             )
         )
     return divided
-
-
-def _pieces_of_rounds(
-    remaining: EpisodeRanges, size: int, *, world_size: int
-) -> tuple[list[EpisodeRanges | None], list[int]]:
-    """Return the pieces of a job that takes turns, at most one per rank in a round, and each piece's round."""
-    pieces: list[EpisodeRanges | None] = []
-    rounds = []
-    for number, episodes in rounds_of(remaining, size).items():
-        num_episodes = count_episodes(episodes)
-        parts = cut(episodes, even_sizes(num_episodes, min(world_size, num_episodes)))
-        pieces += parts
-        rounds += [number] * len(parts)
-    return pieces, rounds
 
 
 # One claim on a piece of a job, and the names of the claim files.
@@ -176,17 +157,7 @@ def is_taken_over(directory: Path, claim: Claim) -> bool:
 
 def claim_name(claim: Claim) -> str:
     """Return the file name of a claim."""
-    return f"{piece_name(claim)}.g{claim.generation}"
-
-
-def piece_name(claim: Claim) -> str:
-    """Return the prefix of all files about a claim's piece."""
-    return f"{job_name(claim.divided.index)}_p{claim.piece:05d}"
-
-
-def job_name(job_index: int) -> str:
-    """Return the prefix of all files about a job."""
-    return f"j{job_index:06d}"
+    return f"j{claim.divided.index:06d}_p{claim.piece:05d}.g{claim.generation}"
 
 
 # Choose the next job of a free rank. Pure functions, which ranks and the simulation of a run use.
@@ -194,15 +165,6 @@ def job_name(job_index: int) -> str:
 # The job with the longest expected time comes first, divided by the ranks that would share it. So ranks begin with
 # different jobs, build few environments, and share the last jobs. Towards the end jobs with long pieces come first: a
 # long episode that begins late keeps one rank busy while the others are idle.
-
-_END_IN_PIECES = 8
-"""The end of a run begins for a job when what is left to each rank takes as long as so many pieces of it."""
-
-_WEIGHT_OF_A_PIECE = 16
-"""How often the time of a piece counts then. The makespan of a simulated hour hardly changes between 8 and 32."""
-
-_STEPS_PER_EPISODE = 100
-"""What an episode counts for beside a job that is limited by steps, until something has been measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,16 +192,14 @@ class Measurements:
 
     def add(self, job_index: int, measured: Measured) -> None:
         """Add a measurement of a job."""
-        for group in self._groups(job_index):
+        for group in (job_index, self._kinds[job_index], None):
             known = self._totals.get(group)
             self._totals[group] = measured if known is None else known + measured
 
     def of(self, job_index: int) -> tuple[Measured, ...]:
         """Return the sums of the job, its kind and all jobs, in this order, without those not measured yet."""
-        return tuple(self._totals[group] for group in self._groups(job_index) if group in self._totals)
-
-    def _groups(self, job_index: int) -> tuple[int | str | None, ...]:
-        return job_index, self._kinds[job_index], None
+        groups = (job_index, self._kinds[job_index], None)
+        return tuple(self._totals[group] for group in groups if group in self._totals)
 
 
 def expected_s(measured: Iterable[Measured], *, episodes: int = 0, env_steps: int = 0) -> float:
@@ -252,8 +212,8 @@ def expected_s(measured: Iterable[Measured], *, episodes: int = 0, env_steps: in
             return env_steps * known.seconds / known.env_steps
         if episodes and known.episodes:
             return episodes * known.seconds / known.episodes
-    # Without a measurement, a number that orders jobs by their size.
-    return episodes + env_steps / _STEPS_PER_EPISODE
+    # Without a measurement, a number that orders jobs by their size: an episode counts for 100 steps.
+    return episodes + env_steps / 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,13 +230,15 @@ class OpenWork:
 def order_of_work(open_work: Sequence[OpenWork]) -> list[OpenWork]:
     """Return the jobs in the order of work: most work per rank first, long pieces first near the end."""
     left_s = sum(work.expected_s for work in open_work) / max(1, sum(work.num_ranks for work in open_work))
-    return sorted(open_work, key=lambda work: (-_urgency_s(work, left_s), work.job_index))
 
+    def urgency_s(work: OpenWork) -> float:
+        share_s = work.expected_s / (1 + work.num_ranks)
+        # The end begins for a job if each rank has less left than eight of its pieces. The time of a piece then counts
+        # 16 times: the makespan of a simulated hour hardly changes between 8 and 32.
+        is_the_end = 8 * work.piece_s > left_s
+        return share_s + 16 * work.piece_s if is_the_end else share_s
 
-def _urgency_s(work: OpenWork, left_s: float) -> float:
-    share_s = work.expected_s / (1 + work.num_ranks)
-    is_the_end = _END_IN_PIECES * work.piece_s > left_s
-    return share_s + _WEIGHT_OF_A_PIECE * work.piece_s if is_the_end else share_s
+    return sorted(open_work, key=lambda work: (-urgency_s(work), work.job_index))
 
 
 def choose(order: Sequence[OpenWork], built_environment: str | None) -> int:
@@ -373,9 +335,6 @@ class Suspects:
 # of date. That is safe, because the creation of the file decides.
 
 _NAME = re.compile(r"j([0-9]+)(?:_p([0-9]+)\.(?:g([1-9][0-9]*)|(done))|\.failed)")
-_REFRESH_INTERVAL_S = 1.0
-_BLIND_AFTER_S = 5.0
-"""A rank that has not looked for this long has seen nothing of that time."""
 
 
 @dataclass(kw_only=True)
@@ -419,7 +378,9 @@ class ClaimTable:
         self._lease_s = lease_s
         self._is_over = is_over
         self._clock = clock
-        self._measurements = Measurements({divided.index: divided.kind for divided in jobs})
+        # Jobs of one kind can share an environment and a policy.
+        kinds = {each.index: f"{each.environment_key} {each.job.policy_key}" for each in jobs}
+        self._measurements = Measurements(kinds)
         self._open = {divided.index: set(range(len(divided.pieces))) for divided in jobs}
         self._claimed: dict[tuple[int, int], _Claimed] = {}
         self._done: set[tuple[int, int]] = set()
@@ -440,10 +401,10 @@ class ClaimTable:
         """Read the claims of other ranks, at most once a second unless `now`."""
         at = self._clock()
         since = None if self._refreshed_at is None else at - self._refreshed_at
-        if since is not None and since < _REFRESH_INTERVAL_S and not now:
+        if since is not None and since < 1.0 and not now:
             return
-        # After a long pause silence is counted from here, because nothing was seen in between.
-        if since is None or since > _BLIND_AFTER_S:
+        # After a pause of 5 s silence is counted from here, because nothing was seen in between.
+        if since is None or since > 5.0:
             self._watching_since = at
         self._refreshed_at = at
         if self._watch is not None:
@@ -458,12 +419,18 @@ class ClaimTable:
         self._order = order
         while order:
             work = order.pop(choose(order, built_environment))
-            job_index = self._whose_turn(work.job_index)
-            pieces = self._open_pieces(job_index)
+            # Among jobs that take turns, the one with the earliest open round comes first.
+            open_rounds = [
+                (self._jobs[each].round_of(min(open_pieces)), each)
+                for each in self._jobs[work.job_index].takes_turns_with
+                if each in self._jobs and (open_pieces := self.open_pieces(each))
+            ]
+            job_index = min(open_rounds)[1] if open_rounds else work.job_index
+            pieces = self.open_pieces(job_index)
             if not pieces:
                 continue
             claim = self.claim(job_index, min(pieces), rank=rank)
-            if self._open_pieces(work.job_index):
+            if self.open_pieces(work.job_index):
                 # This rank or another one has got the piece, so one more rank is at work on this job.
                 order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
             if claim is not None:
@@ -473,7 +440,7 @@ class ClaimTable:
     def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
         """Claim a piece for `rank` (None: this rank). None if another rank has it, it is done or its job failed."""
         rank = self._rank if rank is None else rank
-        if piece not in self._open_pieces(job_index):
+        if piece not in self.open_pieces(job_index):
             return None
         before = self._claimed.get((job_index, piece))
         claim = Claim(
@@ -507,7 +474,7 @@ class ClaimTable:
             claimed.is_held = False
         if self.holds(claim):
             content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
-            self._create(f"{piece_name(claim)}.done", content)
+            self._create(f"j{claim.divided.index:06d}_p{claim.piece:05d}.done", content)
             if self._watch is None:
                 self._close(key)
                 self._measurements.add(key[0], measured)
@@ -515,7 +482,7 @@ class ClaimTable:
     def give_up(self, job_index: int) -> None:
         """Mark a job as failed, so that no rank claims more of it."""
         self._failed.add(job_index)
-        self._create(f"{job_name(job_index)}.failed", {"rank": self._rank, "failed_at": now()})
+        self._create(f"j{job_index:06d}.failed", {"rank": self._rank, "failed_at": now()})
 
     def give_back(self, rank: int) -> list[tuple[int, int]]:
         """Release all claims of a rank that were made here; return their (job index, piece)."""
@@ -536,17 +503,17 @@ class ClaimTable:
         self._open[key[0]].add(key[1])
         self._order = None
 
-    def open_pieces(self, job_index: int) -> frozenset[int]:
+    def open_pieces(self, job_index: int) -> set[int]:
         """Return the pieces of a job that no rank has claimed."""
-        return frozenset(self._open_pieces(job_index))
+        return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
 
     def open_episodes(self, job_index: int) -> int:
         """Return the number of episodes in a job's open pieces."""
-        return sum(self._jobs[job_index].num_episodes[piece] for piece in self._open_pieces(job_index))
+        return sum(self._jobs[job_index].num_episodes[piece] for piece in self.open_pieces(job_index))
 
     def num_unfinished_jobs(self) -> int:
         """Return the number of jobs with pieces that are open or under way."""
-        free = {job_index for job_index in self._open if self._open_pieces(job_index)}
+        free = {job_index for job_index in self._open if self.open_pieces(job_index)}
         return len((free | {job_index for job_index, _ in self._claimed}) - self._failed)
 
     def pieces_of_others(self, rank: int | None = None) -> int:
@@ -559,22 +526,10 @@ class ClaimTable:
             for key, claimed in self._claimed.items()
         )
 
-    def _open_pieces(self, job_index: int) -> set[int]:
-        return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
-
     def _ends_early(self, job_index: int) -> bool:
         divided = self._jobs[job_index]
         # A missing report is written even if the job is decided.
-        return not divided.owes_only_report and self._is_over(divided.job.config.name)
-
-    def _whose_turn(self, job_index: int) -> int:
-        """Return the job with the earliest open round among those with which a job takes turns."""
-        open_rounds = [
-            (self._jobs[each].round_of(min(pieces)), each)
-            for each in self._jobs[job_index].takes_turns_with
-            if each in self._jobs and (pieces := self._open_pieces(each))
-        ]
-        return min(open_rounds)[1] if open_rounds else job_index
+        return divided.pieces != ((),) and self._is_over(divided.job.config.name)
 
     def _open_work(self) -> Iterator[OpenWork]:
         ranks_at: dict[int, set[int | None]] = {}
@@ -582,7 +537,7 @@ class ClaimTable:
             if not claimed.has_lapsed:
                 ranks_at.setdefault(job_index, set()).add(claimed.owner)
         for job_index, divided in self._jobs.items():
-            if not self._open_pieces(job_index):
+            if not self.open_pieces(job_index):
                 continue
             config = divided.job.config
             episodes, env_steps = self.open_episodes(job_index), 0
@@ -591,7 +546,7 @@ class ClaimTable:
             elif divided.pieces[0] is None:
                 # Only the policy knows the length; one episode in every env slot is a guess.
                 episodes = config.num_envs
-            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(self._open_pieces(job_index))]
+            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(self.open_pieces(job_index))]
             yield OpenWork(
                 job_index=job_index,
                 expected_s=expected_s(known, episodes=episodes, env_steps=env_steps),
@@ -608,38 +563,34 @@ class ClaimTable:
         self._names |= names
         for match in filter(None, map(_NAME.fullmatch, sorted(fresh))):
             job_index = int(match[1])
-            divided = self._jobs.get(job_index)
             if match[2] is None:
                 self._failed.add(job_index)
-            elif divided is not None and (piece := int(match[2])) < len(divided.pieces):
-                if match[4]:
-                    self._note_done((job_index, piece), match[0])
-                else:
-                    self._note_claim((job_index, piece), int(match[3]), at)
-
-    def _note_claim(self, key: tuple[int, int], generation: int, at: float) -> None:
-        known = self._claimed.get(key)
-        if key not in self._done and (known is None or generation > known.generation):
-            self._claimed[key] = _Claimed(generation=generation, first_seen_s=at)
-            self._open[key[0]].discard(key[1])
+                continue
+            divided, piece = self._jobs.get(job_index), int(match[2])
+            if divided is None or piece >= len(divided.pieces):
+                continue
+            key = job_index, piece
+            if not match[4]:
+                generation, known = int(match[3]), self._claimed.get(key)
+                if key not in self._done and (known is None or generation > known.generation):
+                    self._claimed[key] = _Claimed(generation=generation, first_seen_s=at)
+                    self._open[job_index].discard(piece)
+                continue
+            self._close(key)
+            content = self._read(match[0])
+            # A file that its maker did not finish counts as done, without a measurement.
+            with suppress(KeyError, TypeError, ValueError):
+                measured = Measured(
+                    episodes=int(content["episodes"]),
+                    env_steps=int(content["env_steps"]),
+                    seconds=float(content["seconds"]),
+                )
+                self._measurements.add(job_index, measured)
 
     def _close(self, key: tuple[int, int]) -> None:
         self._done.add(key)
         self._claimed.pop(key, None)
         self._open[key[0]].discard(key[1])
-
-    def _note_done(self, key: tuple[int, int], name: str) -> None:
-        self._close(key)
-        content = self._read(name)
-        try:
-            measured = Measured(
-                episodes=int(content["episodes"]),
-                env_steps=int(content["env_steps"]),
-                seconds=float(content["seconds"]),
-            )
-        except (KeyError, TypeError, ValueError):
-            return
-        self._measurements.add(key[0], measured)
 
     def _find_lapsed(self, at: float, reports: Sequence[RankReport]) -> None:
         """Mark the claims whose owners have lost them. Read only the files of claims under way, each once."""
@@ -654,7 +605,12 @@ class ClaimTable:
             if claimed.is_held or claimed.is_given_back:
                 continue
             if claimed.owner is None:
-                claimed.owner = self._owner(key, claimed.generation)
+                # Its rank may have died before it wrote the file, or be still busy.
+                claim = Claim(divided=self._jobs[key[0]], piece=key[1], generation=claimed.generation)
+                content = self._read(claim_name(claim))
+                rank = content.get("rank")
+                if isinstance(rank, int) and content.get("run_id") == self._run_id:
+                    claimed.owner = rank
             if claimed.owner is None:
                 claimed.has_lapsed = at - claimed.first_seen_s >= self._lease_s
             else:
@@ -664,13 +620,6 @@ class ClaimTable:
                 self._open[key[0]].add(key[1])
             else:
                 self._open[key[0]].discard(key[1])
-
-    def _owner(self, key: tuple[int, int], generation: int) -> int | None:
-        """Return the rank that made a claim; None if it has not written the file (dead, or still busy)."""
-        name = claim_name(Claim(divided=self._jobs[key[0]], piece=key[1], generation=generation))
-        content = self._read(name)
-        rank = content.get("rank")
-        return rank if isinstance(rank, int) and content.get("run_id") == self._run_id else None
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
         """Create a file exclusively; return False if it exists."""

@@ -24,7 +24,6 @@ from isaaclab_arena.storage.atomic import read_whole
 # The status of a rank: one small file that the rank rewrites every second and the other ranks read.
 
 _LOG = logging.getLogger(__name__)
-_SPEED_WINDOW = 10
 
 
 class RankState(StrEnum):
@@ -117,18 +116,9 @@ def write_rank_status(output_directory: Path, status: RankStatus) -> None:
 def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = None) -> RankStatus | None:
     """Return a rank's latest status; None if it is missing, unreadable or of another `run_id` (None accepts any)."""
     try:
-        text = read_whole(status_path(output_directory, rank)).decode()
-    except (StorageError, ValueError):
-        return None
-    return parse_rank_status(text, run_id=run_id)
-
-
-def parse_rank_status(text: str, *, run_id: str | None = None) -> RankStatus | None:
-    """Return the status in the text of a status file, None if there is none; see `read_rank_status`."""
-    try:
-        fields: dict[str, Any] = json.loads(text)
+        fields: dict[str, Any] = json.loads(read_whole(status_path(output_directory, rank)).decode())
         status = RankStatus(**{**fields, "state": RankState(fields["state"])})
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (StorageError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return status if run_id is None or status.run_id == run_id else None
 
@@ -183,29 +173,33 @@ class RankWatch:
 
     def look(self) -> tuple[RankReport, ...]:
         """Read every rank's status, and return one report per rank, by rank."""
-        return tuple(self.look_at(rank) for rank in range(self._world_size))
+        reports = []
+        for rank in range(self._world_size):
+            status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
 
-    def look_at(self, rank: int) -> RankReport:
-        """Read one rank's status, and return a report."""
-        status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
-        silent_s = self._silent_s(rank, -1 if status is None else status.beat)
-        if status is None:
-            alive = silent_s < self._missing_after_s
-        elif status.exited:
-            alive = False
-        elif status.machine == self._machine:
-            alive = process_is_running(status.pid, status.start_ticks)
-        else:
-            alive = silent_s < self._dead_after_s
-        return RankReport(rank=rank, fate=_fate(status, alive=alive), status=status, alive=alive, silent_s=silent_s)
+            # A rank is silent from the moment at which this process first saw its latest heartbeat.
+            beat, now = -1 if status is None else status.beat, self._clock()
+            last_beat, since = self._last_beat.get(rank, (None, now))
+            if beat != last_beat:
+                since = now
+                self._last_beat[rank] = (beat, now)
+            silent_s = now - since
 
-    def _silent_s(self, rank: int, beat: int) -> float:
-        now = self._clock()
-        last_beat, since = self._last_beat.get(rank, (None, now))
-        if beat != last_beat:
-            since = now
-            self._last_beat[rank] = (beat, now)
-        return now - since
+            if status is None:
+                alive = silent_s < self._missing_after_s
+            elif status.exited:
+                alive = False
+            elif status.machine == self._machine:
+                alive = process_is_running(status.pid, status.start_ticks)
+            else:
+                alive = silent_s < self._dead_after_s
+
+            if status is not None and status.state.is_final:
+                fate = RankFate(status.state)
+            else:
+                fate = RankFate.WORKING if alive else RankFate.DEAD
+            reports.append(RankReport(rank=rank, fate=fate, status=status, alive=alive, silent_s=silent_s))
+        return tuple(reports)
 
 
 def wait_for_ranks(
@@ -225,8 +219,8 @@ def wait_for_ranks(
     while True:
         reports = watch.look()
         on_look(reports)
-        others = [report for report in reports if report.rank != own_rank]
-        if not any(_worth_waiting_for(report, stalled_after_s) for report in others):
+        working = [each for each in reports if each.rank != own_rank and each.fate is RankFate.WORKING]
+        if not any(stalled_after_s is None or each.silent_s < stalled_after_s for each in working):
             return reports
         if stop_by is None and stop_requested():
             stop_by = time.monotonic() + stop_grace_s
@@ -238,23 +232,6 @@ def wait_for_ranks(
 def lowest_live_rank(reports: Sequence[RankReport]) -> int | None:
     """Return the rank that merges the results: the lowest whose process exists, None if none does."""
     return next((report.rank for report in reports if report.alive), None)
-
-
-def _worth_waiting_for(report: RankReport, stalled_after_s: float | None) -> bool:
-    if report.fate is not RankFate.WORKING:
-        return False
-    return stalled_after_s is None or report.silent_s < stalled_after_s
-
-
-def _fate(status: RankStatus | None, *, alive: bool) -> RankFate:
-    if status is not None and status.state.is_final:
-        return {
-            RankState.INTERRUPTED: RankFate.INTERRUPTED,
-            RankState.FAILED: RankFate.FAILED,
-        }.get(status.state, RankFate.FINISHED)
-    if not alive:
-        return RankFate.DEAD
-    return RankFate.WORKING
 
 
 # Write a rank's status once a second, from a separate thread: its heartbeat.
@@ -275,7 +252,7 @@ class StatusPublisher:
         self._corrects_total = True
         self._silent = False
         self._stepping_since: float | None = None
-        self._recent: deque[tuple[float, int]] = deque(maxlen=_SPEED_WINDOW)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=10)
         self._status_lock = threading.Lock()
         self._file_lock = threading.Lock()
         self._closing = threading.Event()
@@ -412,26 +389,23 @@ class StatusPublisher:
         # Two locks let the main thread count while the heartbeat thread waits for a slow disk.
         with self._file_lock:
             with self._status_lock:
-                self._status = self._next_beat()
+                self._recent.append((time.monotonic(), self._env_steps))
+                (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
+                # Work of the current job comes first, because it keeps the rank from making steps.
+                job, work = None, self._long_work
+                beside = self._work_beside
+                if work is None and beside is not None:
+                    job, work = beside
+                self._status = dataclasses.replace(
+                    self._status,
+                    env_steps=steps_now,
+                    steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
+                    job_stepping_s=0.0 if self._stepping_since is None else round(now - self._stepping_since, 1),
+                    long_work=None if work is None else work.doing,
+                    long_work_job=job,
+                    long_work_done=0 if work is None else work.done,
+                    long_work_total=0 if work is None else work.total,
+                    beat=self._status.beat + 1,
+                    updated_at=clock.now(),
+                )
             write_rank_status(self._output_directory, self._status)
-
-    def _next_beat(self) -> RankStatus:
-        self._recent.append((time.monotonic(), self._env_steps))
-        (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
-        work, beside = self._long_work, self._work_beside
-        # Work of the current job comes first, because it keeps the rank from making steps.
-        job = None
-        if work is None and beside is not None:
-            job, work = beside
-        return dataclasses.replace(
-            self._status,
-            env_steps=steps_now,
-            steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
-            job_stepping_s=0.0 if self._stepping_since is None else round(now - self._stepping_since, 1),
-            long_work=None if work is None else work.doing,
-            long_work_job=job,
-            long_work_done=0 if work is None else work.done,
-            long_work_total=0 if work is None else work.total,
-            beat=self._status.beat + 1,
-            updated_at=clock.now(),
-        )

@@ -35,7 +35,6 @@ from isaaclab_arena.evaluation.planning import (
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name, job_directory
 from isaaclab_arena.storage.run_plan import Attempt
@@ -104,65 +103,57 @@ def jobs_of_rank(
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank and take turns.
-    turns, left = jobs_taking_turns(jobs, questions), unfinished(jobs, attempt)
-    assigned = []
-    for index, finished in left.items():
-        members = [member for member in turns.get(index, ()) if member in left]
-        placed = _Placed(
-            rank=rank,
-            first_rank=home_index(index, turns) % attempt.world_size,
-            world_size=attempt.world_size,
-            split=split,
-        )
-        if not members:
-            assigned += _whole_job(jobs[index], finished, placed)
-        elif index == members[0]:
-            assigned += _turns(jobs, {member: left[member] for member in members}, placed)
+    turns, finished = jobs_taking_turns(jobs, questions), unfinished(jobs, attempt)
+    assigned: list[AssignedJob] = []
+    for index, done in finished.items():
+        first_rank = home_index(index, turns) % attempt.world_size
+        members = [member for member in turns.get(index, ()) if member in finished]
+        if members:
+            # The first of the jobs that take turns brings the others along.
+            if index == members[0]:
+                group = {member: finished[member] for member in members}
+                assigned += _turns(jobs, group, attempt, rank=rank, first_rank=first_rank, split=split)
+            continue
+        num_episodes = jobs[index].config.num_episodes
+        left = () if num_episodes is None else remaining_episodes(num_episodes, done)
+        if split and left:
+            share = split_shares(left, attempt.world_size, first_rank=first_rank)[rank]
+            if share:
+                assigned.append(_assigned(jobs[index], done, share, count_episodes(share)))
+        elif rank == first_rank:
+            # A job whose episodes have all finished is assigned too: it may still owe its report.
+            number = None if num_episodes is None else count_episodes(left)
+            assigned.append(_assigned(jobs[index], done, None, number))
     return assigned
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Placed:
-    """The ranks that run a job."""
-
-    rank: int  # whose share is computed
-    first_rank: int  # runs the job, or has its first share
-    world_size: int
-    split: bool  # whether all ranks share the job
-
-    def share_of(self, episodes: EpisodeRanges) -> EpisodeRanges:
-        """Return the rank's share of the episodes."""
-        if self.split and episodes:
-            return split_shares(episodes, self.world_size, first_rank=self.first_rank)[self.rank]
-        return episodes if self.rank == self.first_rank else ()
-
-
-def _whole_job(job: Job, finished: EpisodeRanges, placed: _Placed) -> Iterator[AssignedJob]:
-    """Yield the rank's share of a job that takes no turns."""
-    num_episodes = job.config.num_episodes
-    left = () if num_episodes is None else remaining_episodes(num_episodes, finished)
-    if placed.split and left:
-        share = placed.share_of(left)
-        if share:
-            yield _assigned(job, finished, share, count_episodes(share))
-    elif placed.rank == placed.first_rank:
-        # A job whose episodes have all finished is yielded too: it may still owe its report.
-        yield _assigned(job, finished, None, None if num_episodes is None else count_episodes(left))
-
-
-def _turns(jobs: Sequence[Job], group: Mapping[int, EpisodeRanges], placed: _Placed) -> Iterator[AssignedJob]:
+def _turns(
+    jobs: Sequence[Job],
+    group: Mapping[int, EpisodeRanges],
+    attempt: Attempt,
+    *,
+    rank: int,
+    first_rank: int,
+    split: bool,
+) -> Iterator[AssignedJob]:
     """Yield the rank's shares of jobs that take turns, round by round. `group`: finished episodes by job index."""
-    # All ranks share each round with `split`; otherwise one rank runs every round.
-    size = round_size((jobs[index] for index in group), num_ranks=placed.world_size if placed.split else 1)
+    # All ranks share each round with `split`; otherwise `first_rank` runs every round.
+    size = round_size((jobs[index] for index in group), num_ranks=attempt.world_size if split else 1)
     left = {index: remaining_episodes(jobs[index].config.num_episodes or 0, done) for index, done in group.items()}
     rounds = {index: rounds_of(remaining, size) for index, remaining in left.items()}
+
     # A job whose episodes have all finished may still owe its report.
     for index, remaining in left.items():
-        if not remaining and placed.rank == placed.first_rank:
+        if not remaining and rank == first_rank:
             yield _assigned(jobs[index], group[index], (), 0)
+
     for number in sorted({number for each in rounds.values() for number in each}):
         for index, each in rounds.items():
-            share = placed.share_of(each.get(number, ()))
+            share = each.get(number, ())
+            if split and share:
+                share = split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
+            elif rank != first_rank:
+                share = ()
             if share:
                 yield _assigned(jobs[index], (), share, count_episodes(share))
 
@@ -177,7 +168,6 @@ def _assigned(job: Job, finished: EpisodeRanges, share: EpisodeRanges | None, nu
 # asks another one, so the ranks that are left finish the run, including the work of a dead rank.
 
 _LOG = logging.getLogger(__name__)
-_POLL_INTERVAL_S = 0.5
 
 
 class Claims(Protocol):
@@ -262,9 +252,13 @@ class DynamicQueue:
             if claim is not None:
                 return self._assigned(claim)
             # Pieces that other ranks hold may become free, so this rank stays as long as there are any.
-            if not self._others_at_work():
+            pieces = self._table.pieces_of_others()
+            if not pieces:
                 return None
-            self._pause(_POLL_INTERVAL_S)
+            if not self._said_that_it_waits:
+                _LOG.info("nothing is left to claim; waiting for other ranks, which work on %d pieces", pieces)
+                self._said_that_it_waits = True
+            self._pause(0.5)
         return None
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
@@ -301,13 +295,6 @@ class DynamicQueue:
         self._said_that_it_waits = False
         num_episodes = None if len(divided.pieces) > 1 else missing
         return AssignedJob(job=divided.job, supply=supply, num_episodes=num_episodes, observers=(supply,))
-
-    def _others_at_work(self) -> bool:
-        pieces = self._table.pieces_of_others()
-        if pieces and not self._said_that_it_waits:
-            _LOG.info("nothing is left to claim; waiting for other ranks, which work on %d pieces", pieces)
-            self._said_that_it_waits = True
-        return pieces > 0
 
 
 class ClaimedEpisodes(Observer):
@@ -365,7 +352,11 @@ class ClaimedEpisodes(Observer):
                 continue
             if self.ends_early():
                 return
-            held = self._held.get(piece) or (None if self._is_alone else self._claim(piece))
+            held = self._held.get(piece)
+            if held is None and not self._is_alone:
+                self._table.refresh()
+                claim = self._table.claim(self._divided.index, piece)
+                held = None if claim is None else self._hold(claim)
             if held is None or index in held.finished:
                 continue
             # A piece that another rank has taken over meanwhile is dropped.
@@ -459,11 +450,6 @@ class ClaimedEpisodes(Observer):
         piece = self._piece_of(index)
         return None if piece is None else self._held.get(piece)
 
-    def _claim(self, piece: int) -> "_HeldPiece | None":
-        self._table.refresh()
-        claim = self._table.claim(self._divided.index, piece)
-        return None if claim is None else self._hold(claim)
-
     def _hold(self, claim: Claim) -> "_HeldPiece":
         committed = claim.committed or frozenset[int]()
         if claim.generation > 1 and claim.committed is None:
@@ -539,61 +525,43 @@ def work_of_rank(
         attempt=attempt.number,
         max_equal_errors=options.max_equal_errors,
     )
+
+    def fails(job: Job) -> bool:
+        return watch.fails(job.config.name, job.config.num_episodes)
+
     if options.mode is Assignment.DYNAMIC:
-        table = _claim_table(request, attempt, output_directory, rank, watch.is_over)
+        table = ClaimTable(
+            divided_jobs(request.jobs, attempt, request.questions),
+            claims_directory(output_directory, attempt),
+            RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
+            rank=rank,
+            run_id=attempt.run_id,
+            lease_s=options.lease_s,
+            is_over=watch.is_over,
+        )
+        queue = DynamicQueue(table, output_directory, attempt, stop_requested=stop_requested, is_over=watch.lets_stop)
         return RankWork(
-            queue=DynamicQueue(
-                table,
-                output_directory,
-                attempt,
-                stop_requested=stop_requested,
-                is_over=watch.lets_stop,
-            ),
+            queue=queue,
             # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
             num_jobs=0,
             num_episodes=len(range(rank, table.num_episodes, attempt.world_size)),
             stalled_after_s=options.lease_s,
             others_may_finish_jobs=True,
             observers=(watch,),
-            fails=partial(_fails, watch),
+            fails=fails,
         )
-    return _settled_work(request, attempt, rank, watch)
 
-
-def _settled_work(request: RunRequest, attempt: Attempt, rank: int, watch: AnswerWatch) -> RankWork:
-    """Return the work of a rank whose jobs are assigned before the start."""
-    split = request.options.mode is Assignment.SPLIT
-    assigned = jobs_of_rank(request.jobs, attempt, rank=rank, split=split, questions=request.questions)
-    num_jobs = len({each.job.config.name for each in assigned})
+    split = options.mode is Assignment.SPLIT
+    assigned = []
+    for each in jobs_of_rank(request.jobs, attempt, rank=rank, split=split, questions=request.questions):
+        supply = UntilOver(supply=each.supply, is_over=partial(watch.lets_stop, each.job.config.name))
+        assigned.append(replace(each, supply=supply))
     return RankWork(
-        queue=FixedQueue([_until_over(each, watch) for each in assigned], partial(watch.is_over, now=True)),
-        num_jobs=0 if split else num_jobs,
+        queue=FixedQueue(assigned, partial(watch.is_over, now=True)),
+        num_jobs=0 if split else len({each.job.config.name for each in assigned}),
         num_episodes=sum(each.num_episodes or 0 for each in assigned),
         observers=(watch,),
-        fails=partial(_fails, watch),
-    )
-
-
-def _until_over(assigned: AssignedJob, watch: AnswerWatch) -> AssignedJob:
-    supply = UntilOver(supply=assigned.supply, is_over=partial(watch.lets_stop, assigned.job.config.name))
-    return replace(assigned, supply=supply)
-
-
-def _fails(watch: AnswerWatch, job: Job) -> bool:
-    return watch.fails(job.config.name, job.config.num_episodes)
-
-
-def _claim_table(
-    request: RunRequest, attempt: Attempt, output_directory: Path, rank: int, is_over: Callable[[str], bool]
-) -> ClaimTable:
-    return ClaimTable(
-        divided_jobs(request.jobs, attempt, request.questions),
-        claims_directory(output_directory, attempt),
-        RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
-        rank=rank,
-        run_id=attempt.run_id,
-        lease_s=request.options.lease_s,
-        is_over=is_over,
+        fails=fails,
     )
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.schema import Delays, JobStatus, Meanwhile, PolicyServerConfig, ServerScope
-from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.batching import made_up
@@ -39,10 +38,6 @@ from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry
 _LOG = logging.getLogger(__name__)
 _ON_CPU = "mujoco"
 _ON_GPU = "warp"
-_UNMEASURED = (
-    "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is there; "
-    "'backend: %s' in its arena_env_args chooses the other one"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +80,13 @@ def settle_backends(
         elif not machinery.has_gpus_only:
             settled[name] = _ON_CPU
         elif not machinery.measures:
-            _LOG.warning(_UNMEASURED, name, _ON_CPU, _ON_GPU)
+            _LOG.warning(
+                "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is "
+                "there; 'backend: %s' in its arena_env_args chooses the other one",
+                name,
+                _ON_CPU,
+                _ON_GPU,
+            )
             settled[name] = _ON_CPU
         else:
             key = job.environment_key
@@ -149,9 +150,6 @@ def _faster_backend(job: Job, machinery: Machinery) -> str:
 NUM_QUERIES = 40
 QUANTILE = 95
 """Up to which quantile of the measured times answers are late [%]."""
-_NUM_WARM_UP = 3
-_SEED = 2_506_073
-
 
 Asked: TypeAlias = Callable[[Job], AbstractContextManager[PolicyBase]]
 """Builds a job's policy for a ``with`` block."""
@@ -180,21 +178,31 @@ def settle_latencies(
     # measurement.
     settled: dict[str, Delays] = {}
     problems: list[Problem] = []
-    for job in filter(_is_to_measure, jobs):
-        name = job.config.name
+    for job in jobs:
+        name, latency = job.config.name, job.latency
+        if job.config.status is not JobStatus.PENDING or latency is None or not latency.config.measured:
+            continue
         if name in known:
             settled[name] = known[name]
             continue
         if not machinery.measures:
-            problems.append(_unmeasurable(name, machinery))
+            message = (
+                "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
+                f"{machinery.devices[0]}: give steps, ms or a file of measured times"
+            )
+            problems.append(Problem(message, job=name, key="latency"))
             continue
         with watch(name):
-            measured = _tried(job, machinery, asked)
-        if measured is None:
-            continue
-        problems += [replace(each, job=name) for each in measured.problems]
-        settled[name] = measured.delays
-        _LOG.info("job '%s': the answers of its policy are %s late here; %s", name, measured.delays, measured.quantiles)
+            try:
+                with put_back(f"job '{name}'"):
+                    settled[name], quantiles, refused = _measured_latency(
+                        job, machinery, asked, latency.config.meanwhile
+                    )
+            except Exception as error:  # noqa: BLE001  the job will fail with this error itself, without the others
+                _LOG.debug("job '%s' cannot be measured: %s", name, error)
+                continue
+        problems += [replace(each, job=name, message=f"{each.message}; measured here: {quantiles}") for each in refused]
+        _LOG.info("job '%s': the answers of its policy are %s late here; %s", name, settled[name], quantiles)
     if problems:
         raise ConfigError(problems)
     return settled
@@ -211,39 +219,10 @@ def with_settled_latencies(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, 
     return tuple(job.with_delays(settled.get(job.config.name)) for job in jobs)
 
 
-def _unmeasurable(name: str, machinery: Machinery) -> Problem:
-    message = (
-        "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
-        f"{machinery.devices[0]}: give steps, ms or a file of measured times"
-    )
-    return Problem(message, job=name, key="latency")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Measured:
-    delays: Delays
-    quantiles: str
-    problems: Sequence[Problem]
-
-
-def _is_to_measure(job: Job) -> bool:
-    is_pending = job.config.status is JobStatus.PENDING
-    return is_pending and job.latency is not None and job.latency.config.measured
-
-
-def _tried(job: Job, machinery: Machinery, asked: Asked) -> _Measured | None:
-    """Measure a job; None if its policy raises, because the job will then fail with that error itself."""
-    try:
-        with put_back(f"job '{job.config.name}'"):
-            return _measured_latency(job, machinery, asked)
-    except Exception as error:  # noqa: BLE001  what one policy raises must not stop the others
-        _LOG.debug("job '%s' cannot be measured: %s", job.config.name, error)
-        return None
-
-
-def _measured_latency(job: Job, machinery: Machinery, asked: Asked) -> _Measured:
-    """Measure the delays of queries about one env slot, as a robot asks them, and problems with them."""
-    meanwhile = Meanwhile.WAIT if job.latency is None else job.latency.config.meanwhile
+def _measured_latency(
+    job: Job, machinery: Machinery, asked: Asked, meanwhile: Meanwhile
+) -> tuple[Delays, str, list[Problem]]:
+    """Measure the delays of queries about one env slot, as a robot asks them. Return also quantiles and problems."""
     one = job.with_num_envs(1, policy_num_envs=1)
     environment = one.build_environment(device=torch.device(machinery.devices[0]), num_threads=machinery.num_threads)
     try:
@@ -253,12 +232,7 @@ def _measured_latency(job: Job, machinery: Machinery, asked: Asked) -> _Measured
         delays = in_time(without_outliers(times_ms), environment.control_dt)
         middle, high, longest = np.percentile(times_ms, (50, QUANTILE, 100))
         quantiles = f"{middle:.1f} ms (p50), {high:.1f} ms (p{QUANTILE}), {longest:.1f} ms (longest of {len(times_ms)})"
-        problems = refusals(delays, meanwhile, environment, traits=answers.traits)
-        return _Measured(
-            delays=delays,
-            quantiles=quantiles,
-            problems=[replace(each, message=f"{each.message}; measured here: {quantiles}") for each in problems],
-        )
+        return delays, quantiles, refusals(delays, meanwhile, environment, traits=answers.traits)
     finally:
         environment.close()
 
@@ -277,12 +251,13 @@ def query_times_ms(
     """Return the durations of a policy's queries about made-up observations [ms]."""
     # The environment has one env slot, and is neither reset nor stepped. `continues`: whether each chunk continues the
     # one before, which takes a network longer.
-    generator = np.random.default_rng(_SEED)
+    num_warm_up, seed = 3, 2_506_073
+    generator = np.random.default_rng(seed)
     going_on, times_ms = None, []
     continues = continues and answers.traits.can_continue
     policy.check_environment(environment)
-    for number in range(_NUM_WARM_UP + NUM_QUERIES):
-        episode = Episode(job="measured latency", episode_index=number, seed=_SEED)
+    for number in range(num_warm_up + NUM_QUERIES):
+        episode = Episode(job="measured latency", episode_index=number, seed=seed)
         conditions = environment.draw_conditions(episode.conditions_generator())
         words = environment.instruction(conditions)
         start = EpisodeStart(env_id=0, episode=episode, conditions=conditions, language_instruction=words)
@@ -294,7 +269,7 @@ def query_times_ms(
         times_ms.append(1000.0 * (time.perf_counter() - began_s))
         if continues:
             going_on = continuation(chunks, torch.tensor([answers.traits.played // 2]), committed=1)
-    return times_ms[_NUM_WARM_UP:]
+    return times_ms[num_warm_up:]
 
 
 # Start the policy servers that the jobs of a run share, and tell each rank their addresses.
@@ -305,15 +280,28 @@ def running_policy_servers(
     jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
 ) -> Iterator[Mapping[PolicyServerConfig, ServerAddress]]:
     """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
+    # The same servers and networks in the same order on every rank.
+    asking: dict[PolicyServerConfig, list[Job]] = {}
+    for job in jobs:
+        if job.config.policy_server is not None and job.config.name in to_run:
+            asking.setdefault(job.config.policy_server, []).append(job)
+    orders = {config: _orders(config, its_jobs, options) for config, its_jobs in asking.items()}
+
     addresses: dict[PolicyServerConfig, ServerAddress] = {}
+    context = ranks.context
     with ExitStack() as running:
-        for number, (config, networks) in enumerate(_wanted(jobs, to_run, options).items()):
+        for number, config in enumerate(orders):
             # The first rank of a node, or of the run, starts a server, watches it and stops it.
-            owner, told = _owner(config.shared, ranks.context), ""
-            if owner == ranks.context.rank:
+            owner = 0 if config.shared is ServerScope.RUN else context.rank - context.local_rank
+            told = ""
+            if owner == context.rank:
+                # Ranks on other nodes find the server by the name of rank 0's machine.
+                host = None
+                is_one_node = context.world_size == context.local_world_size
+                if config.shared is not ServerScope.NODE and not is_one_node and context.master_address is not None:
+                    host = context.master_address.rpartition(":")[0]
                 log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
-                orders = _orders(config, networks, options)
-                server = PolicyServer(orders, host=_host(config.shared, ranks.context), log_file=log_file)
+                server = PolicyServer(orders[config], host=host, log_file=log_file)
                 running.callback(server.close)
                 told = json.dumps(asdict(server.address))
             said = ranks.gather(f"address of policy server {number}", told)[owner]
@@ -330,7 +318,7 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
         if config is None:
             yield running.enter_context(asked_policy(job))
             return
-        orders = _orders(config, {job.network_key: _order(job, config, options)}, options)
+        orders = _orders(config, [job], options)
         # The next start clears away a file of this name if this process dies.
         log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
         running.callback(log_file.unlink, missing_ok=True)
@@ -343,30 +331,18 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
         yield policy
 
 
-def _wanted(
-    jobs: Sequence[Job], to_run: Collection[str], options: RunOptions
-) -> dict[PolicyServerConfig, dict[str, NetworkOrder]]:
-    """Return the servers that jobs ask for, each with its networks, in the same order on every rank."""
-    wanted: dict[PolicyServerConfig, dict[str, NetworkOrder]] = {}
+def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> ServerOrders:
+    """Return the orders to the policy server that these jobs share."""
+    networks: dict[str, NetworkOrder] = {}
     for job in jobs:
-        config = job.config.policy_server
-        if config is not None and job.config.name in to_run:
-            wanted.setdefault(config, {})[job.network_key] = _order(job, config, options)
-    return wanted
-
-
-def _order(job: Job, config: PolicyServerConfig, options: RunOptions) -> NetworkOrder:
-    asked = dict(job.policy_options)
-    if "num_envs" in asked:
-        # The same on every rank, whatever its number of env slots.
-        asked["num_envs"] = config.max_batch
-    device = config.device or options.policy_device
-    if device is not None:
-        asked[DEVICE_OPTION] = device
-    return NetworkOrder(policy_type=job.config.policy_type, options=asked)
-
-
-def _orders(config: PolicyServerConfig, networks: Mapping[str, NetworkOrder], options: RunOptions) -> ServerOrders:
+        asked = dict(job.policy_options)
+        if "num_envs" in asked:
+            # The same on every rank, whatever its number of env slots.
+            asked["num_envs"] = config.max_batch
+        device = config.device or options.policy_device
+        if device is not None:
+            asked[DEVICE_OPTION] = device
+        networks[job.network_key] = NetworkOrder(policy_type=job.config.policy_type, options=asked)
     return ServerOrders(
         networks=networks,
         max_batch=config.max_batch,
@@ -374,16 +350,3 @@ def _orders(config: PolicyServerConfig, networks: Mapping[str, NetworkOrder], op
         torch_threads=options.torch_threads,
         deterministic=options.deterministic,
     )
-
-
-def _owner(scope: ServerScope, context: DistributedContext) -> int:
-    """Return the rank that runs the server of this rank."""
-    return 0 if scope is ServerScope.RUN else context.rank - context.local_rank
-
-
-def _host(scope: ServerScope, context: DistributedContext) -> str | None:
-    """Return the name of rank 0's machine for ranks on other nodes, None if no other node uses the server."""
-    is_one_node = context.world_size == context.local_world_size
-    if scope is ServerScope.NODE or is_one_node or context.master_address is None:
-        return None
-    return context.master_address.rpartition(":")[0]

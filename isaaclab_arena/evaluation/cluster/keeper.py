@@ -503,7 +503,7 @@ class ClaimKeeper:
             return None
         return self._table.claim(question.job_index, question.piece, rank=question.life.rank)
 
-    def _open_pieces(self, job_index: int) -> frozenset[int]:
+    def _open_pieces(self, job_index: int) -> set[int]:
         return self._table.open_pieces(job_index) - self._casualties.suspected_pieces(job_index)
 
     def _given(self, claim: Claim) -> GivenPiece:
