@@ -1,9 +1,8 @@
 """How many env slots a policy is asked for together, and whether the same bits can then be promised."""
 
 import logging
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action, checked_finished
+from isaaclab_arena.evaluation.process import generators_put_back
 from isaaclab_arena.interfaces.environment import (
     Environment,
     EnvironmentWrapper,
@@ -166,7 +166,7 @@ class FixedBatchPolicy(PolicyWrapper):
         """Return the observation padded to the batch size, in contiguous memory."""
         view = self.view_of(env)
         if view.num_envs == view.num_real:
-            return _of_one_layout(observation)
+            return with_leaves(observation, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
         return padded(observation, view.num_envs, reader=type(self.asked).__name__)
 
     def view_of(self, env: Environment) -> "WideView":
@@ -202,11 +202,6 @@ class WideView(EnvironmentWrapper):
         if not isinstance(self.real, Recordable):
             raise PolicyError("the environment that the policy acts in shows no state")
         return padded(self.real.state(), self.num_envs)
-
-
-def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested dict with all tensors contiguous; the same dict if they already are."""
-    return with_leaves(tree, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
 
 
 def padded(tree: Mapping[str, Any], num_envs: int, *, reader: str = "") -> dict[str, Any]:
@@ -275,16 +270,13 @@ def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
     answered: dict[tuple[int, int], bytes] = {}
     for arrangement in arrangements(batch):
         for step, answer in enumerate(ask(arrangement.examples, arrangement.num_steps)):
-            for example, answered_bits in zip(arrangement.examples, _bits(answer), strict=True):
+            # Bytes tell 0.0 from -0.0, unlike values, and NaN equals itself.
+            raw = answer.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy()
+            for example, row in zip(arrangement.examples, raw, strict=True):
+                answered_bits = row.tobytes()
                 if answered.setdefault((example, step), answered_bits) != answered_bits:
                     return False
     return True
-
-
-def _bits(answer: torch.Tensor) -> list[bytes]:
-    """Return the bytes at each place. Unlike values, they tell 0.0 from -0.0, and NaN equals itself."""
-    raw = answer.detach().cpu().contiguous().flatten(1).view(torch.uint8)
-    return [place.tobytes() for place in raw.numpy()]
 
 
 # Probe a policy with made-up observations: does the action of an env slot depend on other slots?
@@ -296,9 +288,6 @@ _LOG = logging.getLogger(__name__)
 
 _SEED = 8_121_853
 """A fixed seed, so that the same machine always finds the same."""
-
-_PIXELS = torch.uint8
-_HIGHEST_PIXEL, _HIGHEST_NUMBER = 255, 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,14 +304,13 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
         return ProbeResult(passes=True)
     probed = (policy.with_own_memory() if isinstance(policy, SharesNetwork) else None) or policy
     try:
-        with generators_kept(), torch.no_grad():
+        with generators_put_back(), torch.no_grad():
             # Only the environment's specs are used; it is neither reset nor stepped. Its env slots beyond `batch` rest.
             view, chunked = WideView(environment, max(batch, environment.num_envs)), chunks_of(probed)
-            ask = _Asking(probed, view, batch)
             # A chunk that continues planned actions takes another path through the network.
-            if continues and chunked is not None and chunked.chunk_traits().can_continue:
-                ask = _Continuing(probed, view, batch, chunked)
-            return ProbeResult(passes=answers_follow_from_examples(ask, batch))
+            if not continues or chunked is None or not chunked.chunk_traits().can_continue:
+                chunked = None
+            return ProbeResult(passes=answers_follow_from_examples(_asking(probed, view, batch, chunked), batch))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001  a foreign policy may fail on made-up observations
@@ -332,54 +320,53 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
         policy.reset()
 
 
-class _Asking:
-    """Calls a policy on examples in any order, as an `Ask`."""
+def _asking(policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChunks | None) -> Ask:
+    """Return a function that calls the policy on examples in any order, for chunks if `chunked`, else for actions."""
+    size, generator = num_examples(batch), np.random.default_rng(_SEED)
+    # The second step shows other observations than the first.
+    observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
+    going_on = None if chunked is None else _made_up_plans(chunked, view, size)
 
-    def __init__(self, policy: PolicyBase, view: WideView, batch: int) -> None:
-        self._policy = policy
-        self._view = view
-        self._batch = batch
-        generator = np.random.default_rng(_SEED)
-        # The second step shows other observations than the first.
-        size = num_examples(batch)
-        self._steps = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
+    def ask(examples: Sequence[int], num_steps: int) -> Sequence[torch.Tensor]:
+        policy.reset()
+        starts = []
+        for env_id, example in enumerate(examples):
+            episode = Episode(job="probe", episode_index=example, seed=_SEED)
+            drawn = view.draw_conditions(episode.conditions_generator())
+            conditions = view.vary_conditions(drawn, episode)
+            words = view.instruction(conditions)
+            starts.append(
+                EpisodeStart(env_id=env_id, episode=episode, conditions=conditions, language_instruction=words)
+            )
+        policy.start_episodes(view, starts)
 
-    def __call__(self, examples: Sequence[int], num_steps: int) -> Sequence[torch.Tensor]:
-        self._policy.reset()
-        self._policy.start_episodes(self._view, [self._start(place, each) for place, each in enumerate(examples)])
-        order = torch.tensor(examples, device=self._view.device)
-        shown = [_rearranged(step, order, self._view.num_envs) for step in self._steps[:num_steps]]
-        return [self._answer(each, examples)[: self._batch] for each in shown]
+        order = torch.tensor(examples, device=view.device)
 
-    def _answer(self, shown: dict[str, Any], examples: Sequence[int]) -> torch.Tensor:
-        del examples
-        return action_tensor(self._policy.get_action(self._view, shown))
+        def rearranged(part: torch.Tensor) -> torch.Tensor:
+            # New memory, because the policy may write to it.
+            wide = torch.zeros((view.num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
+            wide[: len(order)] = part[order]
+            return wide
 
-    def _start(self, place: int, example: int) -> EpisodeStart:
-        episode = Episode(job="probe", episode_index=example, seed=_SEED)
-        drawn = self._view.draw_conditions(episode.conditions_generator())
-        conditions = self._view.vary_conditions(drawn, episode)
-        words = self._view.instruction(conditions)
-        return EpisodeStart(env_id=place, episode=episode, conditions=conditions, language_instruction=words)
+        shown = [with_leaves(each, rearranged) for each in observations[:num_steps]]
+        if chunked is None or going_on is None:
+            return [action_tensor(policy.get_action(view, each))[:batch] for each in shown]
+        answers, env_ids = [], range(len(examples))
+        for each in shown:
+            chunked.look(view, each, env_ids)
+            answers.append(chunked.chunks(view, each, env_ids, going_on.of(examples))[:batch])
+        return answers
+
+    return ask
 
 
-class _Continuing(_Asking):
-    """Requests chunks that continue made-up actions. Example 0 continues none, like the first chunk of an episode."""
-
-    def __init__(self, policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChunks) -> None:
-        super().__init__(policy, view, batch)
-        self._chunked = chunked
-        generator, size = np.random.default_rng(_SEED), num_examples(batch)
-        shape = (size, chunked.chunk_traits().predicted)
-        actions = _numbers(ArraySpec(shape=(shape[1], *view.action_spec.shape)), size, generator)
-        weights = np.sort(generator.random(shape, dtype=np.float32))[:, ::-1].copy()
-        weights[:, 0], weights[0] = 1.0, 0.0
-        self._going_on = Continuation(actions=actions, weights=torch.from_numpy(weights))
-
-    def _answer(self, shown: dict[str, Any], examples: Sequence[int]) -> torch.Tensor:
-        slots = range(len(examples))
-        self._chunked.look(self._view, shown, slots)
-        return self._chunked.chunks(self._view, shown, slots, self._going_on.of(examples))
+def _made_up_plans(chunked: AnswersChunks, view: WideView, size: int) -> Continuation:
+    """Return plans for `size` examples. Example 0 continues none, like the first chunk of an episode."""
+    generator, predicted = np.random.default_rng(_SEED), chunked.chunk_traits().predicted
+    actions = _numbers(ArraySpec(shape=(predicted, *view.action_spec.shape)), size, generator)
+    weights = np.sort(generator.random((size, predicted), dtype=np.float32))[:, ::-1].copy()
+    weights[:, 0], weights[0] = 1.0, 0.0
+    return Continuation(actions=actions, weights=torch.from_numpy(weights))
 
 
 def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, device: torch.device) -> dict[str, Any]:
@@ -394,7 +381,7 @@ def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> to
         for bound, default in ((spec.low, -np.inf), (spec.high, np.inf))
     )
     if not spec.dtype.is_floating_point:
-        top = 1 if spec.dtype is torch.bool else _HIGHEST_PIXEL if spec.dtype is _PIXELS else _HIGHEST_NUMBER
+        top = 1 if spec.dtype is torch.bool else 255 if spec.dtype is torch.uint8 else 9
         return torch.from_numpy(np.clip(generator.integers(0, top, shape, endpoint=True), low, high)).to(spec.dtype)
     # Magnitudes are small and large, because a saturated network loses the digits that would differ.
     magnitude = 10.0 ** generator.uniform(-1.5, 0.5, (number, *[1] * len(spec.shape)))
@@ -405,39 +392,10 @@ def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> to
     return torch.from_numpy(np.where(is_bounded, within, free)).to(spec.dtype)
 
 
-def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> dict[str, Any]:
-    """Return the examples in another order, padded to `num_envs`, in new memory because the policy may write to it."""
-
-    def rearranged(part: torch.Tensor) -> torch.Tensor:
-        wide = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
-        wide[: len(order)] = part[order]
-        return wide
-
-    return with_leaves(tree, rearranged)
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """Restore the process-wide random generators after the ``with`` block, because foreign code may draw from them."""
-    restore: Callable[..., None] = np.random.set_state
-    python, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()):
-            yield
-    finally:
-        random.setstate(python)
-        restore(numpy_state)
-
-
 # Play an episode several times, to test whether its conditions and actions alone determine it.
 #
 # A foreign environment may draw from an unseeded generator, count its resets, or keep a running mean across episodes.
 # Its traits do not show any of that.
-
-NUM_STEPS = 8
-
-# Both have index 0, because a benchmark may have only one episode.
-_EPISODES = tuple(Episode(job="probe", episode_index=0, seed=seed) for seed in (8_121_853, 8_121_854))
 
 
 def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | None:
@@ -455,7 +413,7 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
         rounds = {"": {0: 0}, "again": {0: 0}, "after another one, in between": {0: 1}, "after another one": {0: 0}}
     expected: Trace = []
     try:
-        with generators_kept(), torch.no_grad():
+        with generators_put_back(), torch.no_grad():
             for how, playing in rounds.items():
                 for slot, trace in _played(environment, playing, sees_pictures=sees_pictures).items():
                     if playing[slot] != 0:
@@ -471,46 +429,47 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
 
 
 def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictures: bool) -> dict[int, Trace]:
-    """Return the trace of each env slot in `playing`, until all episodes have ended or `NUM_STEPS` steps are made."""
+    """Return the trace of each env slot in `playing`, until all episodes have ended or eight steps are made."""
+    on_demand = environment if isinstance(environment, PicturesOnDemand) else None
+
+    def seen(observation: Observation, slot: int, *, is_drawn: bool) -> dict[str, bytes]:
+        # On-demand pictures that were not drawn may show anything.
+        if on_demand is not None and not is_drawn:
+            observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
+        return shown_in(observation, slot)
+
+    # Both episodes have index 0, because a benchmark may have only one episode.
+    conditions = {}
+    for slot, index in playing.items():
+        episode = Episode(job="probe", episode_index=0, seed=_SEED + index)
+        drawn = environment.draw_conditions(episode.conditions_generator())
+        conditions[slot] = environment.vary_conditions(drawn, episode)
+
     # The start is compared too: instruction and observation, with on-demand pictures if the policy sees any.
-    conditions = {slot: _conditions(environment, _EPISODES[each]) for slot, each in playing.items()}
-    _announce(environment, [*playing] if sees_pictures else [])
+    if on_demand is not None:
+        on_demand.draw_pictures_of([*playing] if sees_pictures else [])
     observation = environment.reset(env_ids_of(environment, [*playing]), [conditions[slot] for slot in sorted(playing)])
     shown: dict[int, Trace] = {}
     for slot in playing:
         words = {"instruction": environment.instruction(conditions[slot]).encode()}
-        shown[slot] = [{**_seen(environment, observation, slot, is_drawn=sees_pictures), **words}]
+        shown[slot] = [{**seen(observation, slot, is_drawn=sees_pictures), **words}]
+
     # Only running episodes are compared, because an env slot after its end may show anything.
     running = set(playing)
-    for number in range(NUM_STEPS):
-        _announce(environment, [])
+    for number in range(8):
+        if on_demand is not None:
+            on_demand.draw_pictures_of([])
         step = environment.step(action_of(environment, playing, number))
         outcome = {name: getattr(step, name) for name in ("reward", "terminated", "truncated", "diverged", "success")}
         for slot in running:
             named = {
                 name: bits(value[slot]) for name, value in {**step.metrics, **outcome}.items() if value is not None
             }
-            shown[slot].append({**_seen(environment, step.observation, slot, is_drawn=False), **named})
+            shown[slot].append({**seen(step.observation, slot, is_drawn=False), **named})
         running -= {slot for slot in running if bool(ended(step)[slot])}
         if not running:
             break
     return shown
-
-
-def _announce(environment: Environment, env_ids: list[int]) -> None:
-    if isinstance(environment, PicturesOnDemand):
-        environment.draw_pictures_of(env_ids)
-
-
-def _seen(environment: Environment, observation: Observation, slot: int, *, is_drawn: bool) -> dict[str, bytes]:
-    """Return the observation of an env slot as bytes, without on-demand pictures if they were not drawn."""
-    if isinstance(environment, PicturesOnDemand) and not is_drawn:
-        observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
-    return shown_in(observation, slot)
-
-
-def _conditions(environment: Environment, episode: Episode) -> Conditions:
-    return environment.vary_conditions(environment.draw_conditions(episode.conditions_generator()), episode)
 
 
 # Choose the batch size of a job's policies, and decide whether the job can promise the same bits.
@@ -565,61 +524,81 @@ def filled_up(num_envs: int) -> tuple[int, ...]:
 def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
     """Return a job's policies with their batch size, and the reason if the same bits cannot be promised."""
     # The environment is checked first: if it rules out the same bits, the policies are not probed.
-    because = _because_of_environments(settling.environments, simulated_on)
+    because = None
+    if simulated_on != "cpu":
+        because = f"simulated on {simulated_on}, which promises no order of its sums"
+    elif not all(environment.reproducible for environment in settling.environments):
+        because = "the environment does not promise that an episode follows from its conditions and actions alone"
+
+    # A likely candidate size is built at once, so that a policy is not built twice.
     traits = settling.policy_class.traits
     is_likely = because is None and traits.reproducible and not traits.batch_invariant
-    # A likely candidate size is built at once, so that a policy is not built twice.
-    first = next(_sizes(settling, settling.num_envs), None) if is_likely else settling.fixed_batch
-    policies = settling.make(first)
-    because = because or _because_of_policies(policies) or settling.probe_environment()
+    policies = settling.make(_sizes(settling, settling.num_envs)[1][0] if is_likely else settling.fixed_batch)
+
+    doubtful = next((policy for policy in policies if not policy.traits.reproducible), None)
+    if because is None and any(policy.is_remote for policy in policies):
+        because = "the policy's network runs in another process, which may put rows of several clients into one call"
+    elif because is None and doubtful is not None:
+        because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
+    because = because or settling.probe_environment()
     if because is not None or policies[0].traits.batch_invariant:
         return _as_they_are(settling, because)
-    return _settled(settling, policies)
+    return _settled(settling, policies[0])
 
 
-def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicies:
+def _settled(settling: Settling, policy: PolicyBase) -> AskedPolicies:
     """Return the policies on the stored batch size, or on the first size at which places make no difference."""
     # A policy that divides a batch into calls pads each call instead of the batch.
-    own = _size_of_calls(policies[0], settling.num_envs)
+    own = policy.slots_per_call(settling.num_envs) if isinstance(policy, DividesCalls) else None
     num_envs = settling.num_envs if own is None else own
-    earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_envs))
+
+    def made(batch: int) -> Sequence[PolicyBase]:
+        if own is None:
+            return settling.make(batch)
+        policies = settling.make(settling.fixed_batch)
+        _fill_calls(policies, batch)
+        return policies
+
+    earlier, sizes = _sizes(settling, num_envs)
     batch, result = sizes[0], ProbeResult(passes=False)
     for batch in sizes:
-        result = settling.probe(_made(settling, batch, fills_calls=own is not None)[0], batch)
+        result = settling.probe(made(batch)[0], batch)
         if result.passes or result.error is not None:
             break
     if result.error is not None:
-        return _as_they_are(settling, _cannot_be_asked(result.error))
+        because = (
+            "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each other "
+            f"({result.error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in "
+            "its class"
+        )
+        return _as_they_are(settling, because)
+
     # If no batch size passes, use the smallest padding.
     counts, problem = _kept(settling, batch if result.passes else sizes[0], num_envs)
-    policies = _made(settling, counts, fills_calls=own is not None)
+    policies = made(counts)
     if counts != batch:
         # No size passed, or another rank stored another size first.
         sizes = sizes if counts in sizes else (counts,)
         result = settling.probe(policies[0], counts)
     if counts > num_envs:
         _LOG.info("calls of %s are filled up from %d env slots to %d", type(policies[0]).__name__, num_envs, counts)
-    if counts > 1 and counts % MULTIPLES[0]:
-        problem = problem or _too_few_calls(counts)
-    num_envs_shown = settling.fixed_batch if own is not None else counts
+
+    if problem is None and counts > 1 and counts % MULTIPLES[0]:
+        problem = (
+            f"episodes of an earlier start were asked for on a batch of {counts} rows, and where that is no multiple "
+            f"of {MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
+        )
+    elif problem is None and not result.passes:
+        *most, last = map(str, sizes)
+        rows = f"{', '.join(most)} and of {last} rows" if most else f"{last} rows"
+        problem = (
+            "on this machine a row's answer depends on its place or its neighbours in a batch of "
+            f"{rows}{', which the job has kept since it began' if counts == earlier else ''}; a single row has neither"
+        )
+    shown = settling.fixed_batch if own is not None else counts
     return AskedPolicies(
-        policies=[on_fixed_batch(policy, num_envs_shown) for policy in policies],
-        batch=counts,
-        plan_because=problem or (None if result.passes else _places_matter(sizes, is_kept=counts == earlier)),
+        policies=[on_fixed_batch(each, shown) for each in policies], batch=counts, plan_because=problem
     )
-
-
-def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[PolicyBase]:
-    """Return the policies for a batch size: padded calls if `fills_calls`, else a padded environment."""
-    if not fills_calls:
-        return settling.make(batch)
-    policies = settling.make(settling.fixed_batch)
-    _fill_calls(policies, batch)
-    return policies
-
-
-def _size_of_calls(policy: PolicyBase, num_envs: int) -> int | None:
-    return policy.slots_per_call(num_envs) if isinstance(policy, DividesCalls) else None
 
 
 def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
@@ -628,27 +607,20 @@ def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
             policy.fill_calls_up_to(num_envs)
 
 
-def _sizes(settling: Settling, num_envs: int) -> Iterator[int]:
-    """Yield the batch sizes to try; only the earlier choice if there is one."""
-    earlier = _earlier(settling)
+def _sizes(settling: Settling, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
+    """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
+    earlier = settling.planned
+    if earlier is None:
+        # `_kept` reports a damaged file.
+        with suppress(ConfigError):
+            settled = read_settled(settling.directory)
+            earlier = None if settled is None else settled.policy_batch
     if earlier is not None and earlier >= num_envs:
-        yield earlier
-    elif any(settling.directory.glob(COMMIT_FILE_PATTERN)):
+        return earlier, (earlier,)
+    if any(settling.directory.glob(COMMIT_FILE_PATTERN)):
         # The committed episodes were played by a version without padding: one call for all env slots.
-        yield num_envs
-    else:
-        yield from filled_up(num_envs)
-
-
-def _earlier(settling: Settling) -> int | None:
-    if settling.planned is not None:
-        return settling.planned
-    try:
-        settled = read_settled(settling.directory)
-    except ConfigError:
-        # `_kept` reports the damaged file.
-        return None
-    return None if settled is None else settled.policy_batch
+        return earlier, (num_envs,)
+    return earlier, filled_up(num_envs)
 
 
 def _kept(settling: Settling, batch: int, num_envs: int) -> tuple[int, str | None]:
@@ -669,53 +641,11 @@ def _as_they_are(settling: Settling, because: str | None) -> AskedPolicies:
     """Return the policies without padding."""
     policies = settling.make(settling.fixed_batch)
     _fill_calls(policies, None)
-    own, is_indifferent = _size_of_calls(policies[0], settling.num_envs), policies[0].traits.batch_invariant
+    first, own = policies[0], None
+    if isinstance(first, DividesCalls):
+        own = first.slots_per_call(settling.num_envs)
     return AskedPolicies(
         policies=[on_fixed_batch(policy, settling.fixed_batch) for policy in policies],
-        batch=None if is_indifferent or policies[0].is_remote else own or settling.num_envs,
+        batch=None if first.traits.batch_invariant or first.is_remote else own or settling.num_envs,
         plan_because=because,
     )
-
-
-def _because_of_environments(environments: Sequence[Environment], simulated_on: str) -> str | None:
-    if simulated_on != "cpu":
-        return f"simulated on {simulated_on}, which promises no order of its sums"
-    if not all(environment.reproducible for environment in environments):
-        return "the environment does not promise that an episode follows from its conditions and actions alone"
-    return None
-
-
-def _because_of_policies(policies: Sequence[PolicyBase]) -> str | None:
-    if any(policy.is_remote for policy in policies):
-        return "the policy's network runs in another process, which may put rows of several clients into one call"
-    doubtful = next((policy for policy in policies if not policy.traits.reproducible), None)
-    if doubtful is None:
-        return None
-    return doubtful.traits.plan_because or "the policy does not say that it is reproducible"
-
-
-def _cannot_be_asked(error: str) -> str:
-    return (
-        "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each other "
-        f"({error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in its class"
-    )
-
-
-def _places_matter(sizes: Sequence[int], *, is_kept: bool) -> str:
-    sized = f"{_in_words(sizes)} rows{', which the job has kept since it began' if is_kept else ''}"
-    return (
-        f"on this machine a row's answer depends on its place or its neighbours in a batch of {sized}; "
-        "a single row has neither"
-    )
-
-
-def _too_few_calls(batch: int) -> str:
-    return (
-        f"episodes of an earlier start were asked for on a batch of {batch} rows, and where that is no multiple of "
-        f"{MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
-    )
-
-
-def _in_words(numbers: Sequence[int]) -> str:
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} and of {last}" if most else last

@@ -52,13 +52,6 @@ class QueryTimes:
 
 # The latency in control steps, from a job's setting in steps or in milliseconds.
 
-COLUMN = "latency_ms"
-"""The column of a file of measured latencies."""
-
-MAX_LATENCIES = 100_000
-_PARTS_OF_A_RANGE = 1000
-_ROUNDING = 1e-9
-
 
 def in_steps(low: int, high: int) -> Delays:
     """Return delays distributed uniformly over ``low`` to ``high`` control steps."""
@@ -67,39 +60,37 @@ def in_steps(low: int, high: int) -> Delays:
 
 def in_time(latencies_ms: Iterable[float], control_dt: float) -> Delays:
     """Return delays from equally likely latencies [ms], each rounded up to control steps of `control_dt` [s]."""
-    steps = (math.ceil(each / (1000.0 * control_dt) - _ROUNDING) for each in latencies_ms)
+    # The rounding of a division must not add a step.
+    steps = (math.ceil(each / (1000.0 * control_dt) - 1e-9) for each in latencies_ms)
     return Delays(steps=tuple(sorted(Counter(max(0, each) for each in steps).items())), control_dt=control_dt)
 
 
 def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | None:
     """Return a job's latencies [ms], relative files in `directory`. None if given in steps or to be measured."""
-    if config.file is not None:
-        return _read(directory / config.file)
-    if config.ms is None:
-        return None
-    low, high = config.ms
-    if low == high:
-        return (low,)
-    # The midpoint of each of many equal intervals represents it.
-    shares = (np.arange(_PARTS_OF_A_RANGE) + 0.5) / _PARTS_OF_A_RANGE
-    return tuple((low + (high - low) * shares).tolist())
+    if config.file is None:
+        if config.ms is None:
+            return None
+        low, high = config.ms
+        # The midpoint of each of 1000 equal intervals represents it.
+        shares = (np.arange(1000) + 0.5) / 1000
+        return (low,) if low == high else tuple((low + (high - low) * shares).tolist())
 
+    path, column, max_latencies = directory / config.file, "latency_ms", 100_000
 
-def _read(path: Path) -> tuple[float, ...]:
+    def refusal(message: str) -> ConfigError:
+        return ConfigError(Problem(f"'{path}'{message}", key="latency.file"))
+
     try:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
-            if COLUMN not in (table.fieldnames or ()):
-                raise _in_file(f"'{path}' has no column '{COLUMN}', which holds one latency a line [ms]")
-            texts = [line[COLUMN] for line in table]
+            if column not in (table.fieldnames or ()):
+                raise refusal(f" has no column '{column}', which holds one latency a line [ms]")
+            texts = [line[column] for line in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _in_file(f"'{path}' cannot be read: {first_line(error)}") from error
-    return _checked(texts, path)
+        raise refusal(f" cannot be read: {first_line(error)}") from error
+    if not 1 <= len(texts) <= max_latencies:
+        raise refusal(f" has {len(texts)} latencies; 1 to {max_latencies} can be drawn from")
 
-
-def _checked(texts: Sequence[str | None], path: Path) -> tuple[float, ...]:
-    if not 1 <= len(texts) <= MAX_LATENCIES:
-        raise _in_file(f"'{path}' has {len(texts)} latencies; 1 to {MAX_LATENCIES} can be drawn from")
     latencies = []
     for number, text in enumerate(texts, start=2):
         try:
@@ -107,13 +98,9 @@ def _checked(texts: Sequence[str | None], path: Path) -> tuple[float, ...]:
         except ValueError:
             value = math.nan
         if not 0.0 <= value <= MAX_MS:
-            raise _in_file(f"'{path}': line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms")
+            raise refusal(f": line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms")
         latencies.append(value)
     return tuple(latencies)
-
-
-def _in_file(message: str) -> ConfigError:
-    return ConfigError(Problem(message, key="latency.file"))
 
 
 # Query any policy for action chunks of some env slots, also one that returns single actions.
@@ -414,8 +401,26 @@ class LatePolicy(PolicyWrapper):
         asking, began_s = timelines.asking(), time.perf_counter()
         self._answers.look(env, observation, timelines.active)
         if asking:
-            self._ask(env, observation, timelines, asking)
+            # In real-time chunking the new chunk continues the actions that are played before it arrives.
+            going_on = None
+            if self._meanwhile is Meanwhile.RTC and self._delays.longest:
+                played = timelines.played(asking)
+                going_on = continuation(timelines.plans[asking], played, committed=self._delays.longest)
+            chunks = self._answers.chunks(env, observation, asking, going_on)
+            if going_on is not None:
+                chunks = bound(chunks, going_on)
+
+            delays = []
+            for env_id in asking:
+                generator = self._generators.get(env_id)
+                # The first answer of an episode has no delay.
+                if not int(timelines.queries[env_id]) or generator is None or self._meanwhile is Meanwhile.WAIT:
+                    delays.append(0)
+                else:
+                    delays.append(self._delays.draw(generator))
+            timelines.ask(asking, chunks, delays)
             self._times.add(time.perf_counter() - began_s)
+
         action, has_one = timelines.next_actions()
         # An env slot without an action holds still, or repeats its last action.
         if self._last is None or self._last.shape != action.shape:
@@ -458,25 +463,6 @@ class LatePolicy(PolicyWrapper):
             self._timelines, self._last = None, None
         elif self._timelines is not None:
             self._timelines.restart(env_ids.cpu())
-
-    def _ask(self, env: Environment, observation: Observation, timelines: Timelines, asking: list[int]) -> None:
-        # In real-time chunking the new chunk continues the actions that are played before it arrives.
-        going_on = None
-        if self._meanwhile is Meanwhile.RTC and self._delays.longest:
-            played = timelines.played(asking)
-            going_on = continuation(timelines.plans[asking], played, committed=self._delays.longest)
-        chunks = self._answers.chunks(env, observation, asking, going_on)
-        if going_on is not None:
-            chunks = bound(chunks, going_on)
-        delays = [self._delay(env_id, is_first=not int(timelines.queries[env_id])) for env_id in asking]
-        timelines.ask(asking, chunks, delays)
-
-    def _delay(self, env_id: int, *, is_first: bool) -> int:
-        """Return the delay of an env slot's next answer [control steps]. The first answer of an episode has none."""
-        generator = self._generators.get(env_id)
-        if is_first or generator is None or self._meanwhile is Meanwhile.WAIT:
-            return 0
-        return self._delays.draw(generator)
 
     def _timelines_of(self, env: Environment) -> Timelines:
         if self._timelines is None or len(self._timelines.length) != env.num_envs:
@@ -553,8 +539,15 @@ def job_latency(
         # The job itself fails with this error, and no other job does.
         return latency
     try:
-        delays = latency.delays_in(sample)
-        problems = refusals(delays, config.meanwhile, sample, traits=_stated(*policy, config.meanwhile))
+        delays, traits = latency.delays_in(sample), None
+        # The chunk traits, as far as they matter and are known before the policy is built.
+        policy_class, options = policy
+        if config.meanwhile is not Meanwhile.WAIT and not hasattr(policy_class, "chunks"):
+            traits = ONE_STEP
+        elif config.meanwhile is not Meanwhile.WAIT:
+            policy_config = declared_options(policy_class).read(options, owner="policy")
+            traits = policy_class.stated_chunks(policy_config) if isinstance(policy_class, StatesChunks) else None
+        problems = refusals(delays, config.meanwhile, sample, traits=traits)
     finally:
         sample.close()
     if problems:
@@ -562,23 +555,14 @@ def job_latency(
     return replace(latency, delays=delays)
 
 
-def _stated(policy_class: type[PolicyBase], options: Mapping[str, Any], meanwhile: Meanwhile) -> ChunkTraits | None:
-    """Return the chunk traits known before the policy is built, None if unknown or irrelevant."""
-    if meanwhile is Meanwhile.WAIT:
-        return None
-    if not hasattr(policy_class, "chunks"):
-        return ONE_STEP
-    config = declared_options(policy_class).read(options, owner="policy")
-    return policy_class.stated_chunks(config) if isinstance(policy_class, StatesChunks) else None
-
-
 def late_groups(groups: Sequence[EnvGroup], latency: JobLatency | None, times: QueryTimes) -> Sequence[EnvGroup]:
     """Wrap the policies of all groups in `LatePolicy`; unchanged without a latency. `ConfigError`: see `refusals`."""
-    return groups if latency is None else [_late(group, latency, times) for group in groups]
-
-
-def _late(group: EnvGroup, latency: JobLatency, times: QueryTimes) -> EnvGroup:
-    delays = latency.delays_in(group.environment)
-    policy = LatePolicy(group.policy, delays, latency.config.meanwhile, times)
-    policy.check_environment(group.environment)
-    return replace(group, policy=policy)
+    if latency is None:
+        return groups
+    late = []
+    for group in groups:
+        delays = latency.delays_in(group.environment)
+        policy = LatePolicy(group.policy, delays, latency.config.meanwhile, times)
+        policy.check_environment(group.environment)
+        late.append(replace(group, policy=policy))
+    return late

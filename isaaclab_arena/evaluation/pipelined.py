@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait as wait_for_pipes
@@ -21,8 +21,6 @@ from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 
 # Control steps of one environment on a thread or in workers, while the policy acts for another environment.
-
-_LONGEST_WAIT_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +54,6 @@ class Stepping(ABC):
         """Wait for a step under way; no other one follows."""
 
 
-def stepping_of(environment: Environment, stopwatch: Stopwatch) -> Stepping:
-    """Return the `Stepping` of an environment; the stopwatch counts its waits."""
-    if begins_steps(environment):
-        return SteppingElsewhere(environment, stopwatch)
-    return BackgroundStepping(environment, stopwatch)
-
-
 def wait_for_one(steppings: Sequence[Stepping]) -> None:
     """Wait until one of the steps is done; all environments must be of the same kind."""
     threads = [each.under_way for each in steppings if isinstance(each, BackgroundStepping)]
@@ -72,37 +63,32 @@ def wait_for_one(steppings: Sequence[Stepping]) -> None:
     elsewhere = [each for each in steppings if isinstance(each, SteppingElsewhere)]
     while not any(each.is_done for each in elsewhere):
         # A worker that never answers counts as done once it is late.
-        wait_for_pipes([pipe for each in elsewhere for pipe in each.unanswered], _LONGEST_WAIT_S)
+        wait_for_pipes([pipe for each in elsewhere for pipe in each.environment.unanswered], 0.1)
 
 
 class SteppingElsewhere(Stepping):
     """Has the environment's own processes make the steps, without a thread."""
 
     def __init__(self, environment: BeginsSteps, stopwatch: Stopwatch) -> None:
-        self._environment, self._stopwatch = environment, stopwatch
+        self.environment, self._stopwatch = environment, stopwatch
         self._is_under_way = False
-
-    @property
-    def unanswered(self) -> Sequence[int]:
-        """File descriptors that become readable when the step is done; see `BeginsSteps`."""
-        return self._environment.unanswered
 
     @property
     def is_done(self) -> bool:
         """Whether all processes have answered; see `Stepping`."""
-        return not self.unanswered
+        return not self.environment.unanswered
 
     def begin(self, action: torch.Tensor) -> None:
         """Begin a step; see `Stepping`."""
         with self._stopwatch.measure(Phase.SIMULATE):
-            self._environment.begin_step(action)
+            self.environment.begin_step(action)
         self._is_under_way = True
 
     def finish(self) -> Step:
         """Wait for the step; see `Stepping`."""
         self._is_under_way = False
         with self._stopwatch.measure(Phase.SIMULATE):
-            return self._environment.finish_step()
+            return self.environment.finish_step()
 
     def close(self) -> None:
         """Wait for a step under way: its answer must not be taken for that of another request."""
@@ -139,7 +125,8 @@ class BackgroundStepping(Stepping):
 
     def begin(self, action: torch.Tensor) -> None:
         """Begin a step; see `Stepping`."""
-        ready = None if self._stream is None else _noted(torch.cuda.current_stream(self._stream.device))
+        # The event happens once the GPU has finished everything that the policy has queued so far.
+        ready = None if self._stream is None else torch.cuda.current_stream(self._stream.device).record_event()
         self._under_way = self._thread.submit(self._make, action, ready)
 
     def finish(self) -> Step:
@@ -168,28 +155,17 @@ class BackgroundStepping(Stepping):
     # torch's gradient mode is per thread.
     @torch.no_grad()
     def _make(self, action: torch.Tensor, ready: torch.cuda.Event | None) -> _Made:
-        if self._stream is None or ready is None:
-            return self._timed(action)
-        self._stream.wait_event(ready)
-        with torch.cuda.stream(self._stream):
-            return self._timed(action)
-
-    def _timed(self, action: torch.Tensor) -> _Made:
-        began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
-        step = self._attempt(action)
-        return _Made(
-            step=step,
-            taken_s=self._stopwatch.elapsed_s() - began_s,
-            rendered_s=self._environment.render_s - rendered_s,
-            done=None if self._stream is None else _noted(self._stream),
-        )
-
-
-def _noted(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """Return an event that happens once the stream has finished everything queued so far."""
-    event = torch.cuda.Event()
-    stream.record_event(event)
-    return event
+        if self._stream is not None and ready is not None:
+            self._stream.wait_event(ready)
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
+            step = self._attempt(action)
+            return _Made(
+                step=step,
+                taken_s=self._stopwatch.elapsed_s() - began_s,
+                rendered_s=self._environment.render_s - rendered_s,
+                done=None if self._stream is None else self._stream.record_event(),
+            )
 
 
 # The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
@@ -230,11 +206,25 @@ def pipelined_rollout(
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
                 loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
-                stepping = stack.enter_context(closing(stepping_of(group.environment, watch)))
-                taking_turns.append(_GroupTurns(loop, stepping))
-            for group, num_used in zip(taking_turns, _num_used(groups, limits), strict=True):
-                group.loop.reset(range(num_used))
-            in_order = limits.max_steps is not None or not all(_stands_alone(group.policy) for group in groups)
+                stepping = (
+                    SteppingElsewhere(group.environment, watch)
+                    if begins_steps(group.environment)
+                    else BackgroundStepping(group.environment, watch)
+                )
+                taking_turns.append(_GroupTurns(loop, stack.enter_context(closing(stepping))))
+
+            # The limit of env slots is divided evenly among the groups.
+            num_envs = [group.environment.num_envs for group in groups]
+            sizes = group_sizes(limits.num_used(sum(num_envs)), len(groups))
+            for group, size, most in zip(taking_turns, sizes, num_envs, strict=True):
+                group.loop.reset(range(min(size, most)))
+
+            # Results must not depend on the speed of a group, so the order of turns is fixed. Only if each policy
+            # answers by the episode alone, and no number of steps ends the rollout, the group that is ready goes first.
+            traits = [group.policy.traits for group in groups]
+            in_order = limits.max_steps is not None or not all(
+                each.reproducible and each.batch_invariant for each in traits
+            )
             interrupted = _take_turns(taking_turns, stop_requested, watch, in_order=in_order)
     except PolicyLostError as error:
         for group in taking_turns:
@@ -249,26 +239,20 @@ def pipelined_rollout(
     )
 
 
-def _num_used(groups: Sequence[EnvGroup], limits: RolloutLimits) -> list[int]:
-    num_envs = [group.environment.num_envs for group in groups]
-    sizes = group_sizes(limits.num_used(sum(num_envs)), len(groups))
-    return [min(size, most) for size, most in zip(sizes, num_envs, strict=True)]
-
-
-def _stands_alone(policy: PolicyBase) -> bool:
-    """Whether the policy's answers depend only on the episode in the env slot."""
-    return policy.traits.reproducible and policy.traits.batch_invariant
-
-
 def _take_turns(
     groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
 ) -> bool:
     """Let groups take turns until nothing is left to do. True if a stop request ended it early."""
-    # Results must not depend on the speed of a group, so the order of turns is fixed. Only if each policy answers by
-    # the episode alone, and no number of steps ends the rollout, the group that is ready goes first.
     interrupted = False
     while not interrupted and any(group.is_stepping or group.loop.may_step for group in groups):
-        for group in groups if in_order else _ready(groups, stopwatch):
+        turn = groups
+        if not in_order:
+            # The groups whose turn need not wait for a step; wait until there is one.
+            if all(group.is_stepping or not group.loop.may_step for group in groups):
+                with stopwatch.measure(Phase.SIMULATE):
+                    wait_for_one([group.stepping for group in groups if group.is_stepping])
+            turn = [group for group in groups if not group.is_stepping or group.stepping.is_done]
+        for group in turn:
             group.loop.reset(group.finish_step())
             if not group.loop.may_step:
                 continue
@@ -279,14 +263,6 @@ def _take_turns(
     for group in groups:
         group.finish_step()
     return interrupted
-
-
-def _ready(groups: Sequence["_GroupTurns"], stopwatch: Stopwatch) -> Sequence["_GroupTurns"]:
-    """Return the groups whose turn need not wait for a step; wait until there is one."""
-    if all(group.is_stepping or not group.loop.may_step for group in groups):
-        with stopwatch.measure(Phase.SIMULATE):
-            wait_for_one([group.stepping for group in groups if group.is_stepping])
-    return [group for group in groups if not group.is_stepping or group.stepping.is_done]
 
 
 class _GroupTurns:

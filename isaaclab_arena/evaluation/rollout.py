@@ -1,7 +1,6 @@
 """The loop: reset, act, step, observe, end."""
 
-import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +42,7 @@ from isaaclab_arena.interfaces.environment import (
     StepsAhead,
     TriesSteps,
 )
-from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePictures, some_pictures
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
@@ -66,16 +65,6 @@ def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
         isinstance(environment, BeginsSteps)
         and _is_its_own(environment, "begin_step", "step")
         and environment.steps_elsewhere
-    )
-
-
-def begins_resets(environment: Environment) -> TypeGuard[BeginsResets]:
-    """Whether env slots can step while others are reset in other processes."""
-    # A derived class or a wrapper with a `reset` of its own would be bypassed by `begin_reset`.
-    return (
-        isinstance(environment, BeginsResets)
-        and _is_its_own(environment, "begin_reset", "reset")
-        and environment.steps_while_starting > 0
     )
 
 
@@ -122,7 +111,10 @@ def next_starts(environment: Environment, env_ids: Iterable[int], pending: Itera
     starts = []
     words = environment.task_description
     for env_id, episode in zip(env_ids, pending, strict=False):
-        conditions = _conditions(environment, episode)
+        conditions = episode.saved_conditions
+        if conditions is None:
+            drawn = environment.draw_conditions(episode.conditions_generator())
+            conditions = environment.vary_conditions(drawn, episode)
         start = WatchedStart(env_id=env_id, episode=episode, conditions=conditions, language_instruction=words)
         starts.append(start)
     return starts
@@ -136,7 +128,15 @@ class StartingEpisodes:
         # that results do not depend on the duration of a reset. `instruction` None: the environment states it for each
         # episode.
         self._environment, self._instruction = environment, instruction
-        self._elsewhere = environment if may_overlap and begins_resets(environment) else None
+        self._elsewhere: BeginsResets | None = None
+        # A derived class or a wrapper with a `reset` of its own would be bypassed by `begin_reset`.
+        if (
+            may_overlap
+            and isinstance(environment, BeginsResets)
+            and _is_its_own(environment, "begin_reset", "reset")
+            and environment.steps_while_starting > 0
+        ):
+            self._elsewhere = environment
         self._waiting: list[_Waiting] = []
 
     def begin(self, starts: Sequence[EpisodeStart], *, num_steps: int) -> None:
@@ -164,7 +164,7 @@ class StartingEpisodes:
         starts = sorted((start for each in due for start in each.starts), key=lambda start: start.env_id)
         words = [self._instruction or self._environment.instruction(start.conditions) for start in starts]
         told = zip(starts, words, strict=True)
-        return [dataclasses.replace(start, language_instruction=each) for start, each in told], observation
+        return [replace(start, language_instruction=each) for start, each in told], observation
 
     def close(self) -> None:
         """Wait for all resets that were begun: their answers must not be taken for those of later requests."""
@@ -176,9 +176,25 @@ class StartingEpisodes:
                     self._finished(each)
 
     def _finished(self, waiting: "_Waiting") -> Observation:
-        if self._elsewhere is None or not waiting.is_begun:
-            return _placed(self._environment, waiting.starts)
-        return self._elsewhere.finish_reset([start.env_id for start in waiting.starts])
+        """Wait for a reset that was begun, or reset the env slots here."""
+        starts, environment = waiting.starts, self._environment
+        if self._elsewhere is not None and waiting.is_begun:
+            return self._elsewhere.finish_reset([start.env_id for start in starts])
+        env_ids = _env_ids(environment, starts)
+        conditions = [start.conditions for start in starts]
+        states = [start.episode.start_state for start in starts]
+        if all(state is None for state in states):
+            return environment.reset(env_ids, conditions)
+        try:
+            # A `Restorable` environment gets the recorded start state of an episode, bit for bit.
+            if isinstance(environment, Restorable):
+                return environment.restore(env_ids, conditions, [state or {} for state in states])
+            return environment.reset(env_ids, conditions)
+        except KeyError as missing:
+            raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
+        except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+            # The environment knows these keys, but a file's values may be anything.
+            raise ArenaError(f"the recorded start does not fit this environment: {first_line(error)}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,34 +206,9 @@ class _Waiting:
     is_begun: bool  # whether their resets were begun elsewhere
 
 
-def _placed(environment: Environment, starts: Sequence[EpisodeStart]) -> Observation:
-    """Reset env slots; a `Restorable` environment gets the recorded start state of an episode, bit for bit."""
-    env_ids = _env_ids(environment, starts)
-    conditions = [start.conditions for start in starts]
-    states = [start.episode.start_state for start in starts]
-    if all(state is None for state in states):
-        return environment.reset(env_ids, conditions)
-    try:
-        if isinstance(environment, Restorable):
-            return environment.restore(env_ids, conditions, [state or {} for state in states])
-        return environment.reset(env_ids, conditions)
-    except KeyError as missing:
-        raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
-    except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
-        # The environment knows these keys, but a file's values may be anything.
-        raise ArenaError(f"the recorded start does not fit this environment: {first_line(error)}") from error
-
-
 def _env_ids(environment: Environment, starts: Sequence[EpisodeStart]) -> torch.Tensor:
     slots = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
     return slots.to(environment.device, non_blocking=True)
-
-
-def _conditions(environment: Environment, episode: Episode) -> Conditions:
-    if episode.saved_conditions is not None:
-        return episode.saved_conditions
-    drawn = environment.draw_conditions(episode.conditions_generator())
-    return environment.vary_conditions(drawn, episode)
 
 
 # Ask a policy and observers which pictures they read next, have those drawn, and show each reader its own.
@@ -249,7 +240,8 @@ class PictureReaders:
                 announced[env_ids] = False
             looked_at = self._announce(self._drawing, starts)
             self._of_starting.update({env_id: [bool(each[env_id]) for each in self._by_reader()] for env_id in env_ids})
-            self._count(env_ids if looked_at is None else set(looked_at) & set(env_ids))
+            num_looked_at = len(env_ids if looked_at is None else set(looked_at) & set(env_ids))
+            self._stopwatch.pictures_looked_at += num_looked_at * self._num_terms
 
     def ask(self, observation: Observation, running: torch.Tensor, num_running: int) -> PolicyAnswer:
         """Return the policy's answer, and announce the pictures needed after its step. running: (num_envs,), bool."""
@@ -257,14 +249,16 @@ class PictureReaders:
             if self._drawing is None:
                 return ask(self._policy, self._environment, observation, running)
             # The policy announced in its previous call the env slots whose pictures it sees now.
-            seen = observation if self._announced.all() else _seen_by(self._policy, observation, self._announced)
+            seen = _seen_by(self._policy, observation, self._announced)
             answer = ask(self._policy, self._environment, seen, running)
             # From here on, what is announced concerns the observation after the step.
             self._announced[:] = False
             for watcher in self._watchers:
-                watcher.turn()
+                watcher.before[:] = watcher.after
+                watcher.after[:] = False
             looked_at = self._announce(self._drawing, ())
-            self._count(range(num_running) if looked_at is None else set(looked_at))
+            num_looked_at = num_running if looked_at is None else len(set(looked_at))
+            self._stopwatch.pictures_looked_at += num_looked_at * self._num_terms
             return answer
 
     def show_starts(self, starts: Sequence[EpisodeStart], observation: Observation) -> None:
@@ -278,7 +272,7 @@ class PictureReaders:
                 for observer in self._observers:
                     observer.on_episode_start(self._environment, starts, observation)
             for watcher in self._watchers:
-                seen = watcher.shown(observation, watcher.after)
+                seen = _seen_by(watcher.observer, observation, watcher.after)
                 watcher.observer.on_episode_start(self._environment, starts, seen)
 
     def show_step(self, transition: Transition) -> None:
@@ -288,7 +282,12 @@ class PictureReaders:
                 for observer in self._observers:
                     observer.on_step(self._environment, transition)
             for watcher in self._watchers:
-                watcher.observer.on_step(self._environment, watcher.shown_step(transition))
+                observer, seen = watcher.observer, transition
+                if not (watcher.before.all() and watcher.after.all()):
+                    after = _seen_by(observer, transition.step.observation, watcher.after)
+                    before = _seen_by(observer, transition.observation, watcher.before)
+                    seen = replace(transition, observation=before, step=replace(transition.step, observation=after))
+                observer.on_step(self._environment, seen)
 
     def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
         """Show the observers the episodes that ended, one after the other."""
@@ -316,9 +315,6 @@ class PictureReaders:
         drawing.draw_pictures_of(drawn)
         return looked_at
 
-    def _count(self, env_ids: Collection[int]) -> None:
-        self._stopwatch.pictures_looked_at += len(env_ids) * self._num_terms
-
 
 class _Watcher:
     """An observer and the env slots that it has announced."""
@@ -327,22 +323,6 @@ class _Watcher:
         self.observer = observer
         # Announced for the observation before the step, and for the next one. Shape of each: (num_envs,), bool.
         self.before, self.after = np.zeros((2, num_envs), bool)
-
-    def turn(self) -> None:
-        """Begin a control step: clear the announcements for the next observation."""
-        self.before[:] = self.after
-        self.after[:] = False
-
-    def shown(self, observation: Observation, announced: np.ndarray) -> Observation:
-        """Return the observation with only the pictures that the observer announced."""
-        return observation if announced.all() else _seen_by(self.observer, observation, announced)
-
-    def shown_step(self, transition: Transition) -> Transition:
-        """Return the control step with only the pictures that the observer announced."""
-        if self.before.all() and self.after.all():
-            return transition
-        step = replace(transition.step, observation=self.shown(transition.step.observation, self.after))
-        return replace(transition, observation=self.shown(transition.observation, self.before), step=step)
 
 
 def _add(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase | Observer) -> None:
@@ -365,6 +345,8 @@ def _union(some: Sequence[int] | None, others: Sequence[int] | None) -> Sequence
 
 def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced: np.ndarray) -> Observation:
     """Return the observation with only the pictures that a reader has announced. Shape of the mask: (num_envs,)."""
+    if announced.all():
+        return observation
     name = type(reader).__name__
     pictures: Mapping[str, SomePictures] = {
         term: some_pictures(term, each).seen_by(name, announced) for term, each in observation[CAMERAS].items()
@@ -376,8 +358,6 @@ def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced:
 #
 # Episodes are assigned to env slots before they start, and every episode that starts is finished and counted. An env
 # slot whose episode ends takes the next one. To stop at the first K episodes that finish would favour short episodes.
-
-_MOST_ENDED_STARTS = 1000
 
 
 @torch.no_grad()
@@ -455,7 +435,7 @@ class EpisodeLoop:
             free = self._end({**solved, **spoiled})
             ended = ended + len(free) if len(free) == len(starts) else 0
             # Without this limit a task that always ends at its start would never reach `max_steps`.
-            if ended > _MOST_ENDED_STARTS and self._limits.max_steps is not None:
+            if ended > 1000 and self._limits.max_steps is not None:
                 raise ArenaError(f"{ended} episodes, one after the other, ended at their start: no step is made")
 
     def _start(self, env_ids: Sequence[int]) -> Sequence[EpisodeStart]:
