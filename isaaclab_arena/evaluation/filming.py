@@ -1,7 +1,7 @@
 """Films of episodes after a run: their choice, and their simulation from the recordings."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isaaclab_arena.analysis.arms import Arm, differences_of_tasks, match, named_arm, read_run
+from isaaclab_arena.analysis.arms import differences_of_tasks, match, named_arm, read_run
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, did_you_mean, first_line
 from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
@@ -40,10 +40,6 @@ class Choice(StrEnum):
     DISCORDANT = "discordant"
 
 
-FILMS_OF_A_REASON = 3
-"""Failures of each reason that are filmed, as many as the report shows."""
-
-
 def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
     """Return the named jobs of a run in the order of its plan; all that were to run if `jobs` is empty."""
     names = [job.name for job in read_run_plan(run).jobs if job.is_to_run]
@@ -59,30 +55,27 @@ def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
 
 def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[str, list[int]]:
     """Return the episodes of each job that `choice` selects, ascending."""
-    return {job: list(_by_outcome(read_commits(job_directory(run, job), job).lines, choice)) for job in jobs}
-
-
-def _by_outcome(lines: Sequence[CommitLine], choice: Choice) -> Iterator[int]:
-    # An error, and an episode without a measured success, count as failures, as for ``--video_episodes failures``.
-    if choice is Choice.ONE:
-        # First failure, else first success, else first error.
-        best_first = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))
-        lines = best_first[:1]
-    elif choice is Choice.REASONS:
-        yield from _by_reason(lines)
-        return
-    for line in lines:
-        if choice in {Choice.ALL, Choice.ONE} or (line.success is True) == (choice is Choice.SUCCESSES):
-            yield line.episode_index
-
-
-def _by_reason(lines: Sequence[CommitLine]) -> list[int]:
-    # At most `FILMS_OF_A_REASON` failures for each decisive event, without errors.
-    groups: dict[str | None, list[int]] = {}
-    for line in sorted(lines, key=lambda line: line.episode_index):
-        if line.success is False and line.outcome is not Outcome.ERROR:
-            groups.setdefault(line.events and line.events.decisive, []).append(line.episode_index)
-    return sorted(index for indices in groups.values() for index in indices[:FILMS_OF_A_REASON])
+    chosen: dict[str, list[int]] = {}
+    for job in jobs:
+        lines = read_commits(job_directory(run, job), job).lines
+        if choice is Choice.REASONS:
+            # For each decisive event three failures, as many as the report shows; no errors.
+            groups: dict[str | None, list[int]] = {}
+            for line in sorted(lines, key=lambda line: line.episode_index):
+                if line.success is False and line.outcome is not Outcome.ERROR:
+                    groups.setdefault(line.events and line.events.decisive, []).append(line.episode_index)
+            chosen[job] = sorted(index for indices in groups.values() for index in indices[:3])
+            continue
+        if choice is Choice.ONE:
+            # First failure, else first success, else first error.
+            lines = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))[:1]
+        # An error, and an episode without a measured success, count as failures, as for ``--video_episodes failures``.
+        chosen[job] = [
+            line.episode_index
+            for line in lines
+            if choice in {Choice.ALL, Choice.ONE} or (line.success is True) == (choice is Choice.SUCCESSES)
+        ]
+    return chosen
 
 
 def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[str, list[int]]:
@@ -91,13 +84,31 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
     # pairs with a single job. `ConfigError` if there is no baseline, or no job can be paired with it.
     arms = read_run(run).arms()
     if (Path(baseline) / RUN_PLAN_FILE).is_file():
-        pairs = list(_pairs_with_run([arms[job] for job in jobs], read_run(Path(baseline)).arms()))
+        chosen, others = [arms[job] for job in jobs], read_run(Path(baseline)).arms()
+        pairs = [(arm, others[arm.entry.name]) for arm in chosen if arm.entry.name in others]
+        if len(chosen) == len(others) == 1:
+            pairs = [(chosen[0], next(iter(others.values())))]
     else:
         other = named_arm(arms, baseline, option=_BASELINE)
         pairs = [(arms[job], other) for job in jobs if job != baseline]
+
+    # Only jobs of the same task can be compared.
+    differences = [differences_of_tasks(*pair) for pair in pairs]
+    if all(differences):
+        reasons = [
+            f"{first.label} is no pair of {second.label}: {', '.join(different)}"
+            for (first, second), different in zip(pairs, differences, strict=True)
+        ]
+        problem = "; ".join([f"no job can be compared with '{baseline}'", *reasons])
+        raise ConfigError(Problem(problem, key=_BASELINE))
+
     found: dict[str, set[int]] = {}
-    for first, second in _of_one_task(pairs, baseline):
-        indices = _discordant(first, second)
+    for (first, second), different in zip(pairs, differences, strict=True):
+        if different:
+            continue
+        matched = match(first, second).without_errors()
+        is_discordant = np.not_equal(matched.first.success, matched.second.success)
+        indices = matched.first.index[is_discordant].tolist()
         found.setdefault(first.entry.name, set()).update(indices)
         # The baseline's own episodes are filmed too, if it is a job of this run.
         if second.directory == first.directory:
@@ -105,38 +116,7 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
     return {job: sorted(found[job]) for job in arms if job in found}
 
 
-def _pairs_with_run(chosen: Sequence[Arm], others: Mapping[str, Arm]) -> Iterable[tuple[Arm, Arm]]:
-    if len(chosen) == len(others) == 1:
-        yield chosen[0], next(iter(others.values()))
-        return
-    for arm in chosen:
-        if arm.entry.name in others:
-            yield arm, others[arm.entry.name]
-
-
-def _of_one_task(pairs: Sequence[tuple[Arm, Arm]], baseline: str) -> list[tuple[Arm, Arm]]:
-    """Return the pairs of jobs of the same task. `ConfigError` if there is none."""
-    differences = [differences_of_tasks(*pair) for pair in pairs]
-    comparable = [pair for pair, different in zip(pairs, differences, strict=True) if not different]
-    if not comparable:
-        reasons = [
-            f"{first.label} is no pair of {second.label}: {', '.join(different)}"
-            for (first, second), different in zip(pairs, differences, strict=True)
-        ]
-        problem = "; ".join([f"no job can be compared with '{baseline}'", *reasons])
-        raise ConfigError(Problem(problem, key=_BASELINE))
-    return comparable
-
-
-def _discordant(first: Arm, second: Arm) -> list[int]:
-    pairs = match(first, second).without_errors()
-    return pairs.first.index[np.not_equal(pairs.first.success, pairs.second.success)].tolist()
-
-
 # Film recorded episodes: simulate each again from its start and its actions, and name its film as the run would.
-
-INVISIBLE = 1e-3
-"""Poses that are less apart [m, rad] make the same picture, give or take a pixel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,35 +150,26 @@ def film_episodes(
         files, reasons = _recordings(job_directory(run, name), lines, indices)
         for index, reason in reasons.items():
             tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
-        if files:
-            recorder = VideoRecorder(
-                job_directory(output_directory or run, name),
-                name,
-                options,
-                num_threads=settings.num_threads,
-                places={index: _place(entries[name], lines[index]) for index in files},
-            )
-            _film_job(files, lines, recorder, settings, tell)
-
-
-def _film_job(
-    files: Mapping[int, Path],
-    lines: Mapping[int, CommitLine],
-    recorder: VideoRecorder,
-    settings: ReplaySettings,
-    tell: Tell,
-) -> None:
-    filming = _Filming(recorder, lines, tell)
-    try:
-        with closing(recorder):
-            replay(files, settings, filming.judge, [filming])
-    except StorageError:
-        raise
-    except ArenaError as error:
-        # If one environment cannot be built again, the other jobs are still filmed.
-        for index in files:
-            if index not in filming.told:
-                filming.tell(index, reason=first_line(error))
+        if not files:
+            continue
+        recorder = VideoRecorder(
+            job_directory(output_directory or run, name),
+            name,
+            options,
+            num_threads=settings.num_threads,
+            places={index: _place(entries[name], lines[index]) for index in files},
+        )
+        filming = _Filming(recorder, lines, tell)
+        try:
+            with closing(recorder):
+                replay(files, settings, filming.judge, [filming])
+        except StorageError:
+            raise
+        except ArenaError as error:
+            # If one environment cannot be built again, the other jobs are still filmed.
+            for index in files:
+                if index not in filming.told:
+                    filming.tell(index, reason=first_line(error))
 
 
 class _Filming(Observer):
@@ -244,7 +215,14 @@ class _Filming(Observer):
         index = record.episode.episode_index
         replayed, line = self._replayed.pop(index), self._lines[index]
         films = self._recorder.videos_under_way(environment, record.env_id)
-        reason = _why_not(replayed) if films else "its environment has no such cameras"
+        apart, reason = replayed.pose_difference, None
+        if not films:
+            reason = "its environment has no such cameras"
+        # Poses that are less than 1e-3 [m, rad] apart make the same picture, give or take a pixel.
+        elif replayed.difference is not None and (apart is None or apart > 1e-3):
+            because = [f"the environment is not the one that was recorded: {each}" for each in replayed.contents]
+            because += [f"when this was recorded, {each}" for each in replayed.other_provenance]
+            reason = "; ".join([f"it came out otherwise, {replayed.difference}", *because])
         if reason is not None:
             self._recorder.discard(environment, record.env_id)
             self.tell(index, reason=reason)
@@ -252,21 +230,7 @@ class _Filming(Observer):
         # A replayed episode ends with its last action, even if the run cut it off. The film shows the recorded outcome.
         recorded = dataclasses.replace(record, outcome=line.outcome, success=line.success)
         self._recorder.on_episode_end(environment, recorded)
-        self.tell(index, films, pose_difference=_apart(replayed))
-
-
-def _apart(replayed: ReplayedEpisode) -> float:
-    return 0.0 if replayed.difference is None else replayed.pose_difference or 0.0
-
-
-def _why_not(replayed: ReplayedEpisode) -> str | None:
-    """Return why a replay differs from the recording, None if it does not."""
-    apart = replayed.pose_difference
-    if replayed.difference is None or (apart is not None and apart <= INVISIBLE):
-        return None
-    because = [f"the environment is not the one that was recorded: {each}" for each in replayed.contents]
-    because += [f"when this was recorded, {each}" for each in replayed.other_provenance]
-    return "; ".join([f"it came out otherwise, {replayed.difference}", *because])
+        self.tell(index, films, pose_difference=0.0 if replayed.difference is None else apart or 0.0)
 
 
 def _place(entry: PlanEntry, line: CommitLine) -> FilmPlace:

@@ -126,7 +126,10 @@ class BackgroundStepping(Stepping):
     def begin(self, action: torch.Tensor) -> None:
         """Begin a step; see `Stepping`."""
         # The event happens once the GPU has finished everything that the policy has queued so far.
-        ready = None if self._stream is None else torch.cuda.current_stream(self._stream.device).record_event()
+        ready = None
+        if self._stream is not None:
+            ready = torch.cuda.Event()
+            torch.cuda.current_stream(self._stream.device).record_event(ready)
         self._under_way = self._thread.submit(self._make, action, ready)
 
     def finish(self) -> Step:
@@ -160,12 +163,12 @@ class BackgroundStepping(Stepping):
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
             step = self._attempt(action)
-            return _Made(
-                step=step,
-                taken_s=self._stopwatch.elapsed_s() - began_s,
-                rendered_s=self._environment.render_s - rendered_s,
-                done=None if self._stream is None else self._stream.record_event(),
-            )
+            taken_s, rendered_s = self._stopwatch.elapsed_s() - began_s, self._environment.render_s - rendered_s
+            done = None
+            if self._stream is not None:
+                done = torch.cuda.Event()
+                self._stream.record_event(done)
+            return _Made(step=step, taken_s=taken_s, rendered_s=rendered_s, done=done)
 
 
 # The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.

@@ -1,8 +1,8 @@
 """Questions to a policy, the checks of its answers, and the clock of a job's phases."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 
@@ -11,10 +11,8 @@ import torch
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes
 from isaaclab_arena.nested import with_leaves
 
 # Measure how a job's time is divided among its phases.
@@ -119,8 +117,9 @@ class PolicyAnswer:
 def ask(policy: PolicyBase, environment: Environment, observation: Observation, running: torch.Tensor) -> PolicyAnswer:
     """Return the policy's checked answer; `PolicyError` if it is invalid, `PolicyLostError` if the policy is lost."""
     try:
-        # The policy gets a copy: its changes of the tensors must not reach a recording.
-        answer = policy.get_action(environment, copied(observation))
+        # The policy gets copies of the tensors: its changes must not reach a recording.
+        copied = with_leaves(observation, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)
+        answer = policy.get_action(environment, copied)
     except KeyError as error:
         refuse_unknown_entry(error, observation)
         raise
@@ -161,8 +160,10 @@ def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str 
     """Return the instruction of every episode, None if the environment states one for each."""
     # The policy may insist on an instruction of its own; `PolicyError` if that is no text.
     told = asked or environment.task_description
-    answer = checked_instruction(policy.set_task_description(told), told)
-    return asked if answer == told else answer
+    answer = policy.set_task_description(told)
+    if answer is not None and not isinstance(answer, str):
+        raise PolicyError(f"set_task_description must return text or None, got {type(answer).__name__}")
+    return asked if (answer or told) == told else answer
 
 
 def checked_action(action: object, environment: Environment) -> torch.Tensor:
@@ -199,22 +200,3 @@ def checked_finished(finished: object, environment: Environment) -> torch.Tensor
     if tuple(finished.shape) != (environment.num_envs,):
         raise PolicyError(f"finished returned shape {tuple(finished.shape)}, it must be ({environment.num_envs},)")
     return finished
-
-
-def checked_instruction(answer: object, instruction: str) -> str:
-    """Return the instruction that the policy follows, by default `instruction`; `PolicyError` if not text."""
-    if answer is not None and not isinstance(answer, str):
-        raise PolicyError(f"set_task_description must return text or None, got {type(answer).__name__}")
-    return answer or instruction
-
-
-def with_policy_metrics(policy: PolicyBase, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
-    """Add the policy's metrics of each episode to the records, before the policy forgets them."""
-    if not isinstance(policy, MeasuresEpisodes):
-        return list(records)
-    return [replace(record, metrics={**record.metrics, **policy.episode_metrics(record.env_id)}) for record in records]
-
-
-def copied(observation: Observation) -> Observation:
-    """Return the observation in new dicts and tensors."""
-    return with_leaves(observation, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)

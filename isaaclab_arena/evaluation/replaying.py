@@ -14,7 +14,6 @@ import torch
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.contents import ContentReader
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.provenance import provenance_on
 from isaaclab_arena.evaluation.rollout import rollout
@@ -32,15 +31,9 @@ from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Prov
 from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS
-from isaaclab_arena.storage.recorded_episode import Arrays, AttributeValue, RecordedEpisode, checksum
+from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode, checksum
 
 # Find the first control step and field in which two recordings of one episode differ, to the last bit.
-
-RESULT_ATTRIBUTES = ("outcome", "success", "termination", "episode_return", "metrics", "error")
-"""Attributes of an episode that say how it ended."""
-
-_POSES = ("/joint_position", "/root_pose")
-_START = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +63,25 @@ def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Diffe
     """Return the first difference between a recording and its repetition, bit for bit; None if there is none."""
     # The order is that of an episode: start state, then observation, action, state and reward of each step, then the
     # length and the result. Fields that only the repetition has are ignored.
-    return (
-        _first_of_arrays(recorded.arrays, found.arrays)
-        or _length_difference(recorded.arrays, found.arrays)
-        or result_difference(recorded.attributes, found.attributes)
-    )
+    differences: list[tuple[tuple[int, int, str], Difference]] = []
+    for name in sorted(recorded.arrays.keys() - {layout.DONES}):
+        difference = _array_difference(name, recorded.arrays[name], found.arrays.get(name))
+        if difference is not None:
+            step = -1 if difference.step is None else difference.step
+            differences.append(((step, _rank(name.partition("/")[0]), name), difference))
+    # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
+    if differences:
+        return min(differences, key=lambda each: each[0])[1]
+    before, now = len(recorded.arrays[layout.ACTIONS]), len(found.arrays[layout.ACTIONS])
+    if before != now:
+        return Difference(field="num_samples", recorded=str(before), found=str(now))
+    return result_difference(recorded.attributes, found.attributes)
 
 
 def largest_pose_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> float | None:
     """Return the largest distance of positions and angles [m, rad]; None if poses cannot be compared."""
-    names = [name for name in recorded.arrays if name.startswith(f"{layout.STATES}/") and name.endswith(_POSES)]
+    poses = ("/joint_position", "/root_pose")
+    names = [name for name in recorded.arrays if name.startswith(f"{layout.STATES}/") and name.endswith(poses)]
     distances = []
     for name in names:
         before, now = recorded.arrays[name], found.arrays.get(name)
@@ -93,11 +95,17 @@ def largest_pose_difference(recorded: RecordedEpisode, found: RecordedEpisode) -
 def result_difference(
     recorded: Mapping[str, AttributeValue | None], found: Mapping[str, AttributeValue | None]
 ) -> Difference | None:
-    """Return the first of `RESULT_ATTRIBUTES` that differs; an absent attribute counts as None."""
-    for name in RESULT_ATTRIBUTES:
-        before, now = _plain(name, recorded.get(name)), _plain(name, found.get(name))
-        if not _same(before, now):
-            return Difference(field=name, recorded=_shown(before), found=_shown(now))
+    """Return the first attribute of the episode's end that differs; an absent attribute counts as None."""
+    for name in ("outcome", "success", "termination", "episode_return", "metrics", "error"):
+        values: list[Any] = []
+        for attributes in (recorded, found):
+            value = attributes.get(name)
+            values.append(json.loads(value) if name == "metrics" and isinstance(value, str) else value)
+        before, now = values
+        both_nan = all(isinstance(value, float) and math.isnan(value) for value in values)
+        if before != now and not both_nan:
+            told = ["not there" if value is None else str(value) for value in values]
+            return Difference(field=name, recorded=told[0], found=told[1])
     return None
 
 
@@ -107,69 +115,47 @@ def compared_fields(episode: RecordedEpisode) -> tuple[str, ...]:
     return tuple(sorted(groups, key=lambda group: (_rank(group), group)))
 
 
-def _first_of_arrays(recorded: Arrays, found: Arrays) -> Difference | None:
-    # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
-    earliest: tuple[tuple[int, int, str], Difference] | None = None
-    for name in sorted(recorded):
-        if name == layout.DONES:
-            continue
-        difference = _array_difference(name, recorded[name], found.get(name))
-        if difference is None:
-            continue
-        step = _START if difference.step is None else difference.step
-        order = (step, _rank(name.partition("/")[0]), name)
-        if earliest is None or order < earliest[0]:
-            earliest = order, difference
-    return None if earliest is None else earliest[1]
-
-
 def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None) -> Difference | None:
+    """Return the first difference between two recordings of an array, bit for bit; None if there is none."""
     at_start = name.startswith(f"{layout.INITIAL_STATE}/")
+
+    def of_kind(before: str, now: str) -> Difference:
+        # It exists from the first step on.
+        return Difference(field=name, recorded=before, found=now, step=None if at_start else 0, at_start=at_start)
+
     if found is None:
-        return _of_kind(name, "recorded", "absent", at_start=at_start)
+        return of_kind("recorded", "absent")
     if recorded.dtype != found.dtype:
-        return _of_kind(name, str(recorded.dtype), str(found.dtype), at_start=at_start)
+        return of_kind(str(recorded.dtype), str(found.dtype))
     whole = at_start or recorded.ndim == 0 or found.ndim == 0
     if (recorded.shape if whole else recorded.shape[1:]) != (found.shape if whole else found.shape[1:]):
-        return _of_kind(name, f"of shape {recorded.shape}", f"of shape {found.shape}", at_start=at_start)
-    if whole:
-        if recorded.tobytes() == found.tobytes():
+        return of_kind(f"of shape {recorded.shape}", f"of shape {found.shape}")
+
+    before, now, step = recorded, found, None
+    if whole and recorded.tobytes() == found.tobytes():
+        return None
+    if not whole:
+        # The first control step of both arrays that is not equal to the last bit.
+        length = min(len(recorded), len(found))
+        if recorded[:length].size == 0:
             return None
-        return _difference_of_values(name, recorded, found, step=None, at_start=True)
-    step = _first_unequal_step(recorded, found)
-    return None if step is None else _difference_of_values(name, recorded[step], found[step], step=step)
-
-
-def _of_kind(name: str, recorded: str, found: str, *, at_start: bool) -> Difference:
-    """Return a difference that exists from the first step on."""
-    return Difference(field=name, recorded=recorded, found=found, step=None if at_start else 0, at_start=at_start)
-
-
-def _difference_of_values(
-    name: str, recorded: np.ndarray, found: np.ndarray, *, step: int | None, at_start: bool = False
-) -> Difference:
+        rows, rows_now = (
+            np.ascontiguousarray(array[:length]).reshape(length, -1).view(np.uint8) for array in (recorded, found)
+        )
+        unequal = (rows != rows_now).any(axis=1)
+        if not unequal.any():
+            return None
+        step = int(unequal.argmax())
+        before, now = recorded[step], found[step]
+    told = [np.array2string(each.reshape(-1), precision=6, threshold=8, edgeitems=4) for each in (before, now)]
     return Difference(
         field=name,
-        recorded=_numbers(recorded),
-        found=_numbers(found),
+        recorded=told[0],
+        found=told[1],
         step=step,
-        at_start=at_start,
-        max_abs=_largest_difference(recorded, found),
+        at_start=whole,
+        max_abs=_largest_difference(before, now),
     )
-
-
-def _first_unequal_step(recorded: np.ndarray, found: np.ndarray) -> int | None:
-    """Return the first control step of both arrays that is not equal to the last bit."""
-    length = min(len(recorded), len(found))
-    before, now = (_bytes_of_steps(array[:length]) for array in (recorded, found))
-    unequal = (before != now).any(axis=1)
-    return int(unequal.argmax()) if unequal.any() else None
-
-
-def _bytes_of_steps(array: np.ndarray) -> np.ndarray:
-    if array.size == 0:
-        return np.empty((len(array), 0), np.uint8)
-    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
 
 
 def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None:
@@ -183,13 +169,6 @@ def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None
     return None if np.isnan(distance).any() else float(distance.max(initial=0.0))
 
 
-def _length_difference(recorded: Arrays, found: Arrays) -> Difference | None:
-    before, now = len(recorded[layout.ACTIONS]), len(found[layout.ACTIONS])
-    if before == now:
-        return None
-    return Difference(field="num_samples", recorded=str(before), found=str(now))
-
-
 def _rank(group: str) -> int:
     """Return the position of a group within a control step."""
     if group == layout.INITIAL_STATE:
@@ -198,27 +177,7 @@ def _rank(group: str) -> int:
     return known.get(group, 1)
 
 
-def _plain(name: str, value: AttributeValue | None) -> Any:
-    return json.loads(value) if name == "metrics" and isinstance(value, str) else value
-
-
-def _same(recorded: Any, found: Any) -> bool:
-    if isinstance(recorded, float) and isinstance(found, float):
-        return recorded == found or (math.isnan(recorded) and math.isnan(found))
-    return recorded == found
-
-
-def _shown(value: Any) -> str:
-    return "not there" if value is None else str(value)
-
-
-def _numbers(array: np.ndarray) -> str:
-    return np.array2string(array.reshape(-1), precision=6, threshold=8, edgeitems=4)
-
-
 # Run recorded episodes through the loop: each starts from its recorded state, and a policy plays its actions.
-
-_SIMULATOR_PREFIX = f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,10 +288,21 @@ class _ReplayObserver(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         del environment
         recorded = self._recordings.pop(record.episode.episode_index)
+        values: dict[str, AttributeValue | None] = {
+            "outcome": None if record.outcome is None else str(record.outcome),
+            "success": record.success,
+            "termination": record.termination,
+            "error": record.error,
+        }
+        was_broken_off = recorded.attributes.get("termination") in BROKEN_OFF
+        if was_broken_off and record.termination == POLICY_FINISHED:
+            # The recorded end did not follow from the actions (`BROKEN_OFF`), so only the steps can be compared.
+            values = {name: recorded.attributes.get(name) for name in values}
+        values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}
         found = RecordedEpisode(
             episode_index=recorded.episode_index,
             arrays=self._arrays.take(record.env_id),
-            attributes=_result(recorded, record),
+            attributes={name: value for name, value in values.items() if value is not None},
             env_args=recorded.env_args,
         )
         self._tell(Replay(recorded=recorded, found=found, from_exact_state=bool(record.episode.start_state)))
@@ -342,55 +312,32 @@ def _episodes(
     environment: Environment, recordings: Iterable[RecordedEpisode], started: dict[int, RecordedEpisode]
 ) -> Iterator[Episode]:
     """Yield each recording's episode when it starts, and put the recording into `started`."""
+    prefix, wanted = f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/", environment.action_spec.shape
     for recording in recordings:
-        _check_actions(recording, environment)
+        actions = recording.arrays.get(layout.ACTIONS)
+        if actions is None or actions.ndim != 2 or len(actions) == 0 or actions.shape[1:] != wanted:
+            found = "none" if actions is None else f"shape {actions.shape}"
+            raise ArenaError(
+                f"the actions of {layout.demo_name(recording.episode_index)} have {found}; "
+                f"the environment takes (num_steps, action_dim) = (1 or more, {wanted[0]})"
+            )
         started[recording.episode_index] = recording
+        conditions = conditions_from_json(json.loads(str(recording.attributes.get("conditions", "{}"))))
+
+        # The simulator's recorded state, empty if this environment cannot restore it.
+        state = {
+            name.removeprefix(prefix): array for name, array in recording.arrays.items() if name.startswith(prefix)
+        }
+        (own,) = episode_states_of(environment, [0])
+        if own.keys() != state.keys() or any(own[name].shape != array.shape for name, array in state.items()):
+            state = {}
         yield Episode(
             job="replay",
             episode_index=recording.episode_index,
             seed=0,
-            saved_conditions=conditions_from_json(json.loads(str(recording.attributes.get("conditions", "{}")))),
-            start_state=_simulator_state(recording, environment),
+            saved_conditions=conditions,
+            start_state=state,
         )
-
-
-def _check_actions(recording: RecordedEpisode, environment: Environment) -> None:
-    actions = recording.arrays.get(layout.ACTIONS)
-    wanted = environment.action_spec.shape
-    if actions is None or actions.ndim != 2 or len(actions) == 0 or actions.shape[1:] != wanted:
-        found = "none" if actions is None else f"shape {actions.shape}"
-        raise ArenaError(
-            f"the actions of {layout.demo_name(recording.episode_index)} have {found}; "
-            f"the environment takes (num_steps, action_dim) = (1 or more, {wanted[0]})"
-        )
-
-
-def _simulator_state(recording: RecordedEpisode, environment: Environment) -> Mapping[str, np.ndarray]:
-    """Return the simulator's recorded state, empty if this environment cannot restore it."""
-    recorded = {
-        name.removeprefix(_SIMULATOR_PREFIX): array
-        for name, array in recording.arrays.items()
-        if name.startswith(_SIMULATOR_PREFIX)
-    }
-    (own,) = episode_states_of(environment, [0])
-    fits = own.keys() == recorded.keys() and all(own[name].shape == array.shape for name, array in recorded.items())
-    return recorded if fits else {}
-
-
-def _result(recorded: RecordedEpisode, record: EpisodeRecord) -> Mapping[str, AttributeValue]:
-    """Return the attributes of this repetition's result."""
-    values: dict[str, AttributeValue | None] = {
-        "outcome": None if record.outcome is None else str(record.outcome),
-        "success": record.success,
-        "termination": record.termination,
-        "error": record.error,
-    }
-    was_broken_off = recorded.attributes.get("termination") in BROKEN_OFF
-    if was_broken_off and record.termination == POLICY_FINISHED:
-        # The recorded end did not follow from the actions (`BROKEN_OFF`), so only the steps can be compared.
-        values = {name: recorded.attributes.get(name) for name in values}
-    values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 # Recordings simulated again and compared with themselves: which episodes are equal to the last bit.
@@ -418,19 +365,12 @@ class ReplayedEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
-    """How recordings are replayed; none of it changes a bit of what comes out on a CPU.
+    """The settings of a replay. On a CPU none of them changes a bit of the result."""
 
-    Attributes:
-        num_envs: Env slots; fewer where there are fewer episodes.
-        device: Where it is simulated.
-        num_threads: Threads of the physics.
-        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
-    """
-
-    num_envs: int
+    num_envs: int  # env slots; fewer if there are fewer episodes
     device: torch.device
-    num_threads: int
-    may_import: bool = False
+    num_threads: int  # of the physics
+    may_import: bool = False  # whether code that a recording names may be loaded; see `recorded_environment_job`
 
 
 def replay(
@@ -461,7 +401,16 @@ def _replay_together(
     observers: Sequence[Observer],
 ) -> None:
     """Replay the recordings of one environment."""
-    job = _environment_job(files, settings)
+    index, file = next(iter(files.items()))
+    with _mistakes_of(file):
+        first = read_episode(file, index)
+    job = recorded_environment_job(
+        first.env_args,
+        source=str(file),
+        num_envs=min(settings.num_envs, len(files)),
+        cameras=recorded_observations(first) is RecordedObservations.ALL,
+        may_import=settings.may_import,
+    )
     contents = ContentReader().environment(job)
     environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
     damaged: list[ReplayedEpisode] = []
@@ -476,33 +425,17 @@ def _replay_together(
         tell(episode)
 
 
-def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job:
-    index, file = next(iter(files.items()))
-    first = _read(file, index)
-    return recorded_environment_job(
-        first.env_args,
-        source=str(file),
-        num_envs=min(settings.num_envs, len(files)),
-        cameras=recorded_observations(first) is RecordedObservations.ALL,
-        may_import=settings.may_import,
-    )
-
-
 def _intact(files: Mapping[int, Path], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
     """Yield the recordings whose arrays match their checksum, and put the others into `damaged`."""
     for index, file in files.items():
-        episode = _read(file, index)
+        with _mistakes_of(file):
+            episode = read_episode(file, index)
         if checksum(episode.arrays) == episode.attributes.get("checksum"):
             yield episode
         else:
             actions = episode.arrays.get(ACTIONS)
             num_steps = 0 if actions is None or actions.ndim == 0 else len(actions)
             damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
-
-
-def _read(file: Path, index: int) -> RecordedEpisode:
-    with _mistakes_of(file):
-        return read_episode(file, index)
 
 
 @contextmanager

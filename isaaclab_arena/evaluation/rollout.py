@@ -16,7 +16,6 @@ from isaaclab_arena.evaluation.policy_answers import (
     Stopwatch,
     agreed_instruction,
     ask,
-    with_policy_metrics,
 )
 from isaaclab_arena.evaluation.running_episodes import (
     NO_LIMITS,
@@ -25,7 +24,6 @@ from isaaclab_arena.evaluation.running_episodes import (
     RolloutResult,
     RunningEpisodes,
     bad_starts,
-    begin_events,
     policy_lost,
     solved_starts,
     unsound_slots,
@@ -40,12 +38,14 @@ from isaaclab_arena.interfaces.environment import (
     Restorable,
     Step,
     StepsAhead,
+    TellsEvents,
     TriesSteps,
 )
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePictures, some_pictures
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
+from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes
 
 # Make steps and resets of an environment as early as it allows, and tell it the steps that follow.
 
@@ -452,7 +452,8 @@ class EpisodeLoop:
             return []
         with self._measure(Phase.SIMULATE):
             starts, self._observation = self._starting.finish(num_steps=num_steps)
-            begin_events(environment, starts)
+            if isinstance(environment, TellsEvents):
+                environment.begin_events([start.env_id for start in starts])
         self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
         self._unsound.difference_update(start.env_id for start in starts)
         with self._measure(Phase.POLICY):
@@ -467,7 +468,7 @@ class EpisodeLoop:
         """Ask the policy for the next action, and have the pictures that are read after it announced."""
         shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
-        self.episodes.note(answer)
+        self.episodes.saturated.note(answer.action)
         if self._tell_plans is not None:
             with self._measure(Phase.POLICY):
                 self._tell_plans()
@@ -489,7 +490,13 @@ class EpisodeLoop:
 
     def observe(self, answer: PolicyAnswer, step: Step) -> None:
         """Show the observers the step and the observation before it."""
-        transition = self.episodes.transition(self._observation, answer.action, step)
+        transition = Transition(
+            running=self.episodes.running.clone(),
+            num_running=self.episodes.num_running,
+            observation=self._observation,
+            action=answer.action,
+            step=step,
+        )
         self._observation = step.observation
         self.pictures.show_step(transition)
 
@@ -507,7 +514,13 @@ class EpisodeLoop:
         if any(ending.outcome is Outcome.ERROR for ending in endings.values()):
             unsound = unsound_slots(self._observation)
             self._unsound |= set() if unsound is None else endings.keys() & set(unsound.nonzero().flatten().tolist())
-        records = with_policy_metrics(self._policy, self.episodes.end(endings))
+        records = self.episodes.end(endings)
+        policy = self._policy
+        if isinstance(policy, MeasuresEpisodes):
+            # The policy forgets an episode at its end.
+            records = [
+                replace(each, metrics={**each.metrics, **policy.episode_metrics(each.env_id)}) for each in records
+            ]
         with self._measure(Phase.SIMULATE):
             records = with_events(self._environment, records)
         self.pictures.show_ends(records)

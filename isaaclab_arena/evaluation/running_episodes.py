@@ -1,9 +1,9 @@
 """The episodes under way: lengths, returns, limits, events, saturated actions, NaN, and their ends."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from isaaclab_arena.interfaces.environment import (
     TellsEvents,
 )
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SOLVED_AT_START, EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Transition
+from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import leaves, with_leaves
@@ -104,20 +104,6 @@ def out_of_time(limit_s: float) -> Ending:
     return Ending(outcome=Outcome.ERROR, success=None, termination=OUT_OF_TIME, error=error)
 
 
-def solved_before(task: str) -> Ending:
-    """Return the end of an episode whose goal was met at its start. `task`: its language instruction."""
-    error = (
-        f"the task '{task}' was solved at the start, before the policy had done anything; "
-        "that is an error of the task, and says nothing of the policy"
-    )
-    return Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED_AT_START, error=error)
-
-
-def bad_start(reason: str) -> Ending:
-    """Return the end of an episode whose reset gave an observation that the policy must not see."""
-    return Ending(outcome=Outcome.ERROR, success=None, termination=BAD_START, error=f"at the reset, {reason}")
-
-
 def policy_lost(reason: str) -> Ending:
     """Return the end of an episode whose policy stopped answering."""
     return Ending(outcome=Outcome.ERROR, success=None, termination=POLICY_LOST, error=f"the policy was lost: {reason}")
@@ -132,9 +118,6 @@ def ranks_lost(deaths: Iterable[tuple[int, str]]) -> Ending:
 
 # Count how often a policy asks for the limit of an action, or for more.
 
-_ROUNDING = 1e-6
-"""Share of an element's range: closer to a bound than that, a number in single precision lies at it."""
-
 
 class SaturatedActions:
     """Counts, by env slot and element, the actions at or beyond their bounds."""
@@ -147,7 +130,8 @@ class SaturatedActions:
             else np.reshape(bound, spec.shape).astype(np.float32)
             for bound, default in ((spec.low, -np.inf), (spec.high, np.inf))
         )
-        near = np.where(np.isfinite(low) & np.isfinite(high), _ROUNDING * (high - low), 0.0).astype(np.float32)
+        # A number in single precision lies at a bound if it is closer than a millionth of the element's range.
+        near = np.where(np.isfinite(low) & np.isfinite(high), 1e-6 * (high - low), 0.0).astype(np.float32)
         counts = (np.isfinite(low) | np.isfinite(high)) & (low < high)
         least = np.where(counts, np.maximum(np.nextafter(low, np.float32(np.inf)), low + near), -np.inf)
         most = np.where(counts, np.minimum(np.nextafter(high, np.float32(-np.inf)), high - near), np.inf)
@@ -198,8 +182,9 @@ def unsound_slots(observation: Observation, reward: torch.Tensor | None = None) 
 
 def unsound_entry(observation: Observation, env_id: int, reward: torch.Tensor | None = None) -> str:
     """Name the NaN or infinite observation or reward of an env slot that `unsound_slots` found."""
-    for name, part in _numbers(observation):
-        if not bool(torch.isfinite(part[env_id]).all()):
+    for (group, *path), part in leaves(observation):
+        if group != CAMERAS and _is_number(part) and not bool(torch.isfinite(part[env_id]).all()):
+            name = ".".join(map(str, path if group == "policy" and path else (group, *path)))
             return f"observation '{name}' holds NaN or infinity"
     return "the observation is not finite" if reward is None else f"the reward is {float(reward[env_id])}"
 
@@ -216,13 +201,6 @@ def without_unsound(observation: Observation, env_ids: Sequence[int]) -> Observa
         return part
 
     return {group: terms if group == CAMERAS else with_leaves(terms, cleaned) for group, terms in observation.items()}
-
-
-def _numbers(observation: Observation) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the name and values of each term that is no picture; the group `policy` is left out of names."""
-    for (group, *path), part in leaves(observation):
-        if group != CAMERAS and _is_number(part):
-            yield ".".join(map(str, path if group == "policy" and path else (group, *path))), part
 
 
 def _is_number(part: Any) -> bool:
@@ -268,7 +246,7 @@ class RunningEpisodes:
         self._length = torch.zeros(num_envs, dtype=torch.int64)
         # Double precision, so that small rewards still count after large ones.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
-        self._saturated = SaturatedActions(action_spec, num_envs, device)
+        self.saturated = SaturatedActions(action_spec, num_envs, device)
         self._latest: Step | None = None
 
     def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
@@ -283,18 +261,7 @@ class RunningEpisodes:
         self._length[begins] = 0
         on_device = begins.to(self._return.device, non_blocking=True)
         self._return.masked_fill_(on_device, 0.0)
-        self._saturated.begin(on_device)
-
-    def note(self, answer: PolicyAnswer) -> None:
-        """Pass the policy's action to the saturation count, before the environment gets it."""
-        self._saturated.note(answer.action)
-
-    def transition(self, observation: Observation, action: torch.Tensor, step: Step) -> Transition:
-        """Build the observers' record of a step. Shape of the action: (num_envs, action_dim)."""
-        running = self.running.clone()
-        return Transition(
-            running=running, num_running=self.num_running, observation=observation, action=action, step=step
-        )
+        self.saturated.begin(on_device)
 
     def count(self, step: Step) -> None:
         """Add a step to every episode under way."""
@@ -303,25 +270,38 @@ class RunningEpisodes:
         self._env_steps += self.num_running
         self._length += self._is_running
         self._return += torch.where(self.running, step.reward, 0.0)
-        self._saturated.count()
+        self.saturated.count()
 
     def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
         """Map env slots to their endings after a step not yet counted; None if the step must be made again."""
         # `PolicyError` if the action held NaN or infinity; `ArenaError` if an episode exceeds `max_length` control
         # steps.
-        said = _said(step, answer)
+        finished = answer.finished
+        reported = {
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "diverged": step.diverged,
+            "success": step.success,
+            "finished": None if finished is None else finished.to(step.diverged.device, non_blocking=True),
+            "unusable": answer.unusable,
+            "unmade": None if step.made is None else ~step.made,
+            "unsound": unsound_slots(step.observation, step.reward),
+        }
         # Read all masks at once: each read-back from a GPU takes as long as the inference of a small network.
-        found = (torch.stack([*said.values()]) & self.running).cpu().numpy()
+        known = {name: mask for name, mask in reported.items() if mask is not None}
+        found = (torch.stack([*known.values()]) & self.running).cpu().numpy()
         at_limit = self._length.numpy() + 1 >= max_length
         # Most steps end no episode, and looking at each mask may take longer than the step itself.
         if not found.any() and not at_limit.any():
             return {}
-        nowhere = np.zeros_like(at_limit)
-        masks = _Masks(**{**dict.fromkeys(_Masks._fields, nowhere), **dict(zip(said, found, strict=True))})
-        answer.refuse(masks.unusable)
-        if masks.unmade.any():
+
+        # A mask that was not set is False for every env slot. Shape of each: (num_envs,).
+        masks = {**dict.fromkeys(reported, np.zeros_like(at_limit)), **dict(zip(known, found, strict=True))}
+        answer.refuse(masks["unusable"])
+        if masks["unmade"].any():
             return None
-        over = masks.terminated | masks.truncated | masks.diverged | masks.finished | masks.unsound
+        diverged, unsound = masks["diverged"], masks["unsound"]
+        over = masks["terminated"] | masks["truncated"] | diverged | masks["finished"] | unsound
         overdue = self._is_running.numpy() & ~over & at_limit
         if overdue.any():
             raise ArenaError(
@@ -330,7 +310,18 @@ class RunningEpisodes:
             )
         if not over.any():
             return {}
-        verdicts = masks.verdicts(step)
+
+        # An unsound env slot counts as diverged, with its reason.
+        env_ids = np.flatnonzero(unsound & ~diverged).tolist()
+        errors = {env_id: unsound_entry(step.observation, env_id, step.reward) for env_id in env_ids}
+        verdicts = replace(
+            step,
+            terminated=torch.from_numpy(masks["terminated"]),
+            truncated=torch.from_numpy(masks["truncated"]),
+            diverged=torch.from_numpy(diverged | unsound),
+            success=None if step.success is None else torch.from_numpy(masks["success"]),
+            errors={**step.errors, **errors},
+        )
         return {env_id: ending_of(verdicts, env_id) for env_id in np.flatnonzero(over).tolist()}
 
     def late(self, *, now_s: float, limit_s: float | None) -> dict[int, Ending]:
@@ -350,7 +341,7 @@ class RunningEpisodes:
             return []
         # One read-back for all sums and metrics.
         measured = {} if self._latest is None else self._latest.metrics
-        returns, saturated, *numbers = on_cpu([self._return, self._saturated.so_far, *measured.values()])
+        returns, saturated, *numbers = on_cpu([self._return, self.saturated.so_far, *measured.values()])
         metrics = dict(zip(measured, numbers, strict=True))
         ends = torch.zeros_like(self._is_running)
         ends[list(endings)] = True
@@ -377,7 +368,7 @@ class RunningEpisodes:
                 # Without a step, the last metrics of the env slot belong to the episode before.
                 metrics={name: float(values[env_id]) for name, values in metrics.items()} if length else {},
                 error=ending.error,
-                saturated_action_share=self._saturated.share(saturated[env_id], length),
+                saturated_action_share=self.saturated.share(saturated[env_id], length),
             )
             records.append(record)
         return records
@@ -396,59 +387,9 @@ class RunningEpisodes:
         self.running = is_running.to(self.running.device, non_blocking=True)
 
 
-class _Masks(NamedTuple):
-    """The outcome of a step by env slot; a mask that the step did not set is False. Shape of each: (num_envs,)."""
-
-    terminated: np.ndarray
-    truncated: np.ndarray
-    diverged: np.ndarray
-    success: np.ndarray
-    finished: np.ndarray  # the policy has nothing more to do
-    unusable: np.ndarray  # the action holds NaN or infinity
-    unmade: np.ndarray  # the step must be made again
-    unsound: np.ndarray  # observation or reward holds NaN or infinity
-
-    def verdicts(self, step: Step) -> Step:
-        """Return the step with these masks on the CPU; an unsound env slot counts as diverged, with its reason."""
-        unsound = np.flatnonzero(self.unsound & ~self.diverged).tolist()
-        return replace(
-            step,
-            terminated=torch.from_numpy(self.terminated),
-            truncated=torch.from_numpy(self.truncated),
-            diverged=torch.from_numpy(self.diverged | self.unsound),
-            success=None if step.success is None else torch.from_numpy(self.success),
-            errors={
-                **step.errors,
-                **{env_id: unsound_entry(step.observation, env_id, step.reward) for env_id in unsound},
-            },
-        )
-
-
-def _said(step: Step, answer: PolicyAnswer) -> dict[str, torch.Tensor]:
-    """Map the names of `_Masks` to the masks that the step and the answer set."""
-    device = step.diverged.device
-    said = {
-        "terminated": step.terminated,
-        "truncated": step.truncated,
-        "diverged": step.diverged,
-        "success": step.success,
-        "finished": None if answer.finished is None else answer.finished.to(device, non_blocking=True),
-        "unusable": answer.unusable,
-        "unmade": None if step.made is None else ~step.made,
-        "unsound": unsound_slots(step.observation, step.reward),
-    }
-    return {name: mask for name, mask in said.items() if mask is not None}
-
-
 # Find episodes that are over at their start, solved or spoiled, and collect the events of those that were played.
 
 _LOG = logging.getLogger(__name__)
-
-
-def begin_events(environment: Environment, starts: Sequence[EpisodeStart]) -> None:
-    """Start to record the events of these episodes, if the environment reports events."""
-    if isinstance(environment, TellsEvents):
-        environment.begin_events([start.env_id for start in starts])
 
 
 def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> dict[int, Ending]:
@@ -459,10 +400,13 @@ def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> d
     found = {}
     for start, solved in zip(starts, environment.solved_at_start([start.env_id for start in starts]), strict=True):
         if solved:
-            found[start.env_id] = ending = solved_before(start.language_instruction)
-            episode = start.episode
-            told = episode.job, episode.episode_index, episode.seed, ending.error
-            _LOG.error("job '%s', episode %d, seed %d: %s", *told)
+            error = (
+                f"the task '{start.language_instruction}' was solved at the start, before the policy had done "
+                "anything; that is an error of the task, and says nothing of the policy"
+            )
+            ending = Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED_AT_START, error=error)
+            found[start.env_id], episode = ending, start.episode
+            _LOG.error("job '%s', episode %d, seed %d: %s", episode.job, episode.episode_index, episode.seed, error)
     return found
 
 
@@ -474,7 +418,10 @@ def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observa
     errors = {env_id: unsound_entry(observation, env_id) for env_id in env_ids if env_id in found}
     if isinstance(environment, TellsBadStarts):
         errors |= environment.start_errors(env_ids)
-    return {env_id: bad_start(error) for env_id, error in errors.items()}
+    return {
+        env_id: Ending(outcome=Outcome.ERROR, success=None, termination=BAD_START, error=f"at the reset, {error}")
+        for env_id, error in errors.items()
+    }
 
 
 def with_events(environment: Environment, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
