@@ -325,7 +325,14 @@ def _asking(policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChun
     size, generator = num_examples(batch), np.random.default_rng(_SEED)
     # The second step shows other observations than the first.
     observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
-    going_on = None if chunked is None else _made_up_plans(chunked, view, size)
+    # Plans to continue. Example 0 continues none, like the first chunk of an episode.
+    going_on = None
+    if chunked is not None:
+        generator, predicted = np.random.default_rng(_SEED), chunked.chunk_traits().predicted
+        actions = _numbers(ArraySpec(shape=(predicted, *view.action_spec.shape)), size, generator)
+        weights = np.sort(generator.random((size, predicted), dtype=np.float32))[:, ::-1].copy()
+        weights[:, 0], weights[0] = 1.0, 0.0
+        going_on = Continuation(actions=actions, weights=torch.from_numpy(weights))
 
     def ask(examples: Sequence[int], num_steps: int) -> Sequence[torch.Tensor]:
         policy.reset()
@@ -358,15 +365,6 @@ def _asking(policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChun
         return answers
 
     return ask
-
-
-def _made_up_plans(chunked: AnswersChunks, view: WideView, size: int) -> Continuation:
-    """Return plans for `size` examples. Example 0 continues none, like the first chunk of an episode."""
-    generator, predicted = np.random.default_rng(_SEED), chunked.chunk_traits().predicted
-    actions = _numbers(ArraySpec(shape=(predicted, *view.action_spec.shape)), size, generator)
-    weights = np.sort(generator.random((size, predicted), dtype=np.float32))[:, ::-1].copy()
-    weights[:, 0], weights[0] = 1.0, 0.0
-    return Continuation(actions=actions, weights=torch.from_numpy(weights))
 
 
 def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, device: torch.device) -> dict[str, Any]:

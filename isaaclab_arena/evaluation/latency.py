@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -108,27 +108,7 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
 ONE_STEP = ChunkTraits(played=1, predicted=1)
 
 
-class Answers(Protocol):
-    """A source of chunks: a policy that predicts chunks, or one that returns single actions."""
-
-    traits: ChunkTraits
-
-    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take in the observation of some env slots, once in every control step."""
-
-    def chunks(
-        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
-    ) -> torch.Tensor:
-        """Return chunks of some env slots, shape (n, predicted, action_dim); see `AnswersChunks.chunks`."""
-        ...
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots whose pictures the next call needs, None for all."""
-        # `starting`: env slots whose episode is about to begin. `asking`: env slots that query in their next step.
-        ...
-
-
-def answers_of(policy: PolicyBase, *, waits: bool = False) -> Answers:
+def answers_of(policy: PolicyBase, *, waits: bool = False) -> "Answers":
     """Return the chunk source of a policy. `waits`: no answer is late, so the policy may combine chunks itself."""
     asked = policy.asked if isinstance(policy, FixedBatchPolicy) else policy
     chunked = chunks_of(asked)
@@ -144,20 +124,26 @@ def answers_of(policy: PolicyBase, *, waits: bool = False) -> Answers:
 
 
 class _Chunked:
+    """Chunks of a policy that predicts chunks."""
+
     def __init__(self, policy: PolicyBase, asked: AnswersChunks) -> None:
         self._asked = asked
         self._wide = policy if isinstance(policy, FixedBatchPolicy) else None
         self.traits = asked.chunk_traits()
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Take in the observation of some env slots, once in every control step."""
         self._asked.look(*self._seen(env, observation), env_ids)
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
     ) -> torch.Tensor:
+        """Return chunks of some env slots, shape (n, predicted, action_dim); see `AnswersChunks.chunks`."""
         return self._asked.chunks(*self._seen(env, observation), env_ids, going_on)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots whose pictures the next call needs, None for all."""
+        # `starting`: env slots whose episode is about to begin. `asking`: env slots that query in their next step.
         del env
         shown = {*self.traits.picture_steps}
         if not shown:
@@ -199,6 +185,10 @@ class _OneStep:
         if self._some is None or wanted is None:
             return wanted if self._some is None else [*starting, *asking]
         return [env_id for env_id in wanted if env_id in {*starting, *asking}]
+
+
+Answers: TypeAlias = _Chunked | _OneStep
+"""A source of chunks: a policy that predicts chunks, or one that returns single actions."""
 
 
 # The actions that new chunks continue in real-time chunking, as pure functions.
@@ -293,31 +283,23 @@ class Timelines:
         self._begin, self._end, self._asked, self._due = (
             torch.full((num_envs,), _NEVER, dtype=torch.int64) for _ in range(4)
         )
-        self._active = torch.zeros(num_envs, dtype=torch.bool)
+        # The env slots with a running episode. Shape: (num_envs,), bool.
+        self.active = torch.zeros(num_envs, dtype=torch.bool)
         # Per env slot and episode, shape (num_envs,): queries, steps with a pending answer, all steps.
         self.queries, self.stale_steps, self.length = (torch.zeros(num_envs, dtype=torch.int64) for _ in range(3))
 
     def restart(self, env_ids: torch.Tensor) -> None:
         """Start without a plan in `env_ids`. Shape: (n,), int64."""
-        self._active[env_ids] = True
+        self.active[env_ids] = True
         for numbers in (self._asked, self._due):
             numbers[env_ids] = _NEVER
         for counts in (self._begin, self._end, self.queries, self.stale_steps, self.length):
             counts[env_ids] = 0
 
-    def rest(self, env_ids: Sequence[int]) -> None:
-        """Stop the queries of some env slots."""
-        self._active[list(env_ids)] = False
-
-    @property
-    def active(self) -> list[int]:
-        """The env slots with a running episode."""
-        return torch.nonzero(self._active).flatten().tolist()
-
     def asking(self) -> list[int]:
         """Return the env slots that query in their next step."""
         is_waiting = self._due != _NEVER
-        return torch.nonzero(self._active & ~is_waiting & (self._end - self.length <= self._lead)).flatten().tolist()
+        return torch.nonzero(self.active & ~is_waiting & (self._end - self.length <= self._lead)).flatten().tolist()
 
     def played(self, env_ids: Sequence[int]) -> torch.Tensor:
         """Return the number of plan actions of earlier steps, `predicted` without a plan. Shape: (n,)."""
@@ -338,13 +320,13 @@ class Timelines:
     def next_actions(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Advance a step. Return the actions (num_envs, action_dim) and the mask (num_envs,) of slots with one."""
         place = self.length - self._begin
-        has_one = self._active & (self.queries > 0) & (place < self._traits.predicted) & (self.length < self._end)
+        has_one = self.active & (self.queries > 0) & (place < self._traits.predicted) & (self.length < self._end)
         if self._goes_on:
-            has_one = self._active & (self.queries > 0) & (place < self._traits.predicted)
+            has_one = self.active & (self.queries > 0) & (place < self._traits.predicted)
         slots = torch.arange(len(place))
         action = torch.where(has_one[:, None], self.plans[slots, place.clamp(0, self._traits.predicted - 1)], 0.0)
-        self.stale_steps += self._active & (self._due != _NEVER)
-        self.length += self._active
+        self.stale_steps += self.active & (self._due != _NEVER)
+        self.length += self.active
         self._receive()
         return action, has_one
 
@@ -399,7 +381,7 @@ class LatePolicy(PolicyWrapper):
         """Return the current actions of all env slots. Shape: (num_envs, action_dim)."""
         timelines = self._timelines_of(env)
         asking, began_s = timelines.asking(), time.perf_counter()
-        self._answers.look(env, observation, timelines.active)
+        self._answers.look(env, observation, torch.nonzero(timelines.active).flatten().tolist())
         if asking:
             # In real-time chunking the new chunk continues the actions that are played before it arrives.
             going_on = None
@@ -443,7 +425,7 @@ class LatePolicy(PolicyWrapper):
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """End the episodes of the other policy, and stop the queries of their env slots."""
         self.asked.end_episodes(env, env_ids)
-        self._timelines_of(env).rest(env_ids)
+        self._timelines_of(env).active[list(env_ids)] = False
 
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
         """Return the share of stale steps and the queries per second; see `MeasuresEpisodes`."""

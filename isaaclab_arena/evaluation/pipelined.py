@@ -1,6 +1,5 @@
 """The loop for groups of env slots that take turns: one is simulated while the policy acts for another."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
@@ -8,6 +7,7 @@ from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait as wait_for_pipes
+from typing import TypeAlias
 
 import torch
 
@@ -33,28 +33,7 @@ class _Made:
     done: torch.cuda.Event | None  # when the GPU has finished it
 
 
-class Stepping(ABC):
-    """Steps of an environment that is used by no other code between `begin` and `finish`."""
-
-    @property
-    @abstractmethod
-    def is_done(self) -> bool:
-        """Whether `finish` would return the step without waiting."""
-
-    @abstractmethod
-    def begin(self, action: torch.Tensor) -> None:
-        """Begin a step. Shape of `action`: (num_envs, action_dim)."""
-
-    @abstractmethod
-    def finish(self) -> Step:
-        """Wait for the step, and return it. The stopwatch counts only this wait: the overlap costs nothing."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Wait for a step under way; no other one follows."""
-
-
-def wait_for_one(steppings: Sequence[Stepping]) -> None:
+def wait_for_one(steppings: Sequence["Stepping"]) -> None:
     """Wait until one of the steps is done; all environments must be of the same kind."""
     threads = [each.under_way for each in steppings if isinstance(each, BackgroundStepping)]
     if threads:
@@ -66,8 +45,10 @@ def wait_for_one(steppings: Sequence[Stepping]) -> None:
         wait_for_pipes([pipe for each in elsewhere for pipe in each.environment.unanswered], 0.1)
 
 
-class SteppingElsewhere(Stepping):
+class SteppingElsewhere:
     """Has the environment's own processes make the steps, without a thread."""
+
+    # No other code uses the environment between `begin` and `finish`.
 
     def __init__(self, environment: BeginsSteps, stopwatch: Stopwatch) -> None:
         self.environment, self._stopwatch = environment, stopwatch
@@ -75,17 +56,17 @@ class SteppingElsewhere(Stepping):
 
     @property
     def is_done(self) -> bool:
-        """Whether all processes have answered; see `Stepping`."""
+        """Whether all processes have answered, so that `finish` does not wait."""
         return not self.environment.unanswered
 
     def begin(self, action: torch.Tensor) -> None:
-        """Begin a step; see `Stepping`."""
+        """Begin a step. Shape of `action`: (num_envs, action_dim)."""
         with self._stopwatch.measure(Phase.SIMULATE):
             self.environment.begin_step(action)
         self._is_under_way = True
 
     def finish(self) -> Step:
-        """Wait for the step; see `Stepping`."""
+        """Wait for the step, and return it. The stopwatch counts only this wait: the overlap costs nothing."""
         self._is_under_way = False
         with self._stopwatch.measure(Phase.SIMULATE):
             return self.environment.finish_step()
@@ -98,8 +79,10 @@ class SteppingElsewhere(Stepping):
                 self.finish()
 
 
-class BackgroundStepping(Stepping):
+class BackgroundStepping:
     """Makes steps on its own thread, and in its own stream of a GPU, so that neither waits for the policy."""
+
+    # No other code uses the environment between `begin` and `finish`.
 
     def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
         self._environment, self._attempt = environment, attempt_of(environment)
@@ -120,11 +103,11 @@ class BackgroundStepping(Stepping):
 
     @property
     def is_done(self) -> bool:
-        """Whether the thread has made the step; see `Stepping`."""
+        """Whether the thread has made the step, so that `finish` does not wait."""
         return self.under_way.done()
 
     def begin(self, action: torch.Tensor) -> None:
-        """Begin a step; see `Stepping`."""
+        """Begin a step. Shape of `action`: (num_envs, action_dim)."""
         # The event happens once the GPU has finished everything that the policy has queued so far.
         ready = None
         if self._stream is not None:
@@ -133,7 +116,7 @@ class BackgroundStepping(Stepping):
         self._under_way = self._thread.submit(self._make, action, ready)
 
     def finish(self) -> Step:
-        """Wait for the step; see `Stepping`."""
+        """Wait for the step, and return it. The stopwatch counts only this wait: the overlap costs nothing."""
         under_way, self._under_way = self.under_way, None
         began_s = self._stopwatch.elapsed_s()
         made = under_way.result()
@@ -169,6 +152,9 @@ class BackgroundStepping(Stepping):
                 done = torch.cuda.Event()
                 self._stream.record_event(done)
             return _Made(step=step, taken_s=taken_s, rendered_s=rendered_s, done=done)
+
+
+Stepping: TypeAlias = SteppingElsewhere | BackgroundStepping
 
 
 # The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.

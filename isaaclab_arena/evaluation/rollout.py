@@ -10,13 +10,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
-from isaaclab_arena.evaluation.policy_answers import (
-    Phase,
-    PolicyAnswer,
-    Stopwatch,
-    agreed_instruction,
-    ask,
-)
+from isaaclab_arena.evaluation.policy_answers import Phase, PolicyAnswer, Stopwatch, agreed_instruction, ask
 from isaaclab_arena.evaluation.running_episodes import (
     NO_LIMITS,
     Ending,
@@ -227,19 +221,19 @@ class PictureReaders:
         terms = environment.observation_spec.get(CAMERAS)
         self._num_terms = len(terms) if isinstance(terms, Mapping) else 0
         self._drawing = environment if self._num_terms and isinstance(environment, PicturesOnDemand) else None
-        self._announced = np.zeros(environment.num_envs, bool)  # by the policy
-        self._watchers = [_Watcher(each, environment.num_envs) for each in observers] if self._drawing else []
-        # By env slot under reset: whether each reader reads its first pictures, in the order of `_by_reader`.
-        self._of_starting: dict[int, list[bool]] = {}
+        # The env slots that each reader announced for the observation before the step, and for the next one: the policy
+        # first, then the observers. Shape: (num_readers, num_envs), bool.
+        self._before, self._after = np.full((2, 1 + len(observers), environment.num_envs), self._drawing is None)
+        # By env slot under reset: the readers of its first pictures. Shape: (num_readers,), bool.
+        self._of_starting: dict[int, np.ndarray] = {}
 
     def before_reset(self, starts: Sequence[EpisodeStart]) -> None:
         """Announce the pictures that the first observations of these episodes need."""
         if self._drawing is not None:
             env_ids = [start.env_id for start in starts]
-            for announced in self._by_reader():
-                announced[env_ids] = False
+            self._after[:, env_ids] = False
             looked_at = self._announce(self._drawing, starts)
-            self._of_starting.update({env_id: [bool(each[env_id]) for each in self._by_reader()] for env_id in env_ids})
+            self._of_starting.update({env_id: self._after[:, env_id].copy() for env_id in env_ids})
             num_looked_at = len(env_ids if looked_at is None else set(looked_at) & set(env_ids))
             self._stopwatch.pictures_looked_at += num_looked_at * self._num_terms
 
@@ -249,13 +243,11 @@ class PictureReaders:
             if self._drawing is None:
                 return ask(self._policy, self._environment, observation, running)
             # The policy announced in its previous call the env slots whose pictures it sees now.
-            seen = _seen_by(self._policy, observation, self._announced)
+            seen = _seen_by(self._policy, observation, self._after[0])
             answer = ask(self._policy, self._environment, seen, running)
-            # From here on, what is announced concerns the observation after the step.
-            self._announced[:] = False
-            for watcher in self._watchers:
-                watcher.before[:] = watcher.after
-                watcher.after[:] = False
+            # From here on, announcements concern the observation after the step.
+            self._before[:] = self._after
+            self._after[:] = False
             looked_at = self._announce(self._drawing, ())
             num_looked_at = num_running if looked_at is None else len(set(looked_at))
             self._stopwatch.pictures_looked_at += num_looked_at * self._num_terms
@@ -265,28 +257,22 @@ class PictureReaders:
         """Show the observers the episodes that begin and their first observation."""
         # Control steps since the resets have overwritten the announcements, so restore those of the starts.
         for start in starts if self._drawing is not None else ():
-            for announced, looks in zip(self._by_reader(), self._of_starting.pop(start.env_id), strict=True):
-                announced[start.env_id] = looks
+            self._after[:, start.env_id] = self._of_starting.pop(start.env_id)
         with self._stopwatch.measure(Phase.RECORD, self._environment):
-            if self._drawing is None:
-                for observer in self._observers:
-                    observer.on_episode_start(self._environment, starts, observation)
-            for watcher in self._watchers:
-                seen = _seen_by(watcher.observer, observation, watcher.after)
-                watcher.observer.on_episode_start(self._environment, starts, seen)
+            for observer, after in zip(self._observers, self._after[1:], strict=True):
+                observer.on_episode_start(self._environment, starts, _seen_by(observer, observation, after))
 
     def show_step(self, transition: Transition) -> None:
         """Show the observers a control step."""
         with self._stopwatch.measure(Phase.RECORD, self._environment):
-            if self._drawing is None:
-                for observer in self._observers:
-                    observer.on_step(self._environment, transition)
-            for watcher in self._watchers:
-                observer, seen = watcher.observer, transition
-                if not (watcher.before.all() and watcher.after.all()):
-                    after = _seen_by(observer, transition.step.observation, watcher.after)
-                    before = _seen_by(observer, transition.observation, watcher.before)
-                    seen = replace(transition, observation=before, step=replace(transition.step, observation=after))
+            for observer, before, after in zip(self._observers, self._before[1:], self._after[1:], strict=True):
+                seen = transition
+                if not (before.all() and after.all()):
+                    step = transition.step
+                    step = replace(step, observation=_seen_by(observer, step.observation, after))
+                    seen = replace(
+                        transition, observation=_seen_by(observer, transition.observation, before), step=step
+                    )
                 observer.on_step(self._environment, seen)
 
     def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
@@ -296,33 +282,19 @@ class PictureReaders:
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
 
-    def _by_reader(self) -> list[np.ndarray]:
-        """Return the next announcements of the policy, then of each observer."""
-        return [self._announced, *(each.after for each in self._watchers)]
-
     def _announce(self, drawing: PicturesOnDemand, starts: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Have the union of all announcements drawn, and return the env slots that are read, None for all."""
         wanted = announced_pictures(self._policy, self._environment, [start.env_id for start in starts])
-        _add(self._announced, wanted, self._policy)
+        _add(self._after[0], wanted, self._policy)
         drawn = looked_at = wanted
-        for watcher in self._watchers:
-            observer = watcher.observer
+        for observer, after in zip(self._observers, self._after[1:], strict=True):
             wanted = observer.pictures_to_see(self._environment, starts)
-            _add(watcher.after, wanted, observer)
+            _add(after, wanted, observer)
             drawn = _union(drawn, wanted)
             # An observer without hooks looks at nothing: it is there to have everything drawn.
             looked_at = looked_at if type(observer) is Observer else _union(looked_at, wanted)
         drawing.draw_pictures_of(drawn)
         return looked_at
-
-
-class _Watcher:
-    """An observer and the env slots that it has announced."""
-
-    def __init__(self, observer: Observer, num_envs: int) -> None:
-        self.observer = observer
-        # Announced for the observation before the step, and for the next one. Shape of each: (num_envs,), bool.
-        self.before, self.after = np.zeros((2, num_envs), bool)
 
 
 def _add(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase | Observer) -> None:

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -155,22 +155,12 @@ Asked: TypeAlias = Callable[[Job], AbstractContextManager[PolicyBase]]
 """Builds a job's policy for a ``with`` block."""
 
 
-@contextmanager
-def asked_policy(job: Job) -> Iterator[PolicyBase]:
-    """Build a job's policy with a network of its own, for a `with` block."""
-    policy = job.build_policy()
-    try:
-        yield policy
-    finally:
-        policy.close()
-
-
 def settle_latencies(
     jobs: Sequence[Job],
     machinery: Machinery,
     *,
     known: Mapping[str, Delays],
-    asked: Asked = asked_policy,
+    asked: Asked = lambda job: closing(job.build_policy()),
     watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> dict[str, Delays]:
     """Map each job with a measured latency to its delays; `ConfigError` if it cannot be measured or is too long."""
@@ -301,8 +291,7 @@ def running_policy_servers(
                 if config.shared is not ServerScope.NODE and not is_one_node and context.master_address is not None:
                     host = context.master_address.rpartition(":")[0]
                 log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
-                server = PolicyServer(orders[config], host=host, log_file=log_file)
-                running.callback(server.close)
+                server = running.enter_context(closing(PolicyServer(orders[config], host=host, log_file=log_file)))
                 told = json.dumps(asdict(server.address))
             said = ranks.gather(f"address of policy server {number}", told)[owner]
             addresses[config] = ServerAddress(**json.loads(said))
@@ -316,19 +305,15 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
     config = job.config.policy_server
     with ExitStack() as running:
         if config is None:
-            yield running.enter_context(asked_policy(job))
+            yield running.enter_context(closing(job.build_policy()))
             return
         orders = _orders(config, [job], options)
         # The next start clears away a file of this name if this process dies.
         log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
         running.callback(log_file.unlink, missing_ok=True)
-        server = PolicyServer(orders, host=None, log_file=log_file)
-        running.callback(server.close)
-        network = ServedNetwork(server.address, job.network_key)
-        running.callback(network.close)
-        policy = job.build_policy(network)
-        running.callback(policy.close)
-        yield policy
+        server = running.enter_context(closing(PolicyServer(orders, host=None, log_file=log_file)))
+        network = running.enter_context(closing(ServedNetwork(server.address, job.network_key)))
+        yield running.enter_context(closing(job.build_policy(network)))
 
 
 def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> ServerOrders:
