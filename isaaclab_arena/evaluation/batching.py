@@ -321,7 +321,7 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
 
 
 def _asking(policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChunks | None) -> Ask:
-    """Return a function that calls the policy on examples in any order, for chunks if `chunked`, else for actions."""
+    """Return a function that queries the policy about examples in any order, for chunks if `chunked` is given."""
     size, generator = num_examples(batch), np.random.default_rng(_SEED)
     # The second step shows other observations than the first.
     observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]

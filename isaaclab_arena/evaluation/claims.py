@@ -431,7 +431,7 @@ class ClaimTable:
                 continue
             claim = self.claim(job_index, min(pieces), rank=rank)
             if self.open_pieces(work.job_index):
-                # This rank or another one has got the piece, so one more rank is at work on this job.
+                # This rank or another one took the piece, so one more rank is at work on this job.
                 order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
             if claim is not None:
                 return claim
@@ -578,7 +578,7 @@ class ClaimTable:
                 continue
             self._close(key)
             content = self._read(match[0])
-            # A file that its maker did not finish counts as done, without a measurement.
+            # An incomplete file marks a finished piece too, but holds no measurement.
             with suppress(KeyError, TypeError, ValueError):
                 measured = Measured(
                     episodes=int(content["episodes"]),
@@ -605,7 +605,7 @@ class ClaimTable:
             if claimed.is_held or claimed.is_given_back:
                 continue
             if claimed.owner is None:
-                # Its rank may have died before it wrote the file, or be still busy.
+                # The owner may have died before it wrote the file, or still be writing.
                 claim = Claim(divided=self._jobs[key[0]], piece=key[1], generation=claimed.generation)
                 content = self._read(claim_name(claim))
                 rank = content.get("rank")

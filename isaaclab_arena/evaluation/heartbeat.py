@@ -177,7 +177,7 @@ class RankWatch:
         for rank in range(self._world_size):
             status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
 
-            # A rank is silent from the moment at which this process first saw its latest heartbeat.
+            # The silence counts from the moment at which this process first saw the latest heartbeat.
             beat, now = -1 if status is None else status.beat, self._clock()
             last_beat, since = self._last_beat.get(rank, (None, now))
             if beat != last_beat:

@@ -49,7 +49,6 @@ class SteppingElsewhere:
     """Has the environment's own processes make the steps, without a thread."""
 
     # No other code uses the environment between `begin` and `finish`.
-
     def __init__(self, environment: BeginsSteps, stopwatch: Stopwatch) -> None:
         self.environment, self._stopwatch = environment, stopwatch
         self._is_under_way = False
@@ -83,7 +82,6 @@ class BackgroundStepping:
     """Makes steps on its own thread, and in its own stream of a GPU, so that neither waits for the policy."""
 
     # No other code uses the environment between `begin` and `finish`.
-
     def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
         self._environment, self._attempt = environment, attempt_of(environment)
         self._stopwatch = stopwatch
@@ -236,7 +234,7 @@ def _take_turns(
     while not interrupted and any(group.is_stepping or group.loop.may_step for group in groups):
         turn = groups
         if not in_order:
-            # The groups whose turn need not wait for a step; wait until there is one.
+            # Take the groups that need not wait for a step. If there is none, wait for the first.
             if all(group.is_stepping or not group.loop.may_step for group in groups):
                 with stopwatch.measure(Phase.SIMULATE):
                     wait_for_one([group.stepping for group in groups if group.is_stepping])
@@ -276,8 +274,4 @@ class _GroupTurns:
     def finish_step(self) -> Sequence[int]:
         """Finish the step under way, if any; return the env slots whose episodes ended with it."""
         answer, self._answer = self._answer, None
-        if answer is None:
-            return ()
-        step, over = self.loop.settle(answer, self.stepping.finish())
-        self.loop.observe(answer, step)
-        return self.loop.end(step, over)
+        return () if answer is None else self.loop.finish_step(answer, self.stepping.finish())

@@ -49,7 +49,7 @@ class AssignedJob:
     job: Job
     supply: EpisodeSupply
     num_episodes: int | None  # in the supply; None if not known beforehand
-    observers: tuple[Observer, ...] = ()  # told of the episodes after they are committed
+    observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
 
 class JobQueue(Protocol):
@@ -242,7 +242,9 @@ class DynamicQueue:
 
     def next_job(self) -> AssignedJob | None:
         """Claim a job, or wait while other ranks work. None if all jobs are done or failed, or on a stop request."""
-        while not self._stop_requested():
+        while True:
+            if self._stop_requested():
+                return None
             self._table.refresh()
             claim = self._table.claim_next(self._built_environment)
             if claim is None:
@@ -250,7 +252,7 @@ class DynamicQueue:
                 self._table.refresh(now=True)
                 claim = self._table.claim_next(self._built_environment)
             if claim is not None:
-                return self._assigned(claim)
+                break
             # Pieces that other ranks hold may become free, so this rank stays as long as there are any.
             pieces = self._table.pieces_of_others()
             if not pieces:
@@ -259,19 +261,8 @@ class DynamicQueue:
                 _LOG.info("nothing is left to claim; waiting for other ranks, which work on %d pieces", pieces)
                 self._said_that_it_waits = True
             self._pause(0.5)
-        return None
 
-    def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Finish the pieces of the job that the rank leaves, or give the job up for all ranks if it failed."""
-        current, self._current = self._current, None
-        if failed:
-            self._built_environment = None
-            self._table.give_up(job.config.index)
-        elif current is not None and not self._stop_requested():
-            current.finish_pieces()
-
-    def _assigned(self, claim: Claim) -> AssignedJob:
-        """Return the job of a claimed piece. If none of its episodes is missing, its report may be."""
+        # The piece may have no missing episodes: then the job still owes its report.
         divided = claim.divided
         supply = ClaimedEpisodes(
             claim,
@@ -295,6 +286,15 @@ class DynamicQueue:
         self._said_that_it_waits = False
         num_episodes = None if len(divided.pieces) > 1 else missing
         return AssignedJob(job=divided.job, supply=supply, num_episodes=num_episodes, observers=(supply,))
+
+    def job_ended(self, job: Job, *, failed: bool) -> None:
+        """Finish the pieces of the job that the rank leaves, or give the job up for all ranks if it failed."""
+        current, self._current = self._current, None
+        if failed:
+            self._built_environment = None
+            self._table.give_up(job.config.index)
+        elif current is not None and not self._stop_requested():
+            current.finish_pieces()
 
 
 class ClaimedEpisodes(Observer):
@@ -502,7 +502,7 @@ class RankWork:
     # Silence [s] after which a rank is not waited for at the end; None to wait without a limit.
     stalled_after_s: float | None = None
     others_may_finish_jobs: bool = False  # whether other ranks finish what a dead one began
-    observers: tuple[Observer, ...] = ()  # told of every job's episodes after they are committed
+    observers: tuple[Observer, ...] = ()  # of every job; called after its episodes are committed
     # Whether a job that the rank has left fails by the errors of its episodes.
     fails: Callable[[Job], bool] = lambda _: False
 

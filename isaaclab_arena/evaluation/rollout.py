@@ -354,9 +354,7 @@ def rollout(
             loop.reset(range(limits.num_used(environment.num_envs)))
             while loop.may_step and not (interrupted := stop_requested()):
                 answer = loop.act()
-                step, over = loop.settle(answer, loop.step(answer))
-                loop.observe(answer, step)
-                loop.reset(loop.end(step, over))
+                loop.reset(loop.finish_step(answer, loop.step(answer)))
         # The policy answers no more: record the episodes it leaves behind before the error ends the rollout.
         except PolicyLostError as error:
             loop.end_lost_episodes(error)
@@ -447,21 +445,18 @@ class EpisodeLoop:
         return answer
 
     def step(self, answer: PolicyAnswer) -> Step:
-        """Make the control step of the answer. `settle` decides later whether the attempt counts."""
+        """Make the control step of the answer. `finish_step` decides whether the attempt counts."""
         with self._measure(Phase.SIMULATE):
             return self._attempt(answer.action)
 
-    def settle(self, answer: PolicyAnswer, step: Step) -> tuple[Step, dict[int, Ending]]:
-        """Return the step, made again if the attempt failed, and the endings that follow from it by env slot."""
-        # Here, once in a step, the CPU waits for the GPU.
+    def finish_step(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
+        """Show and count the control step, end the episodes that are over or late, and return their env slots."""
+        # A failed attempt is made again. Here, once in a step, the CPU waits for the GPU.
         max_length = self._environment.max_episode_length
         with self._measure(Phase.SIMULATE):
             while (over := self.episodes.over(answer, step, max_length=max_length)) is None:
                 step = made_again(self._environment)
-        return step, over
 
-    def observe(self, answer: PolicyAnswer, step: Step) -> None:
-        """Show the observers the step and the observation before it."""
         transition = Transition(
             running=self.episodes.running.clone(),
             num_running=self.episodes.num_running,
@@ -472,8 +467,6 @@ class EpisodeLoop:
         self._observation = step.observation
         self.pictures.show_step(transition)
 
-    def end(self, step: Step, over: Mapping[int, Ending]) -> Sequence[int]:
-        """Count the step, end the episodes that are over or late, and return their env slots."""
         self.episodes.count(step)
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
         return self._end({**late, **over})

@@ -212,7 +212,7 @@ def with_settled_latencies(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, 
 def _measured_latency(
     job: Job, machinery: Machinery, asked: Asked, meanwhile: Meanwhile
 ) -> tuple[Delays, str, list[Problem]]:
-    """Measure the delays of queries about one env slot, as a robot asks them. Return also quantiles and problems."""
+    """Return the delays of queries about one env slot, their quantiles in words, and problems with them."""
     one = job.with_num_envs(1, policy_num_envs=1)
     environment = one.build_environment(device=torch.device(machinery.devices[0]), num_threads=machinery.num_threads)
     try:
@@ -270,7 +270,7 @@ def running_policy_servers(
     jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
 ) -> Iterator[Mapping[PolicyServerConfig, ServerAddress]]:
     """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
-    # The same servers and networks in the same order on every rank.
+    # Every rank lists the same servers and networks in the same order.
     asking: dict[PolicyServerConfig, list[Job]] = {}
     for job in jobs:
         if job.config.policy_server is not None and job.config.name in to_run:
@@ -317,7 +317,7 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
 
 
 def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> ServerOrders:
-    """Return the orders to the policy server that these jobs share."""
+    """Return the orders to the policy server of these jobs."""
     networks: dict[str, NetworkOrder] = {}
     for job in jobs:
         asked = dict(job.policy_options)
