@@ -267,7 +267,7 @@ class PictureReaders:
         with self._stopwatch.measure(Phase.RECORD, self._environment):
             for observer, before, after in zip(self._observers, self._before[1:], self._after[1:], strict=True):
                 seen = transition
-                if not (before.all() and after.all()):
+                if self._drawing is not None and not (before.all() and after.all()):
                     step = transition.step
                     step = replace(step, observation=_seen_by(observer, step.observation, after))
                     seen = replace(
