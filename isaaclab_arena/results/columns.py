@@ -40,7 +40,7 @@ JOB_COLUMNS: dict[str, str] = {
 """Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
 
 After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.merge`.
-``docs/reference/results.md`` says what each column means.
+``docs/reference/results.md`` explains each column.
 """
 
 JOB_TIMING_COLUMNS: dict[str, str] = {
@@ -68,7 +68,7 @@ JOB_TIMING_COLUMNS: dict[str, str] = {
     "pictures_looked_at": "Int64",
     "traceback_file": "string",
 }
-"""Column to type of what differs from run to run: when and where a job ran, and how long it took."""
+"""Column to type of the times and places of a job, which differ from run to run."""
 
 SUITE_COLUMNS: dict[str, str] = {
     "name": "string",
@@ -99,10 +99,10 @@ SUITE_COLUMNS: dict[str, str] = {
 """Column to type of the table of suites, in order; equal for any ranks, interruptions and moments."""
 
 SIMULATION_COLUMNS: dict[str, str] = {"protocol": "string", "engine": "string", "simulated_by": "string"}
-"""Column to type of the last columns of that table, where environments say by which engine or protocol they play."""
+"""Column to type of the last columns of the table of suites, if environments name their engine or protocol."""
 
 BENCHMARK_COLUMNS: dict[str, str] = {**SIMULATION_COLUMNS, "environment_sha256": "string"}
-"""Column to type of the same where environments are of other packages; the table of jobs has them too, after its swept
+"""Column to type of the same for environments of other packages. The table of jobs has them too, after its swept
 keys, in runs with such a job."""
 
 PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
@@ -116,7 +116,7 @@ SERVER_JOB_TIMING_COLUMNS: dict[str, str] = {
     "server_queue_ms": "Float64",
     "server_busy_share": "Float64",
 }
-"""Column to type of what jobs asked of a policy server, after the others of the timing, in runs that have one."""
+"""Column to type of the load of policy servers, after the other timing columns, in runs with a policy server."""
 
 LATENCY_JOB_COLUMNS: dict[str, str] = {
     "latency": "string",
@@ -124,34 +124,34 @@ LATENCY_JOB_COLUMNS: dict[str, str] = {
     "stale_action_share": "Float64",
     "queries_per_s": "Float64",
 }
-"""Column to type of how late answers were, after the swept keys of the table of jobs, in runs with such a job."""
+"""Column to type of the assumed latency, after the swept keys of the table of jobs, in runs with latency."""
 
 LATENCY_JOB_TIMING_COLUMNS: dict[str, str] = {
     "measured_latency_p50_ms": "Float64",
     "measured_latency_p95_ms": "Float64",
 }
-"""Column to type of how long queries really took on this machine, in those."""
+"""Column to type of the measured query times on this machine, in the same runs."""
 
 QUESTION_JOB_COLUMNS: dict[str, str] = {"decision": "string", "decided_at": "Int64", "interval_kind": "string"}
-"""Column to type of the last columns of the table of jobs, in runs that ask something of their jobs."""
+"""Column to type of the last columns of the table of jobs, in runs with questions."""
 
 QUESTION_JOB_TIMING_COLUMNS: dict[str, str] = {"episodes_beyond": "Int64"}
-"""Column to type of what differs from run to run in those: ranks that run ahead finish what they have begun."""
+"""Column to type of the episodes that ranks finished beyond a decision, in the same runs; differs from run to run."""
 
 QUESTION_EPISODE_COLUMNS: dict[str, str] = {"beyond_decision": "boolean"}
-"""Column to type of the last column of the table of episodes in those."""
+"""Column to type of the last column of the table of episodes, in the same runs."""
 
 DISTINCT_COLUMNS: dict[str, str] = {"distinct_conditions": "Int64"}
-"""Column to type of the last column of the tables of jobs, suites and groups, where a rate in them has fewer conditions
-than episodes: how many different ones its scored episodes started from."""
+"""Column to type of the last column of the tables of jobs, suites and groups, if a rate has fewer conditions than
+scored episodes: the number of distinct conditions."""
 
 ACTION_COLUMNS: dict[str, str] = {"saturated_action_share": "Float64"}
-"""Column to type of the last column of the tables of jobs, suites, groups and episodes, where actions have bounds: the
-share of their entries that lay at or beyond these. Episodes of earlier versions have none."""
+"""Column to type of the last column of the tables of jobs, suites, groups and episodes, if actions have bounds: the
+share of entries at or beyond the bounds. Episodes of earlier versions have none."""
 
 START_COLUMNS: dict[str, str] = {"start": "Int64"}
-"""Column to type of what the table of episodes has besides where episodes of other seeds began and went alike: a number
-that is equal for those; see `isaaclab_arena.results.stopping.alike_starts`."""
+"""Column to type of the table of episodes, if episodes with different seeds have equal starts and results: a number
+that is equal for them; see `isaaclab_arena.results.stopping.alike_starts`."""
 
 EPISODE_COLUMNS: dict[str, str] = {
     "job": "string",
@@ -183,10 +183,10 @@ EPISODE_TIMING_COLUMNS: dict[str, str] = {
     "wall_s": "Float64",
     "dataset_file": "string",
 }
-"""Column to type of when and where an episode ran."""
+"""Column to type of the time and place of an episode."""
 
 EVENT_JOB_COLUMNS: dict[str, str] = {"failure_progress": "Float64", "score": "Float64"}
-"""Column to type of what Parquet and JSON have after all others of a job, where environments tell events."""
+"""Column to type of the last columns of a job in Parquet and JSON, if environments report events."""
 
 EVENT_EPISODE_COLUMNS: dict[str, str] = {"progress": "Float64", "decisive_event": "string", "events": "string"}
-"""Column to type of what Parquet has after all others of an episode in those runs; events are JSON."""
+"""Column to type of the last columns of an episode in Parquet, in the same runs; events are JSON."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class AnswerWatch(Observer):
         self._runs_again = runs_again  # whether the episode of a line will run again, so that the line does not count
         self._max_equal_errors = max_equal_errors  # equal errors in a row before the job ends; 0 for no limit
         self._clock = clock  # monotonic [s]
-        self._tails: dict[str, _Tail] = {}
+        self._read_bytes: dict[Path, int] = {}
         self._lines: defaultdict[str, dict[int, CommitLine]] = defaultdict(dict)
         self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._asked}
         self._answering = self._begun_anew()
@@ -146,32 +146,9 @@ class AnswerWatch(Observer):
         return True
 
     def _read(self, job: str) -> None:
-        if job not in self._tails:
-            self._tails[job] = _Tail(job_directory(self._output_directory, job), job)
+        """Read the new commit lines of a job."""
         lines = self._lines[job]
-        for line in self._tails[job].new_lines():
-            known = lines.get(line.episode_index)
-            if self._runs_again(line) or (known is not None and not counts_before(line, known)):
-                continue
-            lines[line.episode_index] = line
-            if job not in self._asked:
-                continue
-            self._finished[job][line.episode_index] = finished_episode(line)
-            if known is not None:
-                # A later attempt replaced an error, which may change earlier answers, so all of them start again.
-                self._answering = self._begun_anew()
-
-
-class _Tail:
-    """Read the new commit lines of one job."""
-
-    def __init__(self, directory: Path, job: str) -> None:
-        self._directory = directory
-        self._job = job
-        self._read_bytes: dict[Path, int] = {}
-
-    def new_lines(self) -> Iterator[CommitLine]:
-        for path in sorted(self._directory.glob(COMMIT_FILE_PATTERN)):
+        for path in sorted(job_directory(self._output_directory, job).glob(COMMIT_FILE_PATTERN)):
             begin = self._read_bytes.get(path, 0)
             check_plain(path)
             with storage_errors("read", path), path.open("rb") as file:
@@ -186,5 +163,15 @@ class _Tail:
                 except ValueError:
                     # The merge reports it.
                     continue
-                if line.job_name == self._job:
-                    yield line
+                known = lines.get(line.episode_index)
+                if line.job_name != job or self._runs_again(line):
+                    continue
+                if known is not None and not counts_before(line, known):
+                    continue
+                lines[line.episode_index] = line
+                if job not in self._asked:
+                    continue
+                self._finished[job][line.episode_index] = finished_episode(line)
+                if known is not None:
+                    # A later attempt replaced an error, which may change earlier answers, so all of them start again.
+                    self._answering = self._begun_anew()

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -21,7 +21,7 @@ from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.results.columns import ACTION_COLUMNS, DISTINCT_COLUMNS
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, csv_text, records, scored_by_job
-from isaaclab_arena.results.rows import repeats_in_words, saturated_share, simulation_in_words
+from isaaclab_arena.results.rows import mean_over_steps, repeats_in_words, short_policy_name, simulation_in_words
 from isaaclab_arena.results.statistics import ScoredEpisodes, standard_deviation, together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
 from isaaclab_arena.storage.atomic import write_text
@@ -35,14 +35,11 @@ MAX_JOBS_SHOWN = 200
 """Nobody reads more lines than that, and laying them out would take longer than all the other tables."""
 
 SPREAD = "±sd"
-"""What stands beside a mean: the standard deviation over episodes."""
+"""Heading of the standard deviation over episodes, beside a mean."""
 
-_DEFAULT_WIDTH = 160
 _LENGTH, _RETURN, _SUCCESS = f"length {SPREAD}", f"return {SPREAD}", "success % [95 %]"
 _ASKED, _TOOK = "queries/s", "measured ms"
 _LEAVE_OUT_FIRST = ("rank", "steps/s", _ASKED, _TOOK, "stale %", _RETURN, "environment", _LENGTH)
-_MOST_SHOWN = 60
-_SHOWN_ANYWAY = frozenset({"policy_type", "arena_env_args.environment"})
 _STATUS_STYLES = {
     JobResultStatus.COMPLETED: "green",
     JobResultStatus.FAILED: "bold red",
@@ -66,19 +63,15 @@ class Column:
         """Width in the terminal [characters]."""
         return max(len(self.heading), *(cell.cell_len for cell in self.cells), 0)
 
-    @property
-    def justify(self) -> Literal["left", "right"]:
-        """Names are left-aligned."""
-        return "left" if self.is_name or self.heading == "status" else "right"
 
-
-def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
+def console_table(merged: MergedResults, width: int = 160) -> Table:
     """Return one line per job, up to `MAX_JOBS_SHOWN`: the task, success with its 95 % interval, and errors."""
     # If a line does not fit the width, the least important columns are left out.
     columns = fitting_columns(table_columns(merged), width)
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for column in columns:
-        table.add_column(column.heading, justify=column.justify, overflow="fold", no_wrap=not column.is_name)
+        justify = "left" if column.is_name or column.heading == "status" else "right"
+        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.is_name)
     for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*cells)
     return table
@@ -113,15 +106,31 @@ def table_columns(merged: MergedResults) -> list[Column]:
         del order[_RETURN]
     if measured and not any(measured):
         order[_SUCCESS] = -1
-    swept = _swept(merged, [row["name"] for row in rows])
-    return [
-        *(_names(heading, rows, order) for heading in ("job", "environment", "policy")),
-        *swept,
-        *(
-            Column(heading=heading, cells=cells, leave_out=order.get(heading))
-            for heading, cells in _numbers(rows).items()
-        ),
+    names = {
+        "job": tuple(Text(plain(row["name"]), style="bold") for row in rows),
+        "environment": tuple(Text(plain(row["environment"])) for row in rows),
+        "policy": tuple(Text(plain(short_policy_name(str(row["policy"])))) for row in rows),
+    }
+    order["policy"] = len(_LEAVE_OUT_FIRST) + 1
+    columns = [
+        Column(heading=heading, cells=cells, is_name=True, leave_out=order.get(heading))
+        for heading, cells in names.items()
     ]
+
+    # A swept key is a column if its values differ and no other column shows them.
+    swept = {job.name: job.config.swept for job in merged.plan.jobs}
+    shown_anyway = {"policy_type", "arena_env_args.environment"}
+    keys = [key for key in dict.fromkeys(key for own in swept.values() for key in own) if key not in shown_anyway]
+    leaves_of_keys = [key.rpartition(".")[2] for key in keys]
+    for key, leaf in zip(keys, leaves_of_keys, strict=True):
+        values = (swept[row["name"]].get(key, "-") for row in rows)
+        texts = (value if isinstance(value, str) else json.dumps(value) for value in values)
+        cells = tuple(Text(plain(shortened(text, 60))) for text in texts)
+        if len({cell.plain for cell in cells}) > 1:
+            heading = plain(leaf if leaves_of_keys.count(leaf) == 1 else key)
+            columns.append(Column(heading=heading, cells=cells, leave_out=len(_LEAVE_OUT_FIRST)))
+    numbers = _numbers(rows).items()
+    return columns + [Column(heading=heading, cells=cells, leave_out=order.get(heading)) for heading, cells in numbers]
 
 
 def fitting_columns(columns: Sequence[Column], width: int) -> list[Column]:
@@ -148,65 +157,44 @@ def mean_and_spread(mean: float | None, spread: float | None, pattern: str) -> s
     return f"{mean:{pattern}}" if spread is None else f"{mean:{pattern}} ±{spread:{pattern}}"
 
 
-def _names(heading: str, rows: Sequence[Mapping[str, Any]], order: Mapping[str, int]) -> Column:
-    texts = {
-        "job": [Text(plain(row["name"]), style="bold") for row in rows],
-        "environment": [Text(plain(row["environment"])) for row in rows],
-        "policy": [Text(plain(str(row["policy"]).replace(":", ".").rpartition(".")[2])) for row in rows],
-    }
-    last = len(_LEAVE_OUT_FIRST) + 1 if heading == "policy" else None
-    return Column(heading=heading, cells=tuple(texts[heading]), is_name=True, leave_out=order.get(heading, last))
-
-
-def _swept(merged: MergedResults, names: Sequence[str]) -> list[Column]:
-    """Return a column per swept key with different values that no other column shows."""
-    swept = {job.name: job.config.swept for job in merged.plan.jobs}
-    keys = [key for key in dict.fromkeys(key for own in swept.values() for key in own) if key not in _SHOWN_ANYWAY]
-    leaves = [key.rpartition(".")[2] for key in keys]
-    columns = []
-    for key, leaf in zip(keys, leaves, strict=True):
-        cells = tuple(_value(swept[name], key) for name in names)
-        if len({cell.plain for cell in cells}) > 1:
-            heading = plain(leaf if leaves.count(leaf) == 1 else key)
-            columns.append(Column(heading=heading, cells=cells, leave_out=len(_LEAVE_OUT_FIRST)))
-    return columns
-
-
-def _value(swept: Mapping[str, Any], key: str) -> Text:
-    if key not in swept:
-        return Text("-")
-    value = swept[key]
-    return Text(plain(shortened(value if isinstance(value, str) else json.dumps(value), _MOST_SHOWN)))
-
-
 def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
     """Return the cells of the numeric columns, by heading."""
+    rates = [
+        _percent(row["success_rate"], row["success_low"], row["success_high"]) + ("*" if is_partial(row) else "")
+        for row in rows
+    ]
+    # The latency itself is in the column of the job's sweep, or in the job file. Measured times are the median and the
+    # 95 % quantile.
+    late: dict[str, tuple[Text, ...]] = {}
+    if any(row.get("meanwhile") for row in rows):
+        stale = [row.get("stale_action_share") for row in rows]
+        asked = [row.get("queries_per_s") for row in rows]
+        took = [[row.get(f"measured_latency_p{part}_ms") for part in (50, 95)] for row in rows]
+        late = {
+            "stale %": tuple(Text("-" if each is None else f"{100 * each:.0f}") for each in stale),
+            _ASKED: tuple(Text("-" if each is None else f"{each:.2f}") for each in asked),
+            _TOOK: tuple(Text("-" if None in each else "{:.0f}, {:.0f}".format(*each)) for each in took),
+        }
+
+    def compact(value: float | None) -> str:
+        """Format a rate in at most five characters: ``950``, ``41.2k``, ``1.3M``."""
+        if value is None:
+            return "-"
+        if value < 9_999.5:
+            return f"{value:.0f}"
+        return f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M"
+
     return {
         "episodes": tuple(Text(_of_planned(row)) for row in rows),
-        _SUCCESS: tuple(Text(_rate(row)) for row in rows),
+        _SUCCESS: tuple(map(Text, rates)),
         _LENGTH: tuple(Text(mean_and_spread(row["mean_length"], row["std_length"], ".1f")) for row in rows),
         _RETURN: tuple(Text(mean_and_spread(row["mean_return"], row["std_return"], ".2f")) for row in rows),
-        **_late(rows),
+        **late,
         "errors": tuple(_count(row["errors"]) for row in rows),
         "missing": tuple(_count(row["missing"]) for row in rows),
-        "steps/s": tuple(Text(_compact(row["env_steps_per_s"])) for row in rows),
+        "steps/s": tuple(Text(compact(row["env_steps_per_s"])) for row in rows),
         "rank": tuple(Text(row["rank"] or "-") for row in rows),
         "status": tuple(_status(row["status"]) for row in rows),
-    }
-
-
-def _late(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
-    """Return the latency columns, empty without latency; measured times are the median and the 95 % quantile."""
-    # The latency itself is in the column of the job's sweep, or in the job file.
-    if not any(row.get("meanwhile") for row in rows):
-        return {}
-    took = [[row.get(f"measured_latency_p{part}_ms") for part in (50, 95)] for row in rows]
-    stale = [row.get("stale_action_share") for row in rows]
-    asked = [row.get("queries_per_s") for row in rows]
-    return {
-        "stale %": tuple(Text("-" if each is None else f"{100 * each:.0f}") for each in stale),
-        _ASKED: tuple(Text("-" if each is None else f"{each:.2f}") for each in asked),
-        _TOOK: tuple(Text("-" if None in each else "{:.0f}, {:.0f}".format(*each)) for each in took),
     }
 
 
@@ -217,26 +205,12 @@ def _of_planned(row: Mapping[str, Any]) -> str:
     )
 
 
-def _rate(row: Mapping[str, Any]) -> str:
-    rate = _percent(row["success_rate"], row["success_low"], row["success_high"])
-    return f"{rate}*" if is_partial(row) else rate
-
-
 def _percent(rate: float | None, low: float, high: float) -> str:
     return "-" if rate is None else f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _status(status: str) -> Text:
     return Text(status, style=_STATUS_STYLES[JobResultStatus(status)])
-
-
-def _compact(value: float | None) -> str:
-    """Format a rate in at most five characters: ``950``, ``41.2k``, ``1.3M``."""
-    if value is None:
-        return "-"
-    if value < 9_999.5:
-        return f"{value:.0f}"
-    return f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M"
 
 
 def _count(value: int | None) -> Text:
@@ -267,20 +241,36 @@ GROUP_COLUMNS: dict[str, str] = {
 def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
     """Return one row per combination of the keys' values, over pooled episodes. ConfigError for an unknown key."""
     # Keys such as ``environment``, ``seed``, ``arena_env_args.object``, ``policy_config_dict.speed``,
-    # ``variations.cube.mass.sampler_cfg.high``. A job without a key has an empty value. Rows are sorted by value.
+    # ``variations.cube.mass.sampler_cfg.high``. A job without a key has an empty value.
     settings = {job.name: job_settings(job) for job in merged.plan.jobs if job.is_to_run}
-    _check(keys, settings)
+    known = {key for own in settings.values() for key in own}
+    problems = [
+        Problem(f"no job of this run has '{key}'{did_you_mean(key, known)}", key="--by")
+        for key in keys
+        if key not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
     members: dict[tuple[Any, ...], list[str]] = {}
     for name, own in settings.items():
-        members.setdefault(tuple(_scalar(own.get(key)) for key in keys), []).append(name)
+        given = (own.get(key) for key in keys)
+        values = (each if each is None or isinstance(each, str | int | float) else json.dumps(each) for each in given)
+        members.setdefault(tuple(values), []).append(name)
     episodes: dict[str, list[Mapping[Any, Any]]] = {}
     for row in records(merged.episodes):
         episodes.setdefault(str(row["job"]), []).append(row)
+
+    # Sort rows by value: empty ones first, then numbers, then texts.
+    def order(value: Any) -> tuple[int, float, str]:
+        if isinstance(value, int | float):
+            return 1, float(value), ""
+        return (0, 0.0, "") if value is None else (2, 0.0, str(value))
+
     scored = scored_by_job(merged)
     rows = [
         dict(zip(keys, values, strict=True))
         | _counted([row for name in names for row in episodes.get(name, ())], [scored[name] for name in names])
-        for values, names in sorted(members.items(), key=lambda item: [_order(value) for value in item[0]])
+        for values, names in sorted(members.items(), key=lambda item: [order(value) for value in item[0]])
     ]
     repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
     actions = ACTION_COLUMNS if any(row["saturated_action_share"] is not None for row in rows) else {}
@@ -292,7 +282,7 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
 
 def job_settings(job: PlanEntry) -> dict[str, Any]:
     """Return the settings of a job under the keys of the job file."""
-    return {
+    settings = {
         "name": job.name,
         "environment": job.config.environment,
         "embodiment": job.embodiment,
@@ -301,11 +291,16 @@ def job_settings(job: PlanEntry) -> dict[str, Any]:
         "seed": job.config.seed,
         "arena_env_args.environment": job.config.environment,
         "arena_env_args.num_envs": job.config.num_envs,
-        **_flat("arena_env_args", job.config.environment_args),
-        **_flat("policy_config_dict", job.policy_config),
-        **_flat("variations", job.variations),
-        **_flat("labels", job.config.labels),
     }
+    nested = {
+        "arena_env_args": job.config.environment_args,
+        "policy_config_dict": job.policy_config,
+        "variations": job.variations,
+        "labels": job.config.labels,
+    }
+    for prefix, mapping in nested.items():
+        settings |= {".".join((prefix, *map(str, path))): value for path, value in leaves(mapping)}
+    return settings
 
 
 def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
@@ -325,46 +320,16 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in records(groups):
         values = [Text("-" if row[key] is None else plain(row[key])) for key in keys]
-        rate = "-"
-        if row["success_rate"] is not None:
-            share, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
-            rate = f"{share:.1f} [{low:.1f}, {high:.1f}]"
+        successes = "-" if row["successes"] is None else str(row["successes"])
+        rate = _percent(row["success_rate"], row["success_low"], row["success_high"])
         length = mean_and_spread(row["mean_length"], row["std_length"], ".1f")
         numbers = [str(row["jobs"]), str(row["episodes"]), *([str(row["distinct_conditions"])] if different else [])]
-        table.add_row(*values, *numbers, _count_in_words(row["successes"]), rate, length, str(row["errors"]))
+        table.add_row(*values, *numbers, successes, rate, length, str(row["errors"]))
     return table
 
 
-def _count_in_words(value: Any) -> str:
-    return "-" if value is None else str(value)
-
-
-def _flat(prefix: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return {".".join((prefix, *map(str, path))): value for path, value in leaves(mapping)}
-
-
-def _check(keys: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> None:
-    known = {key for own in settings.values() for key in own}
-    problems = [
-        Problem(f"no job of this run has '{key}'{did_you_mean(key, known)}", key="--by")
-        for key in keys
-        if key not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
-def _scalar(value: Any) -> Any:
-    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
-
-
-def _order(value: Any) -> tuple[int, float, str]:
-    if isinstance(value, int | float):
-        return 1, float(value), ""
-    return (0, 0.0, "") if value is None else (2, 0.0, str(value))
-
-
 def _counted(episodes: Sequence[Mapping[Any, Any]], jobs: Sequence[ScoredEpisodes]) -> dict[str, Any]:
+    """Return the cells of a group from its episodes, and from the scored ones of each job."""
     kept = [row for row in episodes if row["outcome"] != Outcome.ERROR]
     lengths, scored = [row["length"] for row in kept], together(jobs)
     interval = scored.wilson()
@@ -380,7 +345,7 @@ def _counted(episodes: Sequence[Mapping[Any, Any]], jobs: Sequence[ScoredEpisode
         "std_length": standard_deviation(lengths),
         "errors": len(episodes) - len(kept),
         "distinct_conditions": scored.num_distinct,
-        "saturated_action_share": saturated_share(
+        "saturated_action_share": mean_over_steps(
             (row.get("saturated_action_share"), row["length"]) for row in episodes
         ),
     }
@@ -411,10 +376,22 @@ def print_summary(
     limit = merged.plan.settings.get("limit")
     if isinstance(limit, int):
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
+    context = [
+        f"suite '{plain(row['name'])}': played {words}"
+        for row in records(merged.suites)
+        if (words := simulation_in_words(row))
+    ]
+    answers = [*map(in_words, merged.answers)]
+    if answers:
+        jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
+        answers += [f"intervals of {jobs}: anytime-valid, that is right although the run looked after every episode"]
+        if beyond := sum(row["episodes_beyond"] for row in records(merged.jobs)):
+            ahead = "episodes had begun before the decision was known; they are kept and do not count"
+            answers += [f"{beyond} {ahead}"]
     # Order of the lines: context first, then answers, caveats, failures and defects of the files.
     styled = (
-        ("", _simulations(merged)),
-        ("bold", answers_in_words(merged)),
+        ("", context),
+        ("bold", answers),
         ("yellow", caveats(merged)),
         ("red", [*failures(merged), *map(describe_missing, merged.missing)]),
         ("yellow", merged.problems),
@@ -435,8 +412,16 @@ def caveats(merged: MergedResults) -> list[str]:
     # policy can act, and remarks of the ranks.
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
     lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
-    lines += [*_caveats_of_suites(merged), *_saturated(merged)]
-    for known in records(merged.jobs):
+    lines += _caveats_of_suites(merged)
+    # Jobs with many action entries at or beyond their bounds, the largest share first.
+    jobs = records(merged.jobs)
+    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in jobs]
+    many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
+    if many:
+        told = ", ".join(f"{100 * share:.0f} % in job '{name}'" for share, name in many[:_MAX_INDICES_SHOWN])
+        more = f" and much in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
+        lines.append(f"* action entries at or beyond their bounds: {told}{more}")
+    for known in jobs:
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
                 f"* job '{plain(known['name'])}': no episode ended within its control steps, so nothing is rated; "
@@ -448,9 +433,10 @@ def caveats(merged: MergedResults) -> list[str]:
                 "and were run again (--retry_errors); what fails by chance gets more chances that way"
             )
         if known["rerun"]:
+            times = "once" if known["rerun"] == 1 else f"{known['rerun']} times"
             lines.append(
                 f"* job '{plain(known['name'])}': its episodes ran anew with something else than before (--rerun), "
-                f"{_times(known['rerun'])}; those of before do not count and are in set_aside/"
+                f"{times}; those of before do not count and are in set_aside/"
             )
         if told := repeats_in_words(known):
             lines.append(f"* job '{plain(known['name'])}': {told}")
@@ -463,22 +449,15 @@ def caveats(merged: MergedResults) -> list[str]:
                 "those that finished are the short ones, so the rate may be biased"
             )
         if (known["errors"] or known["missing"]) and low is not None and high is not None:
-            left_out = f"{known['errors']} errors and {known['missing'] or 0} missing episodes"
-            lines.append(
-                f"* job '{name}': {left_out} do not count; the rate is {100 * low:.1f} % "
-                f"if they are counted as failures, {100 * high:.1f} % as successes"
-            )
+            lines.append(f"* job '{name}': {_with_bounds(known, 'the rate', low, high)}")
     return lines
 
 
-def _saturated(merged: MergedResults) -> Iterator[str]:
-    """Yield the jobs with many action entries at or beyond their bounds, the largest share first."""
-    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in records(merged.jobs)]
-    many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
-    if many:
-        told = ", ".join(f"{100 * share:.0f} % in job '{name}'" for share, name in many[:_MAX_INDICES_SHOWN])
-        more = f" and much in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
-        yield f"* action entries at or beyond their bounds: {told}{more}"
+def _with_bounds(row: Mapping[str, Any], rate: str, low: float, high: float) -> str:
+    """Return the number of uncounted episodes in words, with the bounds of the rate."""
+    left_out = f"{row['errors']} errors and {row['missing'] or 0} missing episodes"
+    bounds = f"{100 * low:.1f} % if they are counted as failures, {100 * high:.1f} % as successes"
+    return f"{left_out} do not count; {rate} is {bounds}"
 
 
 def _early_ends(merged: MergedResults) -> Iterator[str]:
@@ -517,51 +496,32 @@ def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
             yield f"job '{plain(name)}': a policy that does nothing succeeds in {successes}{beside}"
 
 
-def _simulations(merged: MergedResults) -> Iterator[str]:
-    """Yield the protocol and engine of each suite, if known."""
-    for row in records(merged.suites):
-        if words := simulation_in_words(row):
-            yield f"suite '{plain(row['name'])}': played {words}"
-
-
 def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:
+    """Yield the suites with uncounted episodes or repeated conditions, and those without a mean."""
     for row in records(merged.suites):
         name = plain(row["name"])
         if row["mean_rate"] is None and row["scored"]:
             yield f"* suite '{name}': not every task has an episode that says whether it succeeded, so there is no mean"
         elif row["mean_rate"] is not None and (row["errors"] or row["missing"]) and row["mean_lower_bound"] is not None:
-            low, high = 100 * row["mean_lower_bound"], 100 * row["mean_upper_bound"]
-            left_out = f"{row['errors']} errors and {row['missing'] or 0} missing episodes"
-            yield (
-                f"* suite '{name}': {left_out} do not count; the mean of its tasks is {low:.1f} % "
-                f"if they are counted as failures, {high:.1f} % as successes"
-            )
+            low, high = row["mean_lower_bound"], row["mean_upper_bound"]
+            yield f"* suite '{name}': {_with_bounds(row, 'the mean of its tasks', low, high)}"
         if told := repeats_in_words(row):
             yield f"* suite '{name}': {told}"
 
 
-def answers_in_words(merged: MergedResults) -> list[str]:
-    """Return one line per question of the run, and notes on their effect on intervals and episodes."""
-    if not merged.answers:
-        return []
-    jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
-    shown = f"intervals of {jobs}: anytime-valid, that is right although the run looked after every episode"
-    beyond = sum(row["episodes_beyond"] for row in records(merged.jobs))
-    ahead = [f"{beyond} episodes had begun before the decision was known; they are kept and do not count"]
-    return [*map(in_words, merged.answers), shown, *(ahead if beyond else [])]
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
 def failures(merged: MergedResults) -> list[str]:
     """Return one line per failed job: its error, its rank, and the file with the traceback."""
-    return [
-        f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {_cause(row)}"
-        for row in records(merged.jobs)
-        if JobResultStatus(row["status"]) is JobResultStatus.FAILED
-    ]
+    lines = []
+    for row in records(merged.jobs):
+        if JobResultStatus(row["status"]) is not JobResultStatus.FAILED:
+            continue
+        cause = "no report" if row["error"] is None else plain(row["error"])
+        if row["traceback_file"] is not None:
+            cause += f" (traceback in {plain(row['traceback_file'])})"
+        elif row["errors"]:
+            cause += " (--resume --retry_errors plays them again)"
+        lines.append(f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {cause}")
+    return lines
 
 
 def describe_missing(missing: MissingEpisodes) -> str:
@@ -574,10 +534,3 @@ def describe_missing(missing: MissingEpisodes) -> str:
     shown = ", ".join(map(str, missing.episode_indices[:_MAX_INDICES_SHOWN]))
     more = ", …" if count > _MAX_INDICES_SHOWN else ""
     return f"missing: {where} lacks {count} episode{'s' if count > 1 else ''} ({shown}{more}); it is {missing.status}"
-
-
-def _cause(row: dict[str, Any]) -> str:
-    error = "no report" if row["error"] is None else plain(row["error"])
-    if row["traceback_file"] is not None:
-        return f"{error} (traceback in {plain(row['traceback_file'])})"
-    return f"{error} (--resume --retry_errors plays them again)" if row["errors"] else error

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -37,17 +38,15 @@ from isaaclab_arena.results.columns import (
     SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE, sizes_of_sources, tables_are_current
-from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.rows import (
     JobEvidence,
-    action_cells,
     answer_cells,
     benchmark_cells,
     distinct_cells,
     episode_row,
-    event_cells,
     job_row,
     latency_cells,
+    mean_over_steps,
     score_cells,
     server_cells,
     suite_columns,
@@ -65,7 +64,6 @@ from isaaclab_arena.results.stopping import (
 )
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
 from isaaclab_arena.storage.commits import (
-    CommitLine,
     CommitLog,
     JobResultStatus,
     ReportedStatus,
@@ -97,25 +95,20 @@ def swept_columns(jobs: Sequence[PlanEntry]) -> dict[str, Any]:
     """Return a column per swept key, such as ``sweep.seed``; empty for a job that does not sweep it."""
     # Columns follow the order of the job file. A column is boolean, integer or float if all its values are; otherwise
     # it is text, with lists and mappings as JSON.
-    keys = dict.fromkeys(key for job in jobs for key in job.config.swept)
-    return {PREFIX + plain_text(key): _column([job.config.swept.get(key) for job in jobs]) for key in keys}
-
-
-def _column(values: Sequence[Any]) -> Any:
-    given = [value for value in values if value is not None]
-    for kind, types in (("boolean", (bool,)), ("Int64", (int,)), ("Float64", (int, float))):
-        if given and all(type(value) in types for value in given) and _fits(given):
-            return pd.array([*values], dtype=kind)
-    return pd.array([None if value is None else _text(value) for value in values], dtype="string")
-
-
-def _fits(given: Sequence[Any]) -> bool:
-    # A seed may have more bits than a numeric column holds exactly.
-    return all(not isinstance(value, int) or abs(value) < 2**53 for value in given)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    columns: dict[str, Any] = {}
+    for key in dict.fromkeys(key for job in jobs for key in job.config.swept):
+        values = [job.config.swept.get(key) for job in jobs]
+        given = [value for value in values if value is not None]
+        # A seed may have more bits than a numeric column holds exactly.
+        is_exact = all(not isinstance(value, int) or abs(value) < 2**53 for value in given)
+        kinds = (("boolean", (bool,)), ("Int64", (int,)), ("Float64", (int, float)))
+        fitting = [kind for kind, types in kinds if is_exact and all(type(value) in types for value in given)]
+        if given and fitting:
+            columns[PREFIX + plain_text(key)] = pd.array(values, dtype=fitting[0])
+        else:
+            texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+            columns[PREFIX + plain_text(key)] = pd.array(texts, dtype="string")
+    return columns
 
 
 # One table of all jobs and one of all episodes, from the files on disk alone.
@@ -165,6 +158,8 @@ class MergedResults:
     remarks: tuple[str, ...] = ()
 
 
+# Garbage collection would take a quarter of the time: a million small objects without cycles.
+@without_collecting()
 def merge_results(output_directory: Path) -> MergedResults:
     """Read the files of all ranks of a run, and return its results.
 
@@ -174,12 +169,6 @@ def merge_results(output_directory: Path) -> MergedResults:
     Raises:
         ConfigError: If the directory is not the output of a run.
     """
-    # Garbage collection would take a quarter of the time: a million small objects without cycles.
-    with without_collecting():
-        return _merged(output_directory)
-
-
-def _merged(output_directory: Path) -> MergedResults:
     plan = read_run_plan(output_directory)
     # Take the sizes before any read, so that later additions of the ranks mark the tables as old.
     sources = sizes_of_sources(output_directory)
@@ -192,39 +181,47 @@ def _merged(output_directory: Path) -> MergedResults:
         job.name: read_commits(job_directory(output_directory, job.name), job.name, seed=job.config.seed)
         for job in jobs
     }
-    # The plan holds the same facts as the file of the first attempt.
+
+    # The plan holds the same facts as the file of the first attempt. If no attempt has a file, the version of the
+    # program wrote none.
     known, named = {1, *(attempt.number for attempt in attempts)}, set(attempt_numbers(output_directory))
-    # If no attempt has a file, the version of the program wrote none.
     lost = {line.attempt for log in logs.values() for line in log.lines if named} - known - named
     problems += [
         f"{attempt_path(output_directory, number)}: is missing; {INSTEAD_OF_ATTEMPT}" for number in sorted(lost)
     ]
     unread = (named | lost) - known
+
     # Answers need the episodes of all jobs, so they come before the evidence of each job.
-    answers = answers_in(plan, logs)
-    read = (
-        read_evidence(
-            output_directory, job, problems, run=plan.run_id, same_conditions=not changes, commits=logs[job.name]
+    answers, evidence = answers_in(plan, logs), []
+    for job in jobs:
+        commits = logs[job.name]
+        read = read_evidence(
+            output_directory, job, problems, run=plan.run_id, same_conditions=not changes, commits=commits
         )
-        for job in jobs
-    )
-    most = attempts[-1].max_equal_errors if attempts else 0
-    told = (
-        replace(
-            each,
-            told={line.episode_index: json_line(line.variations) for line in logs[each.job.name].lines},
-            contents=contents[each.job.name],
-            times_rerun=reruns[each.job.name],
-            max_equal_errors=most,
+        read = replace(
+            read,
+            told={line.episode_index: json_line(line.variations) for line in commits.lines},
+            contents=contents[job.name],
+            times_rerun=reruns[job.name],
+            max_equal_errors=attempts[-1].max_equal_errors if attempts else 0,
         )
-        for each in read
-    )
-    evidence = [
-        as_answered(_with_what_recordings_say(each, plan, output_directory, unread), logs[each.job.name], answers)
-        for each in told
-    ]
+        read = _with_recorded_provenance(read, plan, output_directory, unread)
+        evidence.append(as_answered(read, commits, answers))
+
     # Questions may have stopped a job, so missing episodes are determined after the answers.
-    missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
+    missing = tuple(
+        MissingEpisodes(
+            job=each.job.name,
+            rank=each.job.rank,
+            status=each.standing.status,
+            episode_indices=each.standing.missing,
+        )
+        for each in evidence
+        if each.standing.status not in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED)
+    )
+    remarks = (
+        f"job '{each.job.name}': {remark}" for each in evidence for report in each.reports for remark in report.remarks
+    )
     suites = suite_rows(evidence)
     return MergedResults(
         plan=plan,
@@ -236,13 +233,8 @@ def _merged(output_directory: Path) -> MergedResults:
         complete=not missing,
         sources=sources,
         answers=answers,
-        remarks=tuple(dict.fromkeys(_remarks(evidence))),
+        remarks=tuple(dict.fromkeys(remarks)),
     )
-
-
-def _remarks(evidence: Sequence[JobEvidence]) -> Iterator[str]:
-    for each in evidence:
-        yield from (f"job '{each.job.name}': {remark}" for report in each.reports for remark in report.remarks)
 
 
 def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ...]:
@@ -257,8 +249,8 @@ def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ..
 
 
 def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobEvidence]) -> pd.DataFrame:
-    # Optional columns appear only if some job has a value for them, so that the tables of other runs do not change.
-    columns, own = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}
+    """Return the table of jobs, with optional columns if some job has a value for them."""
+    columns, own, swept = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}, swept_columns(jobs)
     simulation = [benchmark_cells([each]) for each in evidence]
     if any(simulation):
         own |= BENCHMARK_COLUMNS
@@ -268,59 +260,57 @@ def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobE
         own |= LATENCY_JOB_COLUMNS | LATENCY_JOB_TIMING_COLUMNS
     if plan.questions:
         own |= QUESTION_JOB_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
-    if _tell_events(each.lines for each in evidence):
+    if any(line.events is not None for each in evidence for line in each.lines):
         own |= EVENT_JOB_COLUMNS
     if not all(each.scored.are_distinct for each in evidence):
         own |= DISTINCT_COLUMNS
-    if _tell_saturation(each.lines for each in evidence):
+    if any(line.saturated_action_share is not None for each in evidence for line in each.lines):
         own |= ACTION_COLUMNS
     if not own:
-        return typed_table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
+        return typed_table(map(job_row, evidence), columns).assign(**swept)
     rows = (
-        job_row(each)
-        | simulated
-        | server_cells(each)
-        | latency_cells(each)
-        | answer_cells(each)
-        | score_cells(each)
-        | distinct_cells(each)
-        | action_cells(each)
+        {
+            **job_row(each),
+            **simulated,
+            **server_cells(each),
+            **latency_cells(each),
+            **answer_cells(each),
+            **score_cells(each),
+            **distinct_cells(each),
+            "saturated_action_share": mean_over_steps(
+                (line.saturated_action_share, line.episode_length) for line in each.lines
+            ),
+        }
         for each, simulated in zip(evidence, simulation, strict=True)
     )
     table = typed_table(rows, columns | own)
-    return table[[*columns]].assign(**swept_columns(jobs), **{name: table[name] for name in own})
+    return table[[*columns]].assign(**swept, **{name: table[name] for name in own})
 
 
 def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping[str, CommitLog]) -> pd.DataFrame:
-    # Optional columns appear only if some episode has a value for them.
+    """Return the table of episodes, with optional columns if some episode has a value for them."""
     columns = EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS | (QUESTION_EPISODE_COLUMNS if plan.questions else {})
-    if _tell_events(log.lines for log in logs.values()):
+    if any(line.events is not None for log in logs.values() for line in log.lines):
         columns |= EVENT_EPISODE_COLUMNS
     starts = {job: alike_starts(log.lines) for job, log in logs.items()}
     if any(start is not None for own in starts.values() for start in own):
         columns |= START_COLUMNS
-    if _tell_saturation(log.lines for log in logs.values()):
+    if any(line.saturated_action_share is not None for log in logs.values() for line in log.lines):
         columns |= ACTION_COLUMNS
     rows = (
         {
             **episode_row(each.job, line, each.told[line.episode_index]),
-            "beyond_decision": each.is_beyond(line),
+            "beyond_decision": each.needed is not None and line.episode_index >= each.needed,
             "start": start,
             "saturated_action_share": line.saturated_action_share,
-            **event_cells(line),
+            "progress": None if line.events is None else line.events.progress,
+            "decisive_event": None if line.events is None else line.events.decisive,
+            "events": None if line.events is None else json_line(line.events.seen),
         }
         for each in evidence
         for line, start in zip(logs[each.job.name].lines, starts[each.job.name], strict=True)
     )
     return typed_table(rows, columns)
-
-
-def _tell_events(jobs: Iterable[Sequence[CommitLine]]) -> bool:
-    return any(line.events is not None for lines in jobs for line in lines)
-
-
-def _tell_saturation(jobs: Iterable[Sequence[CommitLine]]) -> bool:
-    return any(line.saturated_action_share is not None for lines in jobs for line in lines)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -363,7 +353,7 @@ def changes_between(plan: RunPlan, attempts: Sequence[Attempt]) -> list[str]:
     ]
 
 
-def _with_what_recordings_say(
+def _with_recorded_provenance(
     evidence: JobEvidence, plan: RunPlan, output_directory: Path, unread: Set[int]
 ) -> JobEvidence:
     """Return the evidence of a job whose attempts in `unread` are lost, from the provenance of its recordings."""
@@ -438,15 +428,6 @@ def as_answered(evidence: JobEvidence, commits: CommitLog, answers: Sequence[Ans
     )
 
 
-def _owed(evidence: JobEvidence) -> MissingEpisodes | None:
-    standing = evidence.standing
-    if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED):
-        return None
-    return MissingEpisodes(
-        job=evidence.job.name, rank=evidence.job.rank, status=standing.status, episode_indices=standing.missing
-    )
-
-
 def typed_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
     """Return a table with columns of fixed types, also without rows."""
     # There may be very many rows, so each is released as soon as its values are taken.
@@ -462,8 +443,6 @@ def typed_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -
 # any number of ranks, so ``cmp`` can compare two runs.
 
 SCHEMA_VERSION = 1
-_OF_EARLIER_VERSIONS = b'  "elsewhere": [],\n'
-"""A line of ``results.json`` in which earlier versions named datasets on other nodes; it was empty on shared disks."""
 TABLES = ("results", "suites", "episodes", "timing", "episode_timing")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
@@ -489,12 +468,44 @@ def stale_tables(output_directory: Path, merged: MergedResults) -> list[Path]:
 
 
 def _unlike(output_directory: Path, merged: MergedResults) -> list[Path]:
-    paths = ((output_directory / name, content) for name, content in _contents(merged))
-    return [path for path, content in paths if not _holds(path, content)]
+    """Return the result files that are missing or have other content."""
+    unlike = []
+    for name, content in _contents(merged):
+        path, found = output_directory / name, None
+        with suppress(StorageError):
+            found = read_whole(path)
+        if found is not None and name == TABLE:
+            # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
+            found = found.replace(b'  "elsewhere": [],\n', b"", 1)
+        is_like = found == content
+        # Another version of the library writes the same table in other bytes.
+        if found is not None and not is_like and path.suffix == ".parquet":
+            # pyarrow raises these for content that is not Parquet.
+            with suppress(OSError, ValueError):
+                is_like = pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
+        if not is_like:
+            unlike.append(path)
+    return unlike
 
 
 def results_document(merged: MergedResults) -> dict[str, Any]:
     """Return the content of ``results.json``: the jobs, missing episodes, and sources."""
+    answers = [
+        {
+            **asdict(answer.question),
+            "verdict": answer.verdict,
+            "in_words": in_words(answer),
+            "episodes": answer.episodes,
+            "counts": asdict(answer.counts),
+            "log_e_value": answer.log_e_value,
+            "needed_log_e_value": answer.needed_log_e_value,
+            "by_later_step": answer.is_late,
+            "left_out": answer.left_out,
+            **({"repeated": answer.repeated} if answer.repeated else {}),
+            "unequal": answer.unequal,
+        }
+        for answer in merged.answers
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.plan.run_id,
@@ -504,25 +515,8 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         **({"suites": records(merged.suites)} if len(merged.suites) else {}),
         "missing": merged.missing,
         "problems": merged.problems,
-        **({"answers": [_answer(each) for each in merged.answers]} if merged.answers else {}),
+        **({"answers": answers} if answers else {}),
         "sources": merged.sources,
-    }
-
-
-def _answer(answer: Answer) -> dict[str, Any]:
-    """Return the entry of a question in ``results.json``."""
-    return {
-        **asdict(answer.question),
-        "verdict": answer.verdict,
-        "in_words": in_words(answer),
-        "episodes": answer.episodes,
-        "counts": asdict(answer.counts),
-        "log_e_value": answer.log_e_value,
-        "needed_log_e_value": answer.needed_log_e_value,
-        "by_later_step": answer.is_late,
-        "left_out": answer.left_out,
-        **({"repeated": answer.repeated} if answer.repeated else {}),
-        "unequal": answer.unequal,
     }
 
 
@@ -543,53 +537,32 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
         tables["suites"] = merged.suites
     # A user may compare these CSV files by ``cmp`` with those of a version without events, so events are in Parquet
     # only.
-    more = {"results": _present(EVENT_JOB_COLUMNS, jobs), "episodes": _present(EVENT_EPISODE_COLUMNS, episodes)}
+    events = {
+        "results": {column: jobs[column] for column in EVENT_JOB_COLUMNS if column in jobs},
+        "episodes": {column: episodes[column] for column in EVENT_EPISODE_COLUMNS if column in episodes},
+    }
     for name in (each for each in TABLES if each in tables):
         table = pd.DataFrame(tables[name])
         yield f"{name}.csv", csv_text(table).encode()
-        yield f"{name}.parquet", table.assign(**more.get(name, {})).to_parquet(index=False)
-    yield RESULTS_FILE, json_text(results_document(merged)).encode()
-
-
-def _present(columns: Mapping[str, str], table: pd.DataFrame) -> dict[str, Any]:
-    return {name: table[name] for name in columns if name in table}
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    try:
-        found = read_whole(path)
-    except StorageError:
-        return False
-    if path.name == RESULTS_FILE:
-        return found.replace(_OF_EARLIER_VERSIONS, b"", 1) == content
-    # Another version of the library writes the same table in other bytes.
-    return found == content or (path.suffix == ".parquet" and _same_table(found, content))
-
-
-def _same_table(found: bytes, content: bytes) -> bool:
-    try:
-        return pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
-    except (OSError, ValueError):
-        # pyarrow raises these for content that is not Parquet.
-        return False
+        yield f"{name}.parquet", table.assign(**events.get(name, {})).to_parquet(index=False)
+    yield TABLE, json_text(results_document(merged)).encode()
 
 
 def csv_text(table: pd.DataFrame) -> str:
     """Return a table as CSV in which no text acts as a formula or a terminal control sequence."""
     # Text that would be a formula is prefixed with an apostrophe.
-    columns = [str(name) for name in table.select_dtypes(["string", "object"])]
-    return table.assign(**{name: _harmless(table, name) for name in columns}).to_csv(index=False)
-
-
-def _harmless(table: pd.DataFrame, column: str) -> pd.Series:
-    values = pd.Series(table[column])
-    texts = [text for text in values.unique() if isinstance(text, str)]
-    # Almost no column has such a text, and a table of episodes has many rows, so check all texts at once.
-    together = "".join(texts)
-    if together.isascii() and together.isprintable() and not any(text.startswith(FORMULA_STARTS) for text in texts):
-        return values
-    changed = {text: harmless for text in texts if (harmless := harmless_text(text)) != text}
-    return values.map(lambda value: changed.get(value, value), na_action="ignore") if changed else values
+    harmless = {}
+    for name in map(str, table.select_dtypes(["string", "object"])):
+        values = pd.Series(table[name])
+        texts = [text for text in values.unique() if isinstance(text, str)]
+        # Almost no column has such a text, and a table of episodes has many rows, so check all texts at once.
+        joined = "".join(texts)
+        if joined.isascii() and joined.isprintable() and not any(text.startswith(FORMULA_STARTS) for text in texts):
+            continue
+        changed = {text: made for text in texts if (made := harmless_text(text)) != text}
+        if changed:
+            harmless[name] = values.map(lambda value, own=changed: own.get(value, value), na_action="ignore")
+    return table.assign(**harmless).to_csv(index=False)
 
 
 def harmless_text(text: str) -> str:
@@ -656,38 +629,44 @@ def check_episodes(jobs: Sequence[Mapping[str, Any]], episodes: pd.DataFrame, ou
 
 
 def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
+    """Read the tables of a run. DamagedFileError if they disagree."""
     document = table_of(plan, output_directory)
     results, timing, episodes, episode_timing = (
         read_table(output_directory / f"{name}.parquet") for name in ("results", "timing", "episodes", "episode_timing")
     )
-    jobs = _jobs(results, timing)
+
+    def there(table: pd.DataFrame, *columns: Iterable[str]) -> pd.DataFrame:
+        """Return the given columns that a table has; optional columns exist only if they have a value."""
+        return pd.DataFrame(table[[name for names in columns for name in names if name in table]])
+
+    # Join the two stored tables of jobs into one, with the columns in their original order.
+    parts = [
+        results[[*JOB_COLUMNS]],
+        timing[[*JOB_TIMING_COLUMNS]],
+        results[[name for name in results.columns if name.startswith(PREFIX)]],
+        there(results, BENCHMARK_COLUMNS, LATENCY_JOB_COLUMNS),
+        there(timing, SERVER_JOB_TIMING_COLUMNS, LATENCY_JOB_TIMING_COLUMNS),
+        there(results, EVENT_JOB_COLUMNS, DISTINCT_COLUMNS, ACTION_COLUMNS),
+    ]
+    jobs = pd.concat(parts, axis="columns")
     # JSON and Parquet must agree, so that a single edited file does not change the results silently.
     if plain(records(jobs)) != document["jobs"]:
         raise DamagedFileError(f"the tables of jobs do not hold what {TABLE} does")
     check_episodes(document["jobs"], episodes, output_directory)
+    parts = [
+        episodes[[*EPISODE_COLUMNS]],
+        episode_timing[[*EPISODE_TIMING_COLUMNS]],
+        there(episodes, EVENT_EPISODE_COLUMNS, START_COLUMNS, ACTION_COLUMNS),
+    ]
     # A run without suites has no such table; an existing file is a leftover.
     has_suites = "suites" in document
     suites = read_table(output_directory / "suites.parquet") if has_suites else typed_table((), SUITE_COLUMNS)
+    of_suites = [suites[[*SUITE_COLUMNS]], there(suites, BENCHMARK_COLUMNS, DISTINCT_COLUMNS, ACTION_COLUMNS)]
     return MergedResults(
         plan=plan,
         jobs=jobs,
-        suites=pd.concat(
-            [
-                suites[[*SUITE_COLUMNS]],
-                *(_there(suites, columns) for columns in (BENCHMARK_COLUMNS, DISTINCT_COLUMNS, ACTION_COLUMNS)),
-            ],
-            axis="columns",
-        ),
-        episodes=pd.concat(
-            [
-                episodes[[*EPISODE_COLUMNS]],
-                episode_timing[[*EPISODE_TIMING_COLUMNS]],
-                _there(episodes, EVENT_EPISODE_COLUMNS),
-                _there(episodes, START_COLUMNS),
-                _there(episodes, ACTION_COLUMNS),
-            ],
-            axis="columns",
-        ),
+        suites=pd.concat(of_suites, axis="columns"),
+        episodes=pd.concat(parts, axis="columns"),
         missing=tuple(
             MissingEpisodes(
                 job=each["job"],
@@ -701,25 +680,3 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         complete=document["complete"],
         sources=document["sources"],
     )
-
-
-def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
-    """Join the two stored tables of jobs into one, with the columns in their original order."""
-    parts = [
-        results[[*JOB_COLUMNS]],
-        timing[[*JOB_TIMING_COLUMNS]],
-        results[[name for name in results.columns if name.startswith(PREFIX)]],
-        _there(results, BENCHMARK_COLUMNS),
-        _there(results, LATENCY_JOB_COLUMNS),
-        _there(timing, SERVER_JOB_TIMING_COLUMNS),
-        _there(timing, LATENCY_JOB_TIMING_COLUMNS),
-        _there(results, EVENT_JOB_COLUMNS),
-        _there(results, DISTINCT_COLUMNS),
-        _there(results, ACTION_COLUMNS),
-    ]
-    return pd.concat(parts, axis="columns")
-
-
-def _there(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
-    """Return the given columns that a table has; optional columns exist only if they have a value."""
-    return pd.DataFrame(table[[name for name in columns if name in table]])

@@ -18,8 +18,6 @@ from isaaclab_arena.storage.run_plan import read_run_plan
 from isaaclab_arena.storage.videos import videos_of_job
 
 _STEP, _TIME = "step", "time"
-_NUMBERS = (OBSERVATIONS, STATES, ACTIONS, REWARDS)
-_JPEG_QUALITY = 90
 _PROPERTIES = (
     *("job", "episode_index", "outcome", "success", "termination", "episode_return", "num_samples"),
     *("language_instruction", "seed", "episode_seed", "conditions", "metrics"),
@@ -38,7 +36,9 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
             raise ConfigError(Problem(f"the run has no job '{name}'{did_you_mean(name, names)}", key="--job"))
     for name in jobs or names:
         found, problems = locate_episodes(job_directory(run, name), name)
-        films = _films(run, name)
+        films: dict[int, dict[str, Path]] = {}
+        for said, film in videos_of_job(run, name):
+            films.setdefault(said.episode_index, {})[said.camera or "viewport"] = film
         for index, files in sorted(found.items()):
             path = output / name / f"episode_{index:06d}.rrd"
             recording_id = f"{plan.run_id}_{name}_{index}"
@@ -72,6 +72,7 @@ def write_rerun_recording(path: Path, episode: RecordedEpisode, recording_id: st
 
 
 def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Mapping[str, Path]) -> None:
+    """Log an episode: its properties and outcome, its arrays, and films of cameras without recorded images."""
     said = {name: episode.attributes[name] for name in _PROPERTIES if name in episode.attributes}
     outcome = said.get("outcome", "unknown")
     stream.send_recording_name(f"{said.get('job', 'episode')} {episode.episode_index}: {outcome}")
@@ -79,6 +80,7 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
     lines = "".join(f"- {name}: {value}\n" for name, value in said.items())
     text = library.TextDocument(f"# {outcome}\n{lines}", media_type="text/markdown")
     stream.log("outcome", text, static=True)
+
     dt_s = float(episode.attributes.get("control_dt", 0) or 0)
     recorded = set()
     for name, array in episode.arrays.items():
@@ -86,14 +88,33 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
         if group == CAMERA_OBSERVATIONS and (array.ndim in (3, 4) or array.dtype == np.uint8):
             recorded.add(camera)
             _log_pictures(library, stream, f"cameras/{camera}", array, dt_s)
-        elif group in _NUMBERS and len(array) and array.ndim in (1, 2) and np.issubdtype(array.dtype, np.number):
+            continue
+        is_numeric = array.ndim in (1, 2) and np.issubdtype(array.dtype, np.number)
+        if group in (OBSERVATIONS, STATES, ACTIONS, REWARDS) and len(array) and is_numeric:
             columns = library.Scalars.columns(scalars=array.astype(np.float64).reshape(-1))
+            steps = np.arange(len(array))
+            indexes = [library.TimeColumn(_STEP, sequence=steps)]
+            if dt_s:
+                indexes.append(library.TimeColumn(_TIME, duration=steps * dt_s))
             width = array.size // len(array)
-            indexes = _indexes(library, np.arange(len(array)), dt_s)
             stream.send_columns(name, indexes=indexes, columns=columns.partition([width] * len(array)))
+
+    # Films follow the time of the control steps, if their length is known.
     for camera, film in films.items():
-        if camera not in recorded:
-            _log_film(library, stream, f"cameras/{camera}", film, dt_s)
+        if camera in recorded:
+            continue
+        video = library.AssetVideo(path=film)
+        times_ns = np.asarray(video.read_frame_timestamps_nanos())
+        steps = np.round(times_ns / 1e9 / dt_s).astype(np.int64) if dt_s else np.arange(len(times_ns))
+        stream.log(f"cameras/{camera}", video, static=True)
+        stream.send_columns(
+            f"cameras/{camera}",
+            indexes=[
+                library.TimeColumn(_STEP, sequence=steps),
+                library.TimeColumn(_TIME, duration=times_ns.astype("timedelta64[ns]")),
+            ],
+            columns=library.VideoFrameReference.columns_nanos(times_ns),
+        )
 
 
 def _log_pictures(library: Any, stream: Any, entity: str, pictures: np.ndarray, dt_s: float) -> None:
@@ -108,41 +129,11 @@ def _log_pictures(library: Any, stream: Any, entity: str, pictures: np.ndarray, 
         stream.set_time(_STEP, sequence=step)
         if dt_s:
             stream.set_time(_TIME, duration=step * dt_s)
-        stream.log(entity, _picture(library, picture))
-
-
-def _picture(library: Any, picture: np.ndarray) -> Any:
-    if picture.ndim == 3 and picture.shape[-1] == 3:
-        return library.Image(picture).compress(jpeg_quality=_JPEG_QUALITY)
-    flat = picture[..., 0] if picture.ndim == 3 else picture
-    if np.issubdtype(flat.dtype, np.floating):
-        return library.DepthImage(flat.astype(np.float32), meter=1.0)
-    return library.SegmentationImage(flat.astype(np.uint16))
-
-
-def _log_film(library: Any, stream: Any, entity: str, film: Path, dt_s: float) -> None:
-    video = library.AssetVideo(path=film)
-    times_ns = np.asarray(video.read_frame_timestamps_nanos())
-    steps = np.round(times_ns / 1e9 / dt_s).astype(np.int64) if dt_s else np.arange(len(times_ns))
-    stream.log(entity, video, static=True)
-    stream.send_columns(
-        entity,
-        indexes=[
-            library.TimeColumn(_STEP, sequence=steps),
-            library.TimeColumn(_TIME, duration=times_ns.astype("timedelta64[ns]")),
-        ],
-        columns=library.VideoFrameReference.columns_nanos(times_ns),
-    )
-
-
-def _indexes(library: Any, steps: np.ndarray, dt_s: float) -> list[Any]:
-    indexes = [library.TimeColumn(_STEP, sequence=steps)]
-    return [*indexes, library.TimeColumn(_TIME, duration=steps * dt_s)] if dt_s else indexes
-
-
-def _films(run: Path, job: str) -> dict[int, dict[str, Path]]:
-    """Return the videos of a job by episode and camera."""
-    found: dict[int, dict[str, Path]] = {}
-    for said, path in videos_of_job(run, job):
-        found.setdefault(said.episode_index, {})[said.camera or "viewport"] = path
-    return found
+        flat = picture[..., 0] if picture.ndim == 3 else picture
+        if picture.ndim == 3 and picture.shape[-1] == 3:
+            shown = library.Image(picture).compress(jpeg_quality=90)
+        elif np.issubdtype(flat.dtype, np.floating):
+            shown = library.DepthImage(flat.astype(np.float32), meter=1.0)
+        else:
+            shown = library.SegmentationImage(flat.astype(np.uint16))
+        stream.log(entity, shown)

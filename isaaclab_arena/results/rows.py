@@ -96,10 +96,6 @@ class JobEvidence:
         found = self._by_its_files
         return found if self.failure_by_errors is None else replace(found, status=JobResultStatus.FAILED)
 
-    def is_beyond(self, line: CommitLine) -> bool:
-        """Whether an episode is one that the job's questions did not need."""
-        return self.needed is not None and line.episode_index >= self.needed
-
     @cached_property
     def scored(self) -> ScoredEpisodes:
         """The episodes with a known success: no errors, and none without a measured success."""
@@ -121,6 +117,10 @@ def is_scored(line: CommitLine) -> bool:
 def job_row(evidence: JobEvidence) -> dict[str, Any]:
     """Return a job's row of the table: a value, or None, for each column."""
     job = evidence.job
+    # Means leave errors out, because their length says nothing about the policy.
+    kept = [line for line in evidence.lines if line.outcome is not Outcome.ERROR]
+    lengths = [line.episode_length for line in kept]
+    returns = [line.episode_return for line in kept if line.episode_return is not None]
     return {
         "name": job.name,
         "environment": job.config.environment,
@@ -134,7 +134,10 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
         "status": str(evidence.standing.status),
         "planned": evidence.standing.planned,
         **_success(evidence),
-        **_means(evidence.lines),
+        "mean_length": sum(lengths) / len(lengths) if lengths else None,
+        "std_length": standard_deviation(lengths),
+        "mean_return": sum(returns) / len(returns) if returns else None,
+        "std_return": standard_deviation(returns),
         **_how_it_went(evidence),
     }
 
@@ -166,17 +169,6 @@ def episode_row(job: PlanEntry, line: CommitLine, told: str | None = None) -> di
         "rank": line.rank,
         "timestamp": line.timestamp,
         "wall_s": line.wall_s,
-    }
-
-
-def event_cells(line: CommitLine) -> dict[str, Any]:
-    """Return the event cells of an episode's row, empty without events."""
-    if line.events is None:
-        return {}
-    return {
-        "progress": line.events.progress,
-        "decisive_event": line.events.decisive,
-        "events": json_line(line.events.seen),
     }
 
 
@@ -237,17 +229,11 @@ def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
     return {"distinct_conditions": evidence.scored.num_distinct if len(evidence.scored) else None}
 
 
-def action_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return the share of saturated actions, for runs with action bounds."""
-    told = ((line.saturated_action_share, line.episode_length) for line in evidence.lines)
-    return {"saturated_action_share": saturated_share(told)}
-
-
-def saturated_share(episodes: Iterable[tuple[float | None, int]]) -> float | None:
-    """Return the share of action entries at or beyond their bounds, over (share, length) pairs. None if unknown."""
-    told = [(share, length) for share, length in episodes if share is not None]
-    steps = sum(length for _, length in told)
-    return sum(share * length for share, length in told) / steps if steps else None
+def mean_over_steps(episodes: Iterable[tuple[float | None, int]]) -> float | None:
+    """Return the mean of an episodes' share or rate over all steps, from (value, length) pairs. None if unknown."""
+    known = [(value, length) for value, length in episodes if value is not None]
+    steps = sum(length for _, length in known)
+    return sum(value * length for value, length in known) / steps if steps else None
 
 
 def _success(evidence: JobEvidence) -> dict[str, Any]:
@@ -256,9 +242,16 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
     successes, errors = scored.successes, outcomes[Outcome.ERROR]
     unmeasured = len(evidence.lines) - errors - len(scored)
     missing = len(evidence.standing.missing)
-    # The usual intervals assume that the first look is the last.
-    wilson = _anytime(scored) if evidence.answers else scored.wilson()
-    exact = None if evidence.answers else scored.clopper_pearson()
+    interval = exact = None
+    if not evidence.answers:
+        interval, exact = scored.wilson(), scored.clopper_pearson()
+    elif scored.rate is not None:
+        # The usual intervals assume that the first look is the last. This one is valid at every look, over the first
+        # episode of each condition, as questions count. It uses fewer episodes than the rate, so it is widened to
+        # contain the rate.
+        first = scored.first_of_each()
+        anytime = rate_interval(first.successes, len(first))
+        interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
     # A job without measured success has no rate to bound, however many episodes are missing.
     bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)
     unknown_plan = evidence.standing.planned is None and evidence.standing.status is JobResultStatus.MISSING
@@ -266,8 +259,8 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
         "episodes": len(evidence.lines),
         "successes": None if unmeasured and not scored else successes,
         "success_rate": scored.rate,
-        "success_low": wilson.low if wilson else None,
-        "success_high": wilson.high if wilson else None,
+        "success_low": interval.low if interval else None,
+        "success_high": interval.high if interval else None,
         "clopper_pearson_low": exact.low if exact else None,
         "clopper_pearson_high": exact.high if exact else None,
         "success_rate_lower_bound": bounds.low if bounds else None,
@@ -281,41 +274,31 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
     }
 
 
-def _anytime(scored: ScoredEpisodes) -> Interval | None:
-    """Return the interval that is valid at every look, over the first episode of each condition, as questions count."""
-    first, rate = scored.first_of_each(), scored.rate
-    if rate is None:
-        return None
-    interval = rate_interval(first.successes, len(first))
-    # The interval uses fewer episodes than the rate, so it is widened to contain the rate.
-    return Interval(low=min(interval.low, rate), high=max(interval.high, rate))
-
-
-def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
-    """Average over finished episodes. Errors are left out, because their length says nothing about the policy."""
-    kept = [line for line in lines if line.outcome is not Outcome.ERROR]
-    lengths = [line.episode_length for line in kept]
-    returns = [line.episode_return for line in kept if line.episode_return is not None]
-    return {
-        "mean_length": sum(lengths) / len(lengths) if lengths else None,
-        "std_length": standard_deviation(lengths),
-        "mean_return": sum(returns) / len(returns) if returns else None,
-        "std_return": standard_deviation(returns),
-    }
-
-
 def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     """Return the columns from the job's reports, only rank and error without reports."""
-    reports, latest = evidence.reports, _latest(evidence)
-    by_errors = evidence.failure_by_errors
+    reports, by_errors = evidence.reports, evidence.failure_by_errors
     if not reports:
         return {"rank": None if evidence.job.rank is None else str(evidence.job.rank), "error": by_errors}
+    # The last attempt that worked on the job says how it ended.
+    last = max(report.attempt for report in reports)
+    latest = [report for report in reports if report.attempt == last]
     first_error = next((report for report in latest if report.error), None)
+    has_all = evidence.standing.planned is not None and not evidence.standing.missing
+
+    # A rank that failed before the job was built has no episodes, and does not weaken the promises of other attempts.
+    promises = {report.reproducible for report in reports} - {None}
+    doubts = _doubts(evidence)
+    reproducible = because = None
+    if promises == {Reproducible.BITWISE} and not doubts:
+        reproducible = str(Reproducible.BITWISE)
+    elif promises:
+        reproducible = str(Reproducible.PLAN)
+        because = next(iter([*(report.plan_because for report in reports if report.plan_because), *doubts]), None)
     return {
-        "cut": 0 if _all_finished(evidence) else sum(report.cut_episodes for report in latest),
-        "reproducible": _reproducible(evidence),
-        "plan_because": _plan_because(evidence),
-        "policy_batch": max(_policy_batches(evidence), default=None),
+        "cut": 0 if has_all else sum(report.cut_episodes for report in latest),
+        "reproducible": reproducible,
+        "plan_because": because,
+        "policy_batch": max((each.policy_batch for each in reports if each.policy_batch is not None), default=None),
         "error": first_error.error if first_error else by_errors,
         "traceback_file": first_error.traceback_file if first_error else None,
         "attempts": len({report.attempt for report in reports}),
@@ -325,97 +308,52 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     }
 
 
-def _all_finished(evidence: JobEvidence) -> bool:
-    """Whether the job's number of episodes is known and all of them have finished."""
-    return evidence.standing.planned is not None and not evidence.standing.missing
-
-
-def _reproducible(evidence: JobEvidence) -> str | None:
-    """Return the guarantee for a rerun of the job (`Reproducible`), None if no rank has reported one."""
-    # A rank that failed before the job was built has no episodes, and does not weaken those of other attempts.
-    promises = {report.reproducible for report in evidence.reports} - {None}
-    if not promises:
-        return None
-    bitwise = promises == {Reproducible.BITWISE} and not any(_doubts(evidence).values())
-    return str(Reproducible.BITWISE if bitwise else Reproducible.PLAN)
-
-
-def _plan_because(evidence: JobEvidence) -> str | None:
-    """Return the reason that a rerun need not give the same bits, None if it does or the reason is unknown."""
-    if _reproducible(evidence) != Reproducible.PLAN:
-        return None
-    said = [report.plan_because for report in evidence.reports if report.plan_because]
-    return next(iter([*said, *(doubt for doubt, holds in _doubts(evidence).items() if holds)]), None)
-
-
-def _doubts(evidence: JobEvidence) -> dict[str, bool]:
-    """Map each doubt that no single rank could see to whether it holds."""
-    processors = {report.processor for report in evidence.reports} - {None}
-    devices = {report.device_kind for report in evidence.reports} - {None}
-    drawn_with = {
-        (said.get("MUJOCO_GL"), said.get("renderer")) for report in evidence.reports if (said := report.simulated_by)
-    }
-    unknown = ", ".join(map(str, evidence.unknown_attempts))
-    return {
+def _doubts(evidence: JobEvidence) -> list[str]:
+    """Return the reasons against a bitwise equal rerun that no single rank could see."""
+    reports, unknown = evidence.reports, ", ".join(map(str, evidence.unknown_attempts))
+    batches = {report.policy_batch for report in reports} - {None}
+    processors = {report.processor for report in reports} - {None}
+    devices = {report.device_kind for report in reports} - {None}
+    drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for report in reports if (said := report.simulated_by)}
+    doubts = {
         f"no file says with which versions and on which machine attempt {unknown} ran": bool(unknown),
         "starts of the program had other versions or another kind of machine": not evidence.same_conditions,
         "an episode was finished twice, with different results": evidence.unequal_episodes,
-        "ranks asked the policy on batches of different sizes": len(_policy_batches(evidence)) > 1,
+        "ranks asked the policy on batches of different sizes": len(batches) > 1,
         "ranks ran it on different processors": len(processors) > 1,
         "ranks ran it on different kinds of device": len(devices) > 1,
         "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
     }
-
-
-def _policy_batches(evidence: JobEvidence) -> list[int]:
-    return sorted({report.policy_batch for report in evidence.reports if report.policy_batch is not None})
+    return [doubt for doubt, holds in doubts.items() if holds]
 
 
 def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
     """Sum the times of a job: ranks that share it run in parallel, attempts one after the other."""
     wall_s: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for report in reports:
-        wall_s[report.attempt, report.rank] += report.wall_s
-    env_steps, stepping_s = sum(report.env_steps for report in reports), _running_s(reports)
-    names = ("build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s")
-    return {
-        "wall_s": _longest_of_each_attempt(wall_s),
-        **{name: sum(getattr(report, name) for report in reports) for name in names},
-        **_start_up_seconds(reports),
-        "env_steps": env_steps,
-        "env_steps_per_s": env_steps / stepping_s if stepping_s > 0 else None,
-        **{name: _sum_of_known(getattr(each, name) for each in reports) for name in PICTURE_COLUMNS},
-    }
-
-
-def _running_s(reports: Sequence[JobReport]) -> float:
-    """Return the run time of a job after its build [s]."""
     running_s: defaultdict[tuple[int, int], float] = defaultdict(float)
     for report in reports:
+        wall_s[report.attempt, report.rank] += report.wall_s
         running_s[report.attempt, report.rank] += report.wall_s - report.build_s
-    return _longest_of_each_attempt(running_s)
 
+    def longest_of_each_attempt(seconds: Mapping[tuple[int, int], float]) -> float:
+        attempts = sorted({attempt for attempt, _ in seconds})
+        return sum(max(value for (each, _), value in seconds.items() if each == attempt) for attempt in attempts)
 
-def _start_up_seconds(reports: Sequence[JobReport]) -> dict[str, float | None]:
-    """Sum the start-up times of a job, None if no rank knows them."""
-    known = [report.start_up for report in reports if report.start_up is not None]
-    return {each.name: _sum_of_known(getattr(start_up, each.name) for start_up in known) for each in fields(StartUp)}
+    def sum_of_known(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
 
-
-def _sum_of_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _longest_of_each_attempt(seconds: Mapping[tuple[int, int], float]) -> float:
-    attempts = {attempt for attempt, _ in seconds}
-    return sum(max(value for (each, _), value in seconds.items() if each == attempt) for attempt in sorted(attempts))
-
-
-def _latest(evidence: JobEvidence) -> list[JobReport]:
-    """Return the reports of the last attempt that worked on the job."""
-    last = max((report.attempt for report in evidence.reports), default=0)
-    return [report for report in evidence.reports if report.attempt == last]
+    env_steps, stepping_s = sum(report.env_steps for report in reports), longest_of_each_attempt(running_s)
+    start_ups = [report.start_up for report in reports if report.start_up is not None]
+    names = ("build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s")
+    return {
+        "wall_s": longest_of_each_attempt(wall_s),
+        **{name: sum(getattr(report, name) for report in reports) for name in names},
+        **{each.name: sum_of_known(getattr(one, each.name) for one in start_ups) for each in fields(StartUp)},
+        "env_steps": env_steps,
+        "env_steps_per_s": env_steps / stepping_s if stepping_s > 0 else None,
+        **{name: sum_of_known(getattr(each, name) for each in reports) for name in PICTURE_COLUMNS},
+    }
 
 
 # Further cells of a job's row in runs with latency, or with a policy server.
@@ -439,37 +377,29 @@ def server_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 def latency_cells(evidence: JobEvidence) -> dict[str, Any]:
     """Return the assumed and the measured latency of a job, for runs with latency."""
-    config, delays = evidence.job.config.latency, evidence.job.latency
+    config, delays, lines = evidence.job.config.latency, evidence.job.latency, evidence.lines
     if config is None:
         return {}
-    # Means over episodes weight each control step equally. Measured query times are separate columns.
+    pace = next((report.query_pace for report in evidence.reports if report.query_pace is not None), None)
+    if pace is not None:
+        # The simulation waits, so no action is stale, and the queries have a fixed pace.
+        stale_share, queries_per_s = 0.0 if lines else None, pace.queries_per_s([each.episode_length for each in lines])
+    else:
+        # Means over episodes weight each control step equally.
+        stale_share, queries_per_s = (
+            mean_over_steps((line.metrics[name] or 0.0, line.episode_length) for line in lines if name in line.metrics)
+            for name in ("latency.stale_share", "latency.queries_per_s")
+        )
     times_s = [each for report in evidence.reports for each in report.query_s or ()]
     p50, p95 = (float(1000 * each) for each in np.percentile(times_s, (50, 95))) if times_s else (None, None)
     return {
         "latency": None if delays is None else str(delays),
         "meanwhile": str(config.meanwhile),
-        **_asked(evidence),
+        "stale_action_share": stale_share,
+        "queries_per_s": queries_per_s,
         "measured_latency_p50_ms": p50,
         "measured_latency_p95_ms": p95,
     }
-
-
-def _asked(evidence: JobEvidence) -> dict[str, float | None]:
-    """Return the share of stale actions and the query rate. If the simulation waits, the rate is the query pace."""
-    pace = next((report.query_pace for report in evidence.reports if report.query_pace is not None), None)
-    lengths = [line.episode_length for line in evidence.lines]
-    if pace is not None:
-        return {"stale_action_share": 0.0 if lengths else None, "queries_per_s": pace.queries_per_s(lengths)}
-    return {
-        "stale_action_share": _mean_over_steps(evidence.lines, "latency.stale_share"),
-        "queries_per_s": _mean_over_steps(evidence.lines, "latency.queries_per_s"),
-    }
-
-
-def _mean_over_steps(lines: Sequence[CommitLine], metric: str) -> float | None:
-    measured = [(line.metrics[metric] or 0.0, line.episode_length) for line in lines if metric in line.metrics]
-    steps = sum(length for _, length in measured)
-    return sum(value * length for value, length in measured) / steps if steps else None
 
 
 # One row per suite: the mean of its tasks' rates with equal weights, and all episodes together.
@@ -500,11 +430,23 @@ def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
 
 def benchmark_cells(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
     """Return the factors behind the jobs' numbers beside their policy, empty for environments of this package."""
-    if not any(map(_is_of_another_package, _told(jobs))):
+    simulation, is_of_another_package = _simulation(jobs)
+    if not is_of_another_package:
         return {}
-    # If jobs, ranks or attempts differ in a factor, all of its values are listed.
-    hashes = [UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs]
-    return {**_simulation(jobs), "environment_sha256": _together({each for each in hashes if each is not None})}
+    # The hashes of all tasks become one; a single hash stays unchanged.
+    hashes = {UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs} - {None}
+    combined: str | None = UNKNOWN
+    if UNKNOWN not in hashes:
+        ordered = sorted(each for each in hashes if each is not None)
+        combined = next(iter(ordered), None)
+        if len(ordered) > 1:
+            combined = hashlib.sha256("\n".join(ordered).encode()).hexdigest()
+    return {**simulation, "environment_sha256": combined}
+
+
+def short_policy_name(policy_type: str) -> str:
+    """Return a policy's name without its module: ``MyPolicy`` for ``my.package:MyPolicy``."""
+    return policy_type.replace(":", ".").rpartition(".")[2]
 
 
 def simulation_in_words(row: Mapping[str, Any]) -> str:
@@ -515,23 +457,43 @@ def simulation_in_words(row: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
+    """Return a suite's row of the table from its jobs."""
     rows = [job_row(job) for job in jobs]
     first = jobs[0].job.config
+    statuses = {JobResultStatus(row["status"]) for row in rows}
+    status = JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
+    # The weakest guarantee of the tasks is that of the suite; there is none while a task has none.
+    promises, reproducible = {row.get("reproducible") for row in rows}, None
+    if None not in promises:
+        reproducible = str(Reproducible.PLAN if Reproducible.PLAN in promises else Reproducible.BITWISE)
+
+    def common(key: str, *, otherwise: str | None) -> Any:
+        values = {row[key] for row in rows}
+        return values.pop() if len(values) == 1 else otherwise
+
+    def total(key: str) -> Any:
+        """Return the sum over the tasks, None if a task's value is unknown."""
+        known = [row[key] for row in rows if row.get(key) is not None]
+        return sum(known) if len(known) == len(rows) else None
+
+    # The tasks' mean rate if all errors and missing episodes failed, and if all succeeded.
+    lower, upper = total("success_rate_lower_bound"), total("success_rate_upper_bound")
     return {
         "name": name,
         "suite": None if first.suite is None else first.suite.suite,
         "policy": first.policy_type,
-        "checkpoint": _common(rows, "checkpoint", otherwise=None),
-        "policy_sha256": _common(rows, "policy_sha256", otherwise=UNKNOWN),
+        "checkpoint": common("checkpoint", otherwise=None),
+        "policy_sha256": common("policy_sha256", otherwise=UNKNOWN),
         "seed": first.seed,
-        "status": str(_status({JobResultStatus(row["status"]) for row in rows})),
+        "status": str(statuses.pop() if len(statuses) == 1 else status),
         "tasks": len(rows),
-        **{key: _sum(rows, key) for key in ("planned", "episodes", "errors", "missing", "cut")},
+        **{key: total(key) for key in ("planned", "episodes", "errors", "missing", "cut")},
         **_rates([job.scored for job in jobs]),
-        **_bounds(rows),
-        "reproducible": _weakest_promise(rows),
-        **(benchmark_cells(jobs) or _simulation(jobs)),
-        "saturated_action_share": saturated_share(
+        "mean_lower_bound": None if lower is None else lower / len(rows),
+        "mean_upper_bound": None if upper is None else upper / len(rows),
+        "reproducible": reproducible,
+        **(benchmark_cells(jobs) or _simulation(jobs)[0]),
+        "saturated_action_share": mean_over_steps(
             (line.saturated_action_share, line.episode_length) for job in jobs for line in job.lines
         ),
     }
@@ -555,66 +517,19 @@ def _rates(tasks: Sequence[ScoredEpisodes]) -> dict[str, Any]:
     }
 
 
-def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the tasks' mean rate if all errors and missing episodes failed, and if all succeeded."""
-    bounds: dict[str, float | None] = {}
-    for side in ("lower", "upper"):
-        total = _sum(rows, f"success_rate_{side}_bound")
-        bounds[f"mean_{side}_bound"] = None if total is None else total / len(rows)
-    return bounds
-
-
-def _simulation(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
-    """Return the factors behind the numbers beside the policy: `SIMULATION_COLUMNS`."""
-    told = _told(jobs)
-    names = sorted({name for each in told for name in each} - {"environment"})
-    found = {name: sorted({each.get(name) for each in told}, key=str) for name in names}
+def _simulation(jobs: Sequence[JobEvidence]) -> tuple[dict[str, str | None], bool]:
+    """Return `SIMULATION_COLUMNS`, and whether an environment is of another package."""
+    reported = [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
+    # Environments of this package run on its own versions, which the plan has. Others name their interpreter's.
+    is_of_another_package = any("python" in each for each in reported)
+    # If jobs, ranks or attempts differ in a factor, all of its values are listed.
+    names = sorted({name for each in reported for name in each} - {"environment"})
+    found = {name: sorted({each.get(name) for each in reported}, key=str) for name in names}
     named = {
         name: " | ".join(each or "nothing" for each in found[name]) if name in found else None
         for name in ("protocol", "engine")
     }
-    if not any(map(_is_of_another_package, told)) and named == {"protocol": None, "engine": None}:
-        return {**named, "simulated_by": None}
+    if not is_of_another_package and named == {"protocol": None, "engine": None}:
+        return {**named, "simulated_by": None}, False
     rest = {name: values[0] if len(values) == 1 else values for name, values in found.items() if name not in named}
-    return {**named, "simulated_by": json_line(rest)}
-
-
-def _together(hashes: set[str]) -> str | None:
-    """Combine the hashes of all tasks into one; a single hash stays unchanged."""
-    if len(hashes) < 2 or UNKNOWN in hashes:
-        return UNKNOWN if UNKNOWN in hashes else next(iter(hashes), None)
-    return hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()
-
-
-def _told(jobs: Sequence[JobEvidence]) -> list[Mapping[str, str]]:
-    return [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
-
-
-def _is_of_another_package(told: Mapping[str, str]) -> bool:
-    # Environments of this package run on its own versions, which the plan has. Others name their interpreter's.
-    return "python" in told
-
-
-def _status(statuses: set[JobResultStatus]) -> JobResultStatus:
-    if len(statuses) == 1:
-        return next(iter(statuses))
-    return JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
-
-
-def _weakest_promise(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the weakest guarantee of the tasks, None while a task has none."""
-    promises = {row.get("reproducible") for row in rows}
-    if None in promises:
-        return None
-    return str(Reproducible.PLAN if Reproducible.PLAN in promises else Reproducible.BITWISE)
-
-
-def _common(rows: Sequence[Mapping[str, Any]], key: str, *, otherwise: str | None) -> Any:
-    values = {row[key] for row in rows}
-    return values.pop() if len(values) == 1 else otherwise
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """Return the sum over the tasks, None if a task's value is unknown."""
-    known = [row[key] for row in rows if row.get(key) is not None]
-    return sum(known) if len(known) == len(rows) else None
+    return {**named, "simulated_by": json_line(rest)}, is_of_another_package

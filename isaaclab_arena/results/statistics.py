@@ -145,9 +145,6 @@ def _check(successes: int, trials: int) -> None:
 # A test for a fixed number of episodes is invalid if its own result stops the run. The intervals here contain every
 # value that the evidence of `e_values` has not refuted.
 
-_HALVINGS = 60
-_Outcomes = tuple[np.ndarray, np.ndarray, np.ndarray]
-
 
 def log_e_value(wins: int, losses: int, *, one_sided: bool = False) -> float:
     """Return the log e-value against "neither policy is better"; log(1 / alpha) decides."""
@@ -178,77 +175,58 @@ def log_e_values_of_difference(
     """Return `log_e_value_of_difference` of many streams. Shapes: (num_streams,)."""
     # `wins` and `losses` are pairs in which only the first or only the second policy succeeds; `alike` have equal
     # outcomes.
-    outcomes = (wins, losses, alike)
-    return _log_mixture_of_three(outcomes) - _highest_log_likelihood(outcomes, difference)
-
-
-def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
-    """Return the interval of a success rate that is valid at every look at once, with confidence 1 - alpha."""
-    # It contains the rates against which the evidence is below 1 / alpha. Without trials it is 0 to 1.
-    counts, refuted = RateCounts(successes=successes, trials=trials), _refuted_from(alpha)
-    return _around(
-        successes / trials if trials else 0.5, lambda rate: log_e_value_of_rate(counts, rate) < refuted, ends=(0.0, 1.0)
-    )
-
-
-def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
-    """Return the interval of the first rate minus the second that is valid at every look; see `rate_interval`."""
-    refuted = _refuted_from(alpha)
-    return _around(
-        counts.difference or 0.0,
-        lambda difference: log_e_value_of_difference(counts, difference) < refuted,
-        ends=(-1.0, 1.0),
-    )
-
-
-def _log_mixture_of_three(outcomes: _Outcomes) -> np.ndarray:
-    wins, losses, alike = outcomes
-    mixture = gammaln(PRIOR + wins) + gammaln(PRIOR + losses) + gammaln(PRIOR + alike) - 3.0 * gammaln(PRIOR)
-    return mixture + gammaln(3.0 * PRIOR) - gammaln(3.0 * PRIOR + wins + losses + alike)
-
-
-def _highest_log_likelihood(outcomes: _Outcomes, difference: float) -> np.ndarray:
-    """Return the log likelihood of the likeliest distribution with first probability minus second = `difference`."""
-    wins, losses, alike = outcomes
     total = wins + losses + alike
-    # The derivative by the second probability is zero at the larger root of a quadratic.
+    mixture = gammaln(PRIOR + wins) + gammaln(PRIOR + losses) + gammaln(PRIOR + alike) - 3.0 * gammaln(PRIOR)
+    mixture = mixture + gammaln(3.0 * PRIOR) - gammaln(3.0 * PRIOR + wins + losses + alike)
+
+    # The likeliest distribution whose first probability minus the second is `difference`: the derivative of its log
+    # likelihood by the second probability is zero at the larger root of a quadratic.
     linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * alike * difference
     constant = losses * difference * (1.0 - difference)
     rooted = np.sqrt(np.maximum(linear * linear + 8.0 * total * constant, 0.0))
     root = (linear + rooted) / (4.0 * np.maximum(total, 1))
     second = np.minimum(np.maximum(root, max(0.0, -difference)), (1.0 - difference) / 2.0)
     first, neither = np.maximum(second + difference, 0.0), np.maximum(1.0 - 2.0 * second - difference, 0.0)
-    return xlogy(wins, first) + xlogy(losses, second) + xlogy(alike, neither)
+    return mixture - (xlogy(wins, first) + xlogy(losses, second) + xlogy(alike, neither))
 
 
-def _around(best: float, is_inside: Callable[[float], bool], *, ends: tuple[float, float]) -> Interval:
-    """Return the interval around ``best`` in which `is_inside` holds, by bisection towards both ends."""
+def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
+    """Return the interval of a success rate that is valid at every look at once, with confidence 1 - alpha."""
+    # It contains the rates against which the evidence is below 1 / alpha. Without trials it is 0 to 1.
+    counts, best = RateCounts(successes=successes, trials=trials), successes / trials if trials else 0.5
+    return _not_refuted(best, lambda rate: log_e_value_of_rate(counts, rate), alpha=alpha, ends=(0.0, 1.0))
+
+
+def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
+    """Return the interval of the first rate minus the second that is valid at every look; see `rate_interval`."""
+    best = counts.difference or 0.0
+    return _not_refuted(best, lambda each: log_e_value_of_difference(counts, each), alpha=alpha, ends=(-1.0, 1.0))
+
+
+def _not_refuted(
+    best: float, log_evidence: Callable[[float], float], *, alpha: float, ends: tuple[float, float]
+) -> Interval:
+    """Return the interval around ``best`` with evidence below 1 / alpha, by bisection towards both ends."""
+    if not 0.0 < alpha < 1.0:
+        raise ValueError(f"alpha must be between 0 and 1, got {alpha:g}")
+    refuted = -math.log(alpha)
 
     def last_inside(outer: float) -> float:
-        if is_inside(outer):
+        if log_evidence(outer) < refuted:
             return outer
         inner = best
-        for _ in range(_HALVINGS):
+        for _ in range(60):
             middle = (inner + outer) / 2.0
-            inner, outer = (middle, outer) if is_inside(middle) else (inner, middle)
+            inner, outer = (middle, outer) if log_evidence(middle) < refuted else (inner, middle)
         return inner
 
     return Interval(low=last_inside(ends[0]), high=last_inside(ends[1]))
-
-
-def _refuted_from(alpha: float) -> float:
-    """Return the log evidence that refutes at level `alpha`."""
-    if not 0.0 < alpha < 1.0:
-        raise ValueError(f"alpha must be between 0 and 1, got {alpha:g}")
-    return -math.log(alpha)
 
 
 # Rates and means of episodes that share conditions: they carry less information than as many distinct episodes.
 #
 # Episodes of equal conditions are the same episode if the policy is deterministic, and correlated if it is not. Pure
 # functions.
-
-_IMAGINARY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,7 +343,7 @@ def design_effect(
     # conditions with a twentieth of the weight of a real one: one that always succeeds, and one that never does.
     if is_rate:
         squares = np.bincount(pairs // num_groups, np.bincount(members, weights) ** 2) / conditions_of_task
-        clustered += _IMAGINARY * float((corrections * squares * ((1.0 - means) ** 2 + means**2)).sum())
+        clustered += 0.05 * float((corrections * squares * ((1.0 - means) ** 2 + means**2)).sum())
 
     freedom = max(num_groups - len(sizes), int(conditions_of_task.min()) - 1)
     few = float(stdtrit(freedom, 0.975) / ndtri(0.975)) ** 2 if freedom > 0 else math.inf

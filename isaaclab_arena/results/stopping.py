@@ -14,7 +14,6 @@ from isaaclab_arena.storage.json_values import json_line
 
 # The conditions of an episode, and which episodes share them. Every count of conditions uses these functions.
 
-_NO_CONDITIONS = "{}"
 _NUMBER, _SEED = "seed ", f'{{"{SEED_CONDITION}":'
 
 
@@ -25,7 +24,7 @@ def condition_key(environment: str, asset: str | None, told: str, episode_seed: 
     # another environment, or with another object (`asset`), are different conditions.
     if start is not None:
         told = f"start {start}"
-    elif told == _NO_CONDITIONS:
+    elif told == "{}":
         told = f"{_NUMBER}{episode_seed}"
     return f"{environment} {asset or ''}\t{told}"
 
@@ -127,9 +126,16 @@ def log_e_value_of_equality(counts: PairCounts) -> float:
 def log_e_value_of_difference(counts: PairCounts, difference: float) -> float:
     """Return the log e-value against a difference of rates, first minus second, -1 to 1."""
     # A pair has one of three outcomes: only the first policy succeeds, only the second, or they agree. The evidence is
-    # that against the likeliest of all distributions over the three with the given difference.
-    outcomes = (counts.only_first, counts.only_second, counts.both + counts.neither)
-    return _log_mixture(outcomes) - _log_likelihood(outcomes, _likeliest_chances(outcomes, difference))
+    # that against the likeliest of all distributions over the three with the given difference. The derivative of its
+    # log likelihood by the second probability is zero at the larger root of a quadratic.
+    wins, losses, rest = outcomes = (counts.only_first, counts.only_second, counts.both + counts.neither)
+    total = wins + losses + rest
+    linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * rest * difference
+    constant = losses * difference * (1.0 - difference)
+    root = (linear + math.sqrt(max(0.0, linear * linear + 8.0 * total * constant))) / (4.0 * total) if total else 0.0
+    second = min(max(root, 0.0, -difference), (1.0 - difference) / 2.0)
+    chances = (max(0.0, second + difference), second, max(0.0, 1.0 - 2.0 * second - difference))
+    return _log_mixture(outcomes) - _log_likelihood(outcomes, chances)
 
 
 def _log_mixture(outcomes: tuple[int, ...]) -> float:
@@ -143,18 +149,6 @@ def _log_likelihood(outcomes: tuple[int, ...], chances: tuple[float, ...]) -> fl
     if any(count and chance <= 0.0 for count, chance in zip(outcomes, chances, strict=True)):
         return -math.inf
     return sum(count * math.log(chance) for count, chance in zip(outcomes, chances, strict=True) if count)
-
-
-def _likeliest_chances(outcomes: tuple[int, int, int], difference: float) -> tuple[float, ...]:
-    """Return the likeliest distribution whose first probability minus the second is `difference`."""
-    wins, losses, rest = outcomes
-    total = wins + losses + rest
-    # The derivative by the second probability is zero at the larger root of a quadratic.
-    linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * rest * difference
-    constant = losses * difference * (1.0 - difference)
-    root = (linear + math.sqrt(max(0.0, linear * linear + 8.0 * total * constant))) / (4.0 * total) if total else 0.0
-    second = min(max(root, 0.0, -difference), (1.0 - difference) / 2.0)
-    return max(0.0, second + difference), second, max(0.0, 1.0 - 2.0 * second - difference)
 
 
 # Jobs that fail by their errors: all episodes end in one, or many in a row end in the same. Pure functions.
@@ -261,15 +255,16 @@ class Answering:
     def __init__(self, question: Question, *, num_questions: int) -> None:
         # All questions of the file together are wrong with probability alpha at most, so each one needs evidence of
         # their number / alpha (Bonferroni's inequality, the first step of Holm's method).
-        self._needed = math.log(num_questions / question.alpha)
-        nothing = RateCounts(successes=0, trials=0) if question.at_least is not None else _NO_PAIRS
-        self.answer = Answer(
-            question=question, episodes=0, counts=nothing, log_e_value=0.0, needed_log_e_value=self._needed
-        )
+        needed = math.log(num_questions / question.alpha)
+        counts = PairCounts(both=0, only_first=0, only_second=0, neither=0)
+        if question.at_least is not None:
+            counts = RateCounts(successes=0, trials=0)
+        self.answer = Answer(question=question, episodes=0, counts=counts, log_e_value=0.0, needed_log_e_value=needed)
         # Each condition is bet on once, with its first counted episode: a known outcome is not a valid bet. The same
         # holds for episodes with equal starts despite different seeds, as long as all their results are equal.
         self._conditions: set[str] = set()
-        self._starts: dict[tuple[int | None, ...], _SameStart] = {}
+        # By starts of both jobs: the different results, and the outcomes of repeats that do not count yet.
+        self._starts: dict[tuple[int | None, ...], tuple[set[Hashable], list[Sequence[bool]]]] = {}
 
     def look(self, finished: Mapping[str, Mapping[int, FinishedEpisode]]) -> Answer:
         """Return the answer with the newly finished episodes; `finished` holds episodes by job and may only grow."""
@@ -279,6 +274,7 @@ class Answering:
         return self.answer
 
     def _with(self, episodes: Sequence[FinishedEpisode]) -> Answer:
+        """Return the answer with the next episode of each job."""
         before = self.answer
         answer = replace(before, episodes=before.episodes + 1)
         # The order of these checks is fixed: an index counts under the first reason that excludes it.
@@ -292,29 +288,20 @@ class Answering:
         self._conditions.add(episodes[0].conditions)
         starts, counting = tuple(episode.start for episode in episodes), [successes]
         if None not in starts:
-            same = self._starts.setdefault(starts, _SameStart())
-            counting = same.counting(successes, tuple(episode.went for episode in episodes))
+            results, held = self._starts.setdefault(starts, (set(), []))
+            result = tuple(episode.went for episode in episodes)
+            if results == {result}:
+                held.append(successes)
+                counting = []
+            else:
+                # On the first different result the held repeats count, too.
+                counting = [*held, successes]
+                held.clear()
+                results.add(result)
         answer = replace(answer, repeated=before.repeated + 1 - len(counting))
         for each in counting:
             answer = replace(answer, counts=_counted(answer.counts, each))
         return decided(answer) if counting else answer
-
-
-class _SameStart:
-    """Episodes with equal starts despite different seeds."""
-
-    def __init__(self) -> None:
-        self._went: set[Hashable] = set()
-        self._repeats: list[Sequence[bool]] = []
-
-    def counting(self, successes: Sequence[bool], went: Hashable) -> list[Sequence[bool]]:
-        """Return the outcomes to count now: the new one, and on the first different result also the held repeats."""
-        if went in self._went and len(self._went) == 1:
-            self._repeats.append(successes)
-            return []
-        repeats, self._repeats = self._repeats, []
-        self._went.add(went)
-        return [*repeats, successes]
 
 
 def answers_of(
@@ -327,8 +314,16 @@ def answers_of(
 
 def decided(answer: Answer) -> Answer:
     """Return an answer with the evidence of its counts, and with a verdict if that is enough."""
-    evidence, is_above = _evidence(answer.question, answer.counts)
-    verdict = verdict_of(answer.question, is_above=is_above) if evidence >= answer.needed_log_e_value else None
+    question, counts = answer.question, answer.counts
+    if isinstance(counts, RateCounts):
+        bar = question.at_least or 0.0
+        evidence, is_above = log_e_value_of_rate(counts, bar), counts.successes > bar * counts.trials
+    elif question.margin is None:
+        evidence, is_above = log_e_value_of_equality(counts), counts.only_first > counts.only_second
+    else:
+        evidence = log_e_value_of_difference(counts, -question.margin)
+        is_above = (counts.difference or 0.0) > -question.margin
+    verdict = verdict_of(question, is_above=is_above) if evidence >= answer.needed_log_e_value else None
     return replace(answer, log_e_value=evidence, verdict=verdict)
 
 
@@ -340,7 +335,9 @@ def with_later_steps(answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
         return answers
     found = list(answers)
     num_open = sum(answer.verdict is None for answer in answers)
-    for position in sorted(range(len(found)), key=lambda each: -_share(found[each])):
+    # The steps go by the log ratio of the evidence to the evidence that a single question needs.
+    shares = [answer.log_e_value + math.log(answer.question.alpha) for answer in answers]
+    for position in sorted(range(len(found)), key=lambda each: -shares[each]):
         if found[position].verdict is not None:
             continue
         needed = math.log(num_open / found[position].question.alpha)
@@ -357,10 +354,8 @@ def needed_episodes(job: str, answers: Sequence[Answer]) -> int | None:
     return max(answer.episodes for answer in own) if own and all(answer.is_final for answer in own) else None
 
 
-_NO_PAIRS = PairCounts(both=0, only_first=0, only_second=0, neither=0)
-
-
 def _counted(counts: PairCounts | RateCounts, successes: Sequence[bool]) -> PairCounts | RateCounts:
+    """Return the counts with one more episode, or pair of episodes."""
     if isinstance(counts, RateCounts):
         return RateCounts(successes=counts.successes + int(successes[0]), trials=counts.trials + 1)
     first, second = successes
@@ -372,17 +367,6 @@ def _counted(counts: PairCounts | RateCounts, successes: Sequence[bool]) -> Pair
     )
 
 
-def _evidence(question: Question, counts: PairCounts | RateCounts) -> tuple[float, bool]:
-    """Return the log e-value, and whether the observed value is above the tested one."""
-    if isinstance(counts, RateCounts):
-        bar = question.at_least or 0.0
-        return log_e_value_of_rate(counts, bar), counts.successes > bar * counts.trials
-    if question.margin is None:
-        return log_e_value_of_equality(counts), counts.only_first > counts.only_second
-    evidence = log_e_value_of_difference(counts, -question.margin)
-    return evidence, (counts.difference or 0.0) > -question.margin
-
-
 def verdict_of(question: Question, *, is_above: bool) -> Verdict:
     """Return the answer to a question with enough evidence, for or against."""
     if question.at_least is not None:
@@ -392,15 +376,7 @@ def verdict_of(question: Question, *, is_above: bool) -> Verdict:
     return Verdict.BETTER if is_above else Verdict.WORSE
 
 
-def _share(answer: Answer) -> float:
-    """Return the log ratio of the evidence to what a single question needs."""
-    return answer.log_e_value + math.log(answer.question.alpha)
-
-
 # The state of a question in words.
-
-_LARGEST_LOG = 230.0
-_MOST_INDICES = 8
 
 
 def in_words(answer: Answer) -> str:
@@ -436,8 +412,8 @@ def what_does_not_count(answer: Answer) -> str | None:
     """Return a note on the episodes that do not count, with the reasons. None if all of them count."""
     parts = []
     if answer.unequal:
-        shown = ", ".join(map(str, answer.unequal[:_MOST_INDICES]))
-        more = ", …" if len(answer.unequal) > _MOST_INDICES else ""
+        shown = ", ".join(map(str, answer.unequal[:8]))
+        more = ", …" if len(answer.unequal) > 8 else ""
         parts.append(f"{len(answer.unequal)} started from other conditions in each job ({shown}{more})")
     if answer.left_out:
         parts.append(f"{answer.left_out} ended in an error")
@@ -449,6 +425,6 @@ def what_does_not_count(answer: Answer) -> str | None:
 
 def e_value_text(log_e_value: float) -> str:
     """Format an e-value in few digits, from its logarithm."""
-    if log_e_value > _LARGEST_LOG:
+    if log_e_value > 230.0:
         return f"1e{log_e_value / math.log(10.0):.0f}"
     return f"{math.exp(log_e_value):.3g}"
