@@ -1,7 +1,8 @@
 """The runs whose jobs are compared, and the pairs of episodes that started from the same conditions."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +21,6 @@ from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effe
 from isaaclab_arena.storage.videos import videos_of_job
 
 # Read the runs whose jobs are compared: their tables, their plans, and their versions and machines.
-
-_COLUMNS = [
-    *("job", "episode_index", "environment", "object", "episode_seed", "success", "length", "return", "conditions"),
-    "metrics",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +53,8 @@ class EpisodeColumns:
 
 _NONE = EpisodeColumns(
     index=np.zeros(0, np.int64),
-    drawn=np.zeros(0, object),
-    began=np.zeros(0, object),
-    success=np.zeros(0),
-    length=np.zeros(0),
-    episode_return=np.zeros(0),
-    conditions=np.zeros(0, object),
-    metrics=np.zeros(0, object),
-    events=np.zeros(0, object),
+    **dict.fromkeys(("success", "length", "episode_return"), np.zeros(0)),
+    **dict.fromkeys(("drawn", "began", "conditions", "metrics", "events"), np.zeros(0, object)),
 )
 
 
@@ -143,16 +133,40 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedR
     """Read a run from `merged`, its current tables, or else the files of its ranks. StorageError if unreadable."""
     plan = read_run_plan(directory) if merged is None else merged.plan
     attempts, _ = read_attempts(directory, plan.run_id)
-    tables = _tables(directory, plan) if merged is None else (merged.jobs, merged.episodes)
+    jobs, episodes = _tables(directory, plan) if merged is None else (merged.jobs, merged.episodes)
+
     # A job that stopped on an answer has only the episodes of that answer, unless `beyond_decisions` asks for all.
-    jobs, episodes = tables if beyond_decisions or not plan.questions else _of_decisions(tables)
+    if plan.questions and not beyond_decisions:
+        needed = jobs["episodes"] + jobs["missing"]
+        jobs = jobs.assign(planned=jobs["planned"].mask(jobs["decision"].notna(), needed))
+        episodes = pd.DataFrame(episodes[~episodes["beyond_decision"]])
+
+    planned = zip(jobs["name"], jobs["planned"].to_numpy(float, na_value=np.nan), strict=True)
     return ReadRun(
         directory=directory,
         plan=plan,
         contents=contents_in_effect(plan.jobs, attempts),
-        planned=_planned(jobs),
+        planned={str(name): None if np.isnan(number) else int(number) for name, number in planned},
         episodes={str(job): _columns(pd.DataFrame(part)) for job, part in episodes.groupby("job", sort=False)},
     )
+
+
+def _tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read the needed columns of jobs and episodes from the run's tables if these are current, or else merge."""
+    if tables_are_current(directory):
+        of_jobs, of_episodes = ["name", "planned"], ["job", "episode_index", "environment", "object", "episode_seed"]
+        of_episodes += ["success", "length", "return", "conditions", "metrics", "seed", "outcome"]
+        if plan.questions:
+            of_jobs += ["episodes", "missing", "decision"]
+            of_episodes += ["beyond_decision"]
+        # A merge rebuilds the tables, so it also serves if they are damaged.
+        with suppress(StorageError, ValueError, KeyError, TypeError):
+            jobs = read_table(directory / "results.parquet", of_jobs)
+            episodes = read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"])
+            check_episodes(table_of(plan, directory)["jobs"], episodes, directory)
+            return jobs, episodes
+    merged = merge_results(directory)
+    return merged.jobs, merged.episodes
 
 
 def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
@@ -162,71 +176,30 @@ def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
     return arms[name]
 
 
-def _of_decisions(merged: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Remove episodes beyond decisions from the tables, and set `planned` to the number that the decisions needed."""
-    jobs, episodes = merged
-    needed = jobs["episodes"] + jobs["missing"]
-    planned = jobs["planned"].mask(jobs["decision"].notna(), needed)
-    return jobs.assign(planned=planned), pd.DataFrame(episodes[~episodes["beyond_decision"]])
-
-
-def _planned(jobs: pd.DataFrame) -> dict[str, int | None]:
-    numbers = jobs["planned"].to_numpy(float, na_value=np.nan)
-    return {
-        str(name): None if np.isnan(number) else int(number) for name, number in zip(jobs["name"], numbers, strict=True)
-    }
-
-
 def _columns(episodes: pd.DataFrame) -> EpisodeColumns:
-    def numbers(name: str) -> np.ndarray:
-        return episodes[name].to_numpy(float, na_value=np.nan)
-
+    """Convert a job's rows of the table of episodes."""
     # The column `start` marks episodes that share a start. Without it the key is the drawn condition alone.
     drawn = keys_in(episodes.drop(columns="start", errors="ignore"))
-    order = np.argsort(episodes["episode_index"].to_numpy(np.int64), kind="stable")
+    began = keys_in(episodes) if "start" in episodes else drawn
+    events = episodes["events"].to_numpy(object, na_value=None) if "events" in episodes else [None] * len(episodes)
+    success, length, returns = (
+        episodes[name].to_numpy(float, na_value=np.nan) for name in ("success", "length", "return")
+    )
+    index = episodes["episode_index"].to_numpy(np.int64)
     return EpisodeColumns(
-        index=episodes["episode_index"].to_numpy(np.int64),
+        index=index,
         drawn=np.array(drawn, object),
-        began=np.array(keys_in(episodes) if "start" in episodes else drawn, object),
-        success=numbers("success"),
-        length=numbers("length"),
-        episode_return=numbers("return"),
+        began=np.array(began, object),
+        success=success,
+        length=length,
+        episode_return=returns,
         conditions=episodes["conditions"].to_numpy(object),
         metrics=episodes["metrics"].to_numpy(object),
-        events=_told(episodes),
-    ).at(order)
-
-
-def _told(episodes: pd.DataFrame) -> np.ndarray:
-    if "events" not in episodes:
-        return np.full(len(episodes), None)
-    return episodes["events"].to_numpy(object, na_value=None)
-
-
-def _tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame]:
-    tables = _stored_tables(directory, plan) if tables_are_current(directory) else None
-    if tables is None:
-        merged = merge_results(directory)
-        tables = merged.jobs, merged.episodes
-    return tables
-
-
-def _stored_tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    of_jobs = ["name", "planned", *(["episodes", "missing", "decision"] if plan.questions else [])]
-    of_episodes = [*_COLUMNS, "seed", "outcome", *(["beyond_decision"] if plan.questions else [])]
-    try:
-        jobs = read_table(directory / "results.parquet", of_jobs)
-        episodes = read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"])
-        check_episodes(table_of(plan, directory)["jobs"], episodes, directory)
-    except (StorageError, ValueError, KeyError, TypeError):
-        # Tables can be rebuilt, so a damaged one only leads to a merge.
-        return None
-    return jobs, episodes
+        events=np.array(events, object),
+    ).at(np.argsort(index, kind="stable"))
 
 
 # Find the pairs: episodes of two jobs with equal initial conditions.
-
-_ANY_BACKEND = "backend"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +228,13 @@ class MatchedEpisodes:
     @cached_property
     def unequal(self) -> tuple[UnequalConditions, ...]:
         """The unpaired episodes with their differing conditions; computed on demand, because it is slow."""
-        return tuple(_unequal(*self.unequal_sides))
+        first, second = self.unequal_sides
+        found = []
+        for index, before, now in zip(first.index.tolist(), first.conditions, second.conditions, strict=True):
+            one, other = json.loads(before), json.loads(now)
+            names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+            found.append(UnequalConditions(episode_index=index, names=tuple(names) or ("episode_seed",)))
+        return tuple(found)
 
     @property
     def conditions(self) -> list[str]:
@@ -269,11 +248,8 @@ class MatchedEpisodes:
 
     def without_errors(self) -> "MatchedEpisodes":
         """Return the pairs in which both episodes have a known success."""
-        return self.where(np.isfinite(self.first.success) & np.isfinite(self.second.success))
-
-    def where(self, mask: np.ndarray) -> "MatchedEpisodes":
-        """Return the pairs of a mask. Shape of ``mask``: (num_pairs,)."""
-        return replace(self, first=self.first.at(mask), second=self.second.at(mask))
+        known = np.isfinite(self.first.success) & np.isfinite(self.second.success)
+        return replace(self, first=self.first.at(known), second=self.second.at(known))
 
     @property
     def counts(self) -> PairCounts:
@@ -290,9 +266,22 @@ class MatchedEpisodes:
 
 def differences_of_tasks(first: Arm, second: Arm) -> tuple[str, ...]:
     """Return the differences that prevent pairing two jobs, empty if they are the same task."""
-    return tuple(
-        f"{name} {_shown(before)} and {_shown(now)}" for name, before, now in _facts(first, second) if before != now
-    )
+    one, other = first.entry, second.entry
+    facts: list[tuple[str, Any, Any]] = [
+        ("environment", one.config.environment, other.config.environment),
+        ("task", one.task, other.task),
+        ("embodiment", one.embodiment, other.embodiment),
+        ("object", one.object, other.object),
+    ]
+    # The backend is no part of the task, so jobs on different backends are comparable.
+    before, now = one.config.environment_args, other.config.environment_args
+    names = sorted((before.keys() | now.keys()) - {"object", "embodiment", "backend"})
+    facts += [(name, before.get(name), now.get(name)) for name in names]
+
+    def shown(value: Any) -> str:
+        return "none" if value is None else f"'{value}'" if isinstance(value, str) else json.dumps(value)
+
+    return tuple(f"{name} {shown(was)} and {shown(is_now)}" for name, was, is_now in facts if was != is_now)
 
 
 def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpisodes:
@@ -305,7 +294,7 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
     if prefix_only:
         at_first, at_second = (at[indices == np.arange(len(indices))] for at in (at_first, at_second))
     one, other = first.episodes.at(at_first), second.episodes.at(at_second)
-    same = same_conditions(one, other)
+    same = one.drawn == other.drawn
     return MatchedEpisodes(
         first=one.at(same),
         second=other.at(same),
@@ -315,38 +304,10 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
     )
 
 
-def same_conditions(first: EpisodeColumns, second: EpisodeColumns) -> np.ndarray:
-    """Mask the episodes of equal index with equal conditions. Shape: (num_episodes,), bool."""
-    return first.drawn == second.drawn
-
-
 def conditions_of_pairs(first: EpisodeColumns, second: EpisodeColumns) -> list[str]:
     """Return the conditions of each pair; also equal if both episodes share start and result with another pair's."""
     alike = (first.began != first.drawn) & (second.began != second.drawn)
     return np.where(alike, first.began + "|" + second.began, first.drawn).tolist()
-
-
-def _facts(first: Arm, second: Arm) -> Iterator[tuple[str, Any, Any]]:
-    one, other = first.entry, second.entry
-    yield "environment", one.config.environment, other.config.environment
-    yield "task", one.task, other.task
-    yield "embodiment", one.embodiment, other.embodiment
-    yield "object", one.object, other.object
-    told = {"object", "embodiment", _ANY_BACKEND}
-    before, now = one.config.environment_args, other.config.environment_args
-    for name in sorted((before.keys() | now.keys()) - told):
-        yield name, before.get(name), now.get(name)
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else f"'{value}'" if isinstance(value, str) else json.dumps(value)
-
-
-def _unequal(first: EpisodeColumns, second: EpisodeColumns) -> Iterator[UnequalConditions]:
-    for index, before, now in zip(first.index.tolist(), first.conditions, second.conditions, strict=True):
-        one, other = json.loads(before), json.loads(now)
-        names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-        yield UnequalConditions(episode_index=index, names=tuple(names) or ("episode_seed",))
 
 
 def same_tasks(
@@ -358,20 +319,3 @@ def same_tasks(
     one, other = next(iter(first.values())), next(iter(second.values()))
     named = {arm.entry.config.suite.suite for arm in (*one.values(), *other.values()) if arm.entry.config.suite}
     return [(one[task], arm) for task, arm in other.items() if task in one] if len(named) == 1 else []
-
-
-def with_tasks(
-    names: Mapping[str, str],
-    *,
-    baseline: Mapping[str, Mapping[str, Arm]],
-    candidate: Mapping[str, Mapping[str, Arm]],
-) -> dict[str, str]:
-    """Replace suites in a mapping of baseline to candidate by their jobs of the same tasks."""
-    mapped: dict[str, str] = {}
-    for old, new in names.items():
-        if old in baseline and new in candidate:
-            tasks = (task for task in baseline[old] if task in candidate[new])
-            mapped |= {baseline[old][task].entry.name: candidate[new][task].entry.name for task in tasks}
-        else:
-            mapped[old] = new
-    return mapped

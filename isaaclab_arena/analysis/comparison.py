@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,13 +14,11 @@ from isaaclab_arena.analysis.arms import (
     EpisodeColumns,
     MatchedEpisodes,
     ReadRun,
-    UnequalConditions,
     differences_of_tasks,
     match,
     named_arm,
     read_run,
     same_tasks,
-    with_tasks,
 )
 from isaaclab_arena.analysis.rates import (
     PairChances,
@@ -151,19 +149,22 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         raise ValueError("no pair tells a success from a failure")
     exact_p, mid_p = sign_flip_p(pairs.differences, draws)
     both_succeed = (pairs.first.success > 0) & (pairs.second.success > 0)
-    num_errors = len(matched) - len(pairs)
+    # Errors are NaN: each becomes the worst or the best result of its side.
+    one, other = matched.first.success, matched.second.success
+    low = np.nan_to_num(one, nan=0.0).mean() - np.nan_to_num(other, nan=1.0).mean()
+    high = np.nan_to_num(one, nan=1.0).mean() - np.nan_to_num(other, nan=0.0).mean()
     return JobComparison(
         first=first,
         second=second,
         matched=matched,
         counts=counts,
         distinct=len({*draws.tolist()}),
-        num_errors=num_errors,
+        num_errors=len(matched) - len(pairs),
         rates=(counts.successes[0] / counts.total, counts.successes[1] / counts.total),
         intervals=(intervals[0], intervals[1]),
         difference=counts.difference,
         interval=interval,
-        bounds=_bounds(matched),
+        bounds=Interval(low=float(low), high=float(high)),
         mid_p=mid_p,
         exact_p=exact_p,
         adjusted_p=mid_p,
@@ -183,7 +184,7 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
 def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> tuple[EventDifference, ...]:
     """Compare the events of pairs, smallest p-value first. Arrays have shape (num_pairs,); None if not reported."""
     # Only pairs with a report on both sides count: a missing report is not an episode without events.
-    both = np.array([_is_text(a) and _is_text(b) for a, b in zip(first, second, strict=True)], bool)
+    both = np.array([isinstance(a, str) and isinstance(b, str) for a, b in zip(first, second, strict=True)], bool)
     told = [(json.loads(a), json.loads(b)) for a, b in zip(first[both], second[both], strict=True)]
     counts = {name: Counter((name in mine, name in other) for mine, other in told) for name in EVENTS}
     # An event that never occurred is not tested, so it does not weaken the adjustment of the others.
@@ -208,10 +209,6 @@ def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) 
     return tuple(sorted(found, key=lambda each: each.mid_p))
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def as_family(comparisons: Sequence[JobComparison], question: Question) -> tuple[JobComparison, ...]:
     """Adjust the p-values of comparisons as one family with Holm's method, and derive their verdicts anew."""
     adjusted = holm([each.mid_p for each in comparisons])
@@ -231,14 +228,6 @@ def verdict_of(difference: float, interval: Interval, p_value: float, question: 
     if p_value > question.alpha:
         return Verdict.UNDECIDED
     return Verdict.BETTER if difference > 0 else Verdict.WORSE
-
-
-def _bounds(matched: MatchedEpisodes) -> Interval:
-    # Errors are NaN: each becomes the worst or the best result of its side.
-    first, second = matched.first.success, matched.second.success
-    low = np.nan_to_num(first, nan=0.0).mean() - np.nan_to_num(second, nan=1.0).mean()
-    high = np.nan_to_num(first, nan=1.0).mean() - np.nan_to_num(second, nan=0.0).mean()
-    return Interval(low=float(low), high=float(high))
 
 
 def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> MeanDifference | None:
@@ -266,7 +255,10 @@ def _progress(episodes: EpisodeColumns) -> np.ndarray:
 
 def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> float | None:
     """Return the least difference that `num_pairs` pairs detect, if their outcomes agree like those of `counts`."""
-    rate, agreement = counts.successes[1] / counts.total, _agreement(counts)
+    # Agreement of the outcomes, 0 to 1; see `pair_chances`.
+    first, rate = (successes / counts.total for successes in counts.successes)
+    most = min(first, rate) - first * rate
+    agreement = min(max((counts.both / counts.total - first * rate) / most, 0.0), 1.0) if most > 0.0 else 0.0
     # If the baseline is near one end, only a difference towards the other end is detectable.
     direction = 1.0 if rate <= 0.5 else -1.0
 
@@ -285,44 +277,25 @@ def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> fl
     return high * _DETECTABLE_STEP
 
 
-def _agreement(counts: PairCounts) -> float:
-    """Return the agreement of the outcomes of pairs, 0 to 1; see `pair_chances`."""
-    first, second = (successes / counts.total for successes in counts.successes)
-    most = min(first, second) - first * second
-    return min(max((counts.both / counts.total - first * second) / most, 0.0), 1.0) if most > 0.0 else 0.0
-
-
 def _pairs_needed(counts: PairCounts, question: Question) -> int | None:
+    """Return the number of pairs that settles the question if their outcomes have the shares of `counts`."""
     total = counts.total
-    chances = PairChances(only_first=counts.only_first / total, only_second=counts.only_second / total)
-    if question.margin is not None:
-        return _first_number(lambda number: _is_within(counts, number, question))
-    if chances.only_first == chances.only_second:
-        return None
-    return least_number(
-        lambda number: paired_power(number, chances, alpha=question.alpha), power=_POWER, at_most=_MOST_PAIRS
-    )
-
-
-def _is_within(counts: PairCounts, number: int, question: Question) -> bool:
-    """Whether `number` pairs with the outcome shares of `counts` decide about the margin."""
-    scaled = PairCounts(
-        both=round(counts.both * number / counts.total),
-        only_first=round(counts.only_first * number / counts.total),
-        only_second=round(counts.only_second * number / counts.total),
-        neither=round(counts.neither * number / counts.total),
-    )
-    interval, margin = paired_difference_interval(scaled, confidence=1.0 - question.alpha), question.margin or 0.0
-    return interval is not None and (interval.low > -margin or interval.high < -margin)
-
-
-def _first_number(holds: Callable[[int], bool]) -> int | None:
-    number = 8
-    while not holds(number):
-        number += max(1, number // 20)
-        if number > _MOST_PAIRS:
+    if question.margin is None:
+        chances = PairChances(only_first=counts.only_first / total, only_second=counts.only_second / total)
+        if chances.only_first == chances.only_second:
             return None
-    return number
+        return least_number(
+            lambda number: paired_power(number, chances, alpha=question.alpha), power=_POWER, at_most=_MOST_PAIRS
+        )
+    # With a margin, scale the outcomes up until the interval of their difference is on one side of it.
+    number = 8
+    while number <= _MOST_PAIRS:
+        scaled = PairCounts(**{name: round(count * number / total) for name, count in vars(counts).items()})
+        interval = paired_difference_interval(scaled, confidence=1.0 - question.alpha)
+        if interval is not None and (interval.low > -question.margin or interval.high < -question.margin):
+            return number
+        number += max(1, number // 20)
+    return None
 
 
 # Choose the best of several policies by half of the episodes, and score it on the other half.
@@ -364,7 +337,7 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
     scored_by = {name: [not_chosen_by(arm).episodes.scored for arm in arms] for name, arms in entries.items()}
     if not all(map(len, (task for tasks in (*chosen_by.values(), *scored_by.values()) for task in tasks))):
         return None
-    name = max(entries, key=lambda each: _mean_rate(chosen_by[each]))
+    name = max(entries, key=lambda each: mean_rate(chosen_by[each]))
     scored = together(scored_by[name])
     interval = scored.wilson()
     if interval is None:
@@ -372,9 +345,9 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
     return Choice(
         name=name,
         chosen_among=len(entries),
-        rate_when_chosen=_mean_rate(chosen_by[name]),
+        rate_when_chosen=mean_rate(chosen_by[name]),
         episodes_when_chosen=sum(map(len, chosen_by[name])),
-        rate=_mean_rate(scored_by[name]),
+        rate=mean_rate(scored_by[name]),
         successes=scored.successes,
         episodes=len(scored),
         interval=interval,
@@ -384,19 +357,16 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
 
 def not_chosen_by(arm: Arm) -> Arm:
     """Return a job with only the episodes that `choose_best` does not choose by."""
-    episodes = arm.episodes.at(_is_not_chosen_by(arm))
+    # These are the episodes of odd index with conditions that no episode of even index has.
+    is_odd, draws = arm.episodes.index % 2 == 1, draws_of(arm.episodes.drawn)
+    episodes = arm.episodes.at(is_odd & ~np.isin(draws, draws[~is_odd]))
     if arm.planned is None:
         return replace(arm, episodes=episodes)
     return replace(arm, episodes=episodes, planned=arm.planned // 2 if arm.num_missing else len(episodes))
 
 
-def _is_not_chosen_by(arm: Arm) -> np.ndarray:
-    """Mask episodes of odd index with conditions that no episode of even index has. Shape: (num_episodes,)."""
-    is_odd, drawn = arm.episodes.index % 2 == 1, arm.episodes.drawn
-    return is_odd & ~np.isin(draws_of(drawn), draws_of(drawn)[~is_odd])
-
-
-def _mean_rate(tasks: Sequence[ScoredEpisodes]) -> float:
+def mean_rate(tasks: Sequence[ScoredEpisodes]) -> float:
+    """Return the mean of the tasks' success rates with equal weights; a task without a rate counts as 0."""
     return sum(task.rate or 0.0 for task in tasks) / len(tasks)
 
 
@@ -406,7 +376,6 @@ BEST = "best"
 """Stands for a baseline that is chosen: the best of a run's jobs."""
 
 _OPTION = "--baseline"
-_MOST_NAMED = 3
 
 
 class NotComparableError(ArenaError):
@@ -488,48 +457,58 @@ def compare_runs(
     # `names` maps jobs or suites of the baseline to those of the candidate, and excludes all others. `partial` compares
     # unfinished jobs over the episodes before the first missing one.
     first, second = candidate.arms(), baseline.arms()
+    first_suites, second_suites = candidate.suites(), baseline.suites()
     if names:
-        mapped = with_tasks(names, baseline=baseline.suites(), candidate=candidate.suites())
+        mapped: dict[str, str] = {}
+        for old, new in names.items():
+            if old in second_suites and new in first_suites:
+                before, now = second_suites[old], first_suites[new]
+                mapped |= {before[task].entry.name: now[task].entry.name for task in before if task in now}
+            else:
+                mapped[old] = new
         arms = [
             (named_arm(first, new, option="--map"), named_arm(second, old, option="--map"))
             for old, new in mapped.items()
         ]
     else:
         arms = [(first[name], second[name]) for name in second if name in first]
-        arms = arms or same_tasks(candidate.suites(), baseline.suites())
+        arms = arms or same_tasks(first_suites, second_suites)
     if not arms:
         raise NotComparableError(
             f"{candidate.directory} and {baseline.directory} have no job of the same name; say which belong together "
             "with --map OLD=NEW"
         )
     report = _report(arms, question, family="every job against its own of the other run", partial=partial)
-    return report if names else replace(report, notes=(*report.notes, *_unshared(candidate, baseline)))
+    if names:
+        return report
+
+    # Without `names`, jobs that only one of the runs has are left out, and noted.
+    notes = [*report.notes]
+    for who, own, other in (("candidate", first, second), ("baseline", second, first)):
+        if alone := [f"'{name}'" for name in own if name not in other]:
+            notes.append(f"only the {who} has {', '.join(alone)}")
+    return replace(report, notes=tuple(notes))
 
 
 def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial: bool = False) -> ComparisonReport:
     """Compare jobs of a run with its job or suite `baseline`, or with the best job for `BEST`."""
-    arms = run.arms()
+    arms, suites = run.arms(), run.suites()
     # A job that is named like `BEST` takes precedence. A choice among unfinished jobs is a ConfigError.
     if baseline == BEST and BEST not in arms:
         if partial:
             raise ConfigError(Problem("the best is chosen of jobs that are finished: leave --partial out", key=_OPTION))
         return _compare_with_best(arms, question)
-    if baseline not in arms and baseline in run.suites():
-        return _compare_with_suite(run, baseline, question, partial=partial)
-    second = named_arm(arms, baseline, option=_OPTION)
-    others = [(arm, second) for arm in arms.values() if arm is not second]
-    # A run may hold many tasks, and jobs of other tasks are left out.
-    others = [pair for pair in others if not differences_of_tasks(*pair)] or others
-    return _report(others, question, family=f"every other job against '{baseline}'", partial=partial)
-
-
-def _compare_with_suite(run: ReadRun, baseline: str, question: Question, *, partial: bool) -> ComparisonReport:
-    suites = run.suites()
-    second = suites.pop(baseline)
-    others = [pair for first in suites.values() for pair in same_tasks({"": first}, {"": second})]
-    return _report(
-        others, question, family=f"every task of the other suites against its own of '{baseline}'", partial=partial
-    )
+    if baseline not in arms and baseline in suites:
+        second_suite = suites.pop(baseline)
+        others = [pair for first in suites.values() for pair in same_tasks({"": first}, {"": second_suite})]
+        family = f"every task of the other suites against its own of '{baseline}'"
+    else:
+        second = named_arm(arms, baseline, option=_OPTION)
+        others = [(arm, second) for arm in arms.values() if arm is not second]
+        # A run may hold many tasks, and jobs of other tasks are left out.
+        others = [pair for pair in others if not differences_of_tasks(*pair)] or others
+        family = f"every other job against '{baseline}'"
+    return _report(others, question, family=family, partial=partial)
 
 
 def _compare_with_best(arms: Mapping[str, Arm], question: Question) -> ComparisonReport:
@@ -549,29 +528,28 @@ def _compare_with_best(arms: Mapping[str, Arm], question: Question) -> Compariso
     return replace(_report(others, question, family=family, partial=False), choice=choice)
 
 
-def _unshared(candidate: ReadRun, baseline: ReadRun) -> Iterator[str]:
-    """Yield a note on the jobs that only one of two runs has."""
-    first, second = candidate.arms(), baseline.arms()
-    for who, own, other in (("candidate", first, second), ("baseline", second, first)):
-        if alone := [f"'{name}'" for name in own if name not in other]:
-            yield f"only the {who} has {', '.join(alone)}"
-
-
 def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str, partial: bool) -> ComparisonReport:
+    """Compare pairs of jobs as one family."""
     compared, refused = [], []
     # A pair that cannot be compared is reported beside the others; the comparison fails only if no pair is left.
     for first, second in arms:
         reason = _reason_against(first, second, partial=partial)
         if reason is None:
             matched = match(first, second, prefix_only=partial)
-            reason = None if matched.counts.total else _why_no_pairs(matched.unequal)
-            if reason is None:
+            if matched.counts.total:
                 compared.append(compare_pairs(first, second, matched, question))
-        if reason is not None:
-            refused.append(Refusal(first=first.label, second=second.label, reason=reason))
+                continue
+            reason = "they have no episode in common that says on both sides whether it succeeded"
+            if unequal := matched.unequal:
+                named = ", ".join(dict.fromkeys(name for each in unequal for name in each.names))
+                reason = (
+                    f"no two episodes started from the same conditions: {len(unequal)} differ in {named}; evaluate "
+                    "both with the same seed, or with the same saved conditions"
+                )
+        refused.append(Refusal(first=first.label, second=second.label, reason=reason))
     if not compared:
-        told = "; ".join(f"{each.first} and {each.second}: {each.reason}" for each in refused[:_MOST_NAMED])
-        raise NotComparableError(f"nothing can be compared: {told or 'there is no other job'}")
+        reasons = "; ".join(f"{each.first} and {each.second}: {each.reason}" for each in refused[:3])
+        raise NotComparableError(f"nothing can be compared: {reasons or 'there is no other job'}")
     tasks = as_family(compared, question)
     return ComparisonReport(
         question=question,
@@ -598,32 +576,25 @@ def _reason_against(first: Arm, second: Arm, *, partial: bool) -> str | None:
     return None
 
 
-def _why_no_pairs(unequal: Sequence[UnequalConditions]) -> str:
-    if not unequal:
-        return "they have no episode in common that says on both sides whether it succeeded"
-    named = ", ".join(dict.fromkeys(name for each in unequal for name in each.names))
-    return (
-        f"no two episodes started from the same conditions: {len(unequal)} differ in {named}; evaluate both with the "
-        "same seed, or with the same saved conditions"
-    )
-
-
 def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
-    counts = PairCounts(
-        both=sum(each.counts.both for each in tasks),
-        only_first=sum(each.counts.only_first for each in tasks),
-        only_second=sum(each.counts.only_second for each in tasks),
-        neither=sum(each.counts.neither for each in tasks),
-    )
+    """Compare all tasks together: their pooled pairs, and the mean of their differences."""
+    each_counts = [vars(each.counts) for each in tasks]
+    counts = PairCounts(**{name: sum(own[name] for own in each_counts) for name in each_counts[0]})
     # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
     pairs = [each.matched.without_errors() for each in tasks]
     conditions = [condition for each in pairs for condition in each.conditions]
     values, draws = np.concatenate([each.differences for each in pairs]), draws_of(conditions)
-    strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
-    differences = {str(number): list(_differences(each.counts)) for number, each in enumerate(tasks)}
     confidence = 1.0 - question.alpha
-    effect, of_mean = design_effect(values, conditions), design_effect(values, conditions, strata=strata)
+    effect = design_effect(values, conditions)
     interval = paired_difference_interval(counts, confidence=confidence, design_effect=effect)
+
+    # Resample the pairs of each task for the mean of the tasks.
+    strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
+    differences = {
+        str(number): [1.0] * own["only_first"] + [-1.0] * own["only_second"] + [0.0] * (own["both"] + own["neither"])
+        for number, own in enumerate(each_counts)
+    }
+    of_mean = design_effect(values, conditions, strata=strata)
     stratified = mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
     if interval is None or counts.difference is None or stratified is None:
         raise ValueError("no pair tells a success from a failure")
@@ -638,36 +609,26 @@ def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
     )
 
 
-def _differences(counts: PairCounts) -> Iterable[float]:
-    yield from [1.0] * counts.only_first
-    yield from [-1.0] * counts.only_second
-    yield from [0.0] * (counts.both + counts.neither)
-
-
 def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:
     """Yield caveats on the jobs: the same policy on both sides, and differences beside the policy."""
-    same = [_jobs(each.first, each.second) for each in tasks if _is_same_policy(each.first, each.second)]
-    if same:
-        yield f"both sides are the same policy, with the same options and content: {', '.join(same)}"
-    for each in tasks:
+    names = [" and ".join(dict.fromkeys([each.first.entry.name, each.second.entry.name])) for each in tasks]
+    same_policy = []
+    for each, name in zip(tasks, names, strict=True):
+        one, other, first, second = each.first.contents, each.second.contents, each.first.entry, each.second.entry
+        same_contents = one is not None and other is not None and one.is_known and one.policy == other.policy
+        same_options = first.policy_config == second.policy_config
+        if same_contents and same_options and first.config.policy_type == second.config.policy_type:
+            same_policy.append(name)
+    if same_policy:
+        yield f"both sides are the same policy, with the same options and content: {', '.join(same_policy)}"
+    for each, name in zip(tasks, names, strict=True):
         for change in each.second.provenance.differences(each.first.provenance):
             yield f"{change.name} was {change.before} for the baseline and {change.now} for the candidate"
-        if each.first.entry.backend != each.second.entry.backend:
-            simulated = f"{each.second.entry.backend} for the baseline and by {each.first.entry.backend}"
-            yield f"{_jobs(each.first, each.second)} was simulated by {simulated} for the candidate"
+        backends = each.second.entry.backend, each.first.entry.backend
+        if backends[0] != backends[1]:
+            yield f"{name} was simulated by {backends[0]} for the baseline and by {backends[1]} for the candidate"
     for arm in (arm for each in tasks for arm in (each.first, each.second) if arm.asked):
         yield (
             f"'{arm.entry.name}' could stop at any episode because of {', '.join(arm.asked)}: p-values and intervals "
             "here take a fixed number for granted; the run's own table and replay-decision have those that hold"
         )
-
-
-def _is_same_policy(first: Arm, second: Arm) -> bool:
-    one, other = first.contents, second.contents
-    same_contents = one is not None and other is not None and one.is_known and one.policy == other.policy
-    same_options = first.entry.policy_config == second.entry.policy_config
-    return same_contents and same_options and first.entry.config.policy_type == second.entry.config.policy_type
-
-
-def _jobs(first: Arm, second: Arm) -> str:
-    return " and ".join(dict.fromkeys([first.entry.name, second.entry.name]))

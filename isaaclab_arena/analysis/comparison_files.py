@@ -19,6 +19,7 @@ from isaaclab_arena.analysis.comparison import (
     Question,
     Together,
     choose_best,
+    mean_rate,
 )
 from isaaclab_arena.analysis.rates import holm, sign_flip_p
 from isaaclab_arena.results.merge import harmless_text
@@ -26,13 +27,9 @@ from isaaclab_arena.results.statistics import Interval, draws_of, mean_of_tasks,
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 
-# A comparison as tables of text, and as JSON, CSV, Markdown and LaTeX.
-
 # A comparison as text tables: one line per task, one per measure, and sentences for the rest.
 
 _MOST_EPISODES = 5
-_ALL = "all pairs together"
-_EACH_TASK_ALIKE = "mean of the tasks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +45,34 @@ def rates_table(report: ComparisonReport) -> TextTable:
     percent = f"{100 * (1 - report.question.alpha):g} %"
     headings = ("task", "pairs", "candidate %", "baseline %", "both", "only candidate", "only baseline", "neither",
                 f"difference [{percent}]", "mid-p", "Holm", "verdict")  # fmt: skip
-    rows = [_task_row(each) for each in report.tasks]
-    if report.together is not None:
-        rows += _together_rows(report.together)
+
+    def pairs(each: JobComparison | Together) -> str:
+        total = each.counts.total
+        return str(total) if each.distinct == total else f"{total} ({each.distinct} distinct)"
+
+    rows = [
+        (
+            _name(each),
+            pairs(each),
+            *(f"{100 * rate:.1f}" for rate in each.rates),
+            *map(str, vars(each.counts).values()),
+            _difference(each.difference, each.interval),
+            _p(each.mid_p),
+            _p(each.adjusted_p),
+            str(each.verdict),
+        )
+        for each in report.tasks
+    ]
+    if (together := report.together) is not None:
+        counts = together.counts
+        rates = (f"{100 * successes / counts.total:.1f}" for successes in counts.successes)
+        difference = _difference(together.difference, together.interval)
+        mean_difference = _difference(together.mean_of_tasks, together.mean_of_tasks_interval)
+        outcomes = map(str, vars(counts).values())
+        rows += [
+            ("all pairs together", pairs(together), *rates, *outcomes, difference, _p(together.mid_p), "", ""),
+            ("mean of the tasks", *[""] * 7, mean_difference, "", "", ""),
+        ]
     return TextTable(headings=headings, rows=tuple(rows))
 
 
@@ -59,8 +81,11 @@ def measures_table(report: ComparisonReport) -> TextTable:
     rows = []
     for each in report.tasks:
         for name, measure in measures(each).items():
+            difference = f"{measure.mean:+.4g}"
+            if measure.interval is not None:
+                difference += f" [{measure.interval.low:+.4g}, {measure.interval.high:+.4g}]"
             rows.append((_name(each), name, str(measure.num_pairs), f"{measure.first_mean:.4g}",
-                         f"{measure.second_mean:.4g}", _mean(measure), f"{measure.p_value:.3g}"))  # fmt: skip
+                         f"{measure.second_mean:.4g}", difference, f"{measure.p_value:.3g}"))  # fmt: skip
     headings = ("task", "measure", "pairs", "candidate", "baseline", "difference [95 %]", "signed-rank p")
     return TextTable(headings=headings, rows=tuple(rows))
 
@@ -92,12 +117,14 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
     """Yield what a table does not hold: power, episodes with different outcomes, and omissions."""
     if report.choice is not None:
         yield f"{report.choice.sentence}; all figures here are over the latter"
+    # Each task: power, pairs without an answer, and telling events.
     for each in report.tasks:
-        yield from _about_numbers(each, report)
+        yield _about_numbers(each, report)
         yield from _about_pairs(each)
         if telling := [event for event in each.events if event.adjusted_p <= report.question.alpha]:
             listed = [f"{event.event} ({event.first} against {event.second})" for event in telling]
             yield f"{_name(each)}: events that tell candidate and baseline apart: {_listed(listed)}"
+    # All tasks together: repeated conditions, and the limits of p-values and intervals.
     if report.together is not None and report.together.distinct < report.together.counts.total:
         yield (
             f"together: {report.together.counts.total} pairs have {report.together.distinct} different conditions and "
@@ -115,44 +142,9 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
         yield f"not compared: {refusal.first} and {refusal.second}: {refusal.reason}"
 
 
-def _task_row(each: JobComparison) -> tuple[str, ...]:
+def _about_numbers(each: JobComparison, report: ComparisonReport) -> str:
+    """Return the difference that these pairs detect, and the number of pairs that the question needs."""
     counts = each.counts
-    return (
-        _name(each),
-        _pairs(counts.total, each.distinct),
-        *(f"{100 * rate:.1f}" for rate in each.rates),
-        *(str(count) for count in (counts.both, counts.only_first, counts.only_second, counts.neither)),
-        _difference(each.difference, each.interval),
-        _p(each.mid_p),
-        _p(each.adjusted_p),
-        str(each.verdict),
-    )
-
-
-def _together_rows(together: Together) -> Iterator[tuple[str, ...]]:
-    counts = together.counts
-    yield (
-        _ALL,
-        _pairs(counts.total, together.distinct),
-        *(f"{100 * successes / counts.total:.1f}" for successes in counts.successes),
-        *(str(count) for count in (counts.both, counts.only_first, counts.only_second, counts.neither)),
-        _difference(together.difference, together.interval),
-        _p(together.mid_p),
-        "",
-        "",
-    )
-    difference = _difference(together.mean_of_tasks, together.mean_of_tasks_interval)
-    yield (_EACH_TASK_ALIKE, *[""] * 7, difference, "", "", "")
-
-
-def _pairs(number: int, distinct: int) -> str:
-    """Format a number of pairs, with the number of distinct conditions if some repeat."""
-    return str(number) if distinct == number else f"{number} ({distinct} distinct)"
-
-
-def _about_numbers(each: JobComparison, report: ComparisonReport) -> Iterator[str]:
-    # Two facts: the difference that these pairs can detect, and the pairs that the question needs.
-    counts, name = each.counts, _name(each)
     if each.detectable is None:
         shown = "are too few to find any difference in four of five tries"
     else:
@@ -166,10 +158,11 @@ def _about_numbers(each: JobComparison, report: ComparisonReport) -> Iterator[st
         needed = f"it takes more than 5,000 to {question}"
     else:
         needed = "as many differ to either side"
-    yield f"{name}: {counts.total} pairs {shown}; {needed}"
+    return f"{_name(each)}: {counts.total} pairs {shown}; {needed}"
 
 
 def _about_pairs(each: JobComparison) -> Iterator[str]:
+    """Yield the pairs with repeated conditions, unequal outcomes, errors, and the episodes without a pair."""
     name, matched = _name(each), each.matched
     if each.distinct < each.counts.total:
         pairs = f"{each.counts.total} pairs have {each.distinct} different conditions"
@@ -177,7 +170,9 @@ def _about_pairs(each: JobComparison) -> Iterator[str]:
     for who, episodes in discordant_episodes(each).items():
         if episodes:
             yield f"{name}: only the {who} succeeds in {_listed([str(index) for index in episodes])}"
-            yield from _films(each, episodes)
+            for index in episodes[:_MOST_EPISODES]:
+                if films := films_of_pair(each, index):
+                    yield f"    episode {index}: {', '.join(map(str, films))}"
     # An error may hide either outcome, so its effect is given as bounds.
     if each.num_errors:
         low, high = 100 * each.bounds.low, 100 * each.bounds.high
@@ -206,13 +201,6 @@ def films_of_pair(each: JobComparison, episode_index: int) -> tuple[Path, ...]:
     return (*each.first.videos.get(episode_index, ()), *each.second.videos.get(episode_index, ()))
 
 
-def _films(each: JobComparison, episodes: Sequence[int]) -> Iterator[str]:
-    for index in episodes[:_MOST_EPISODES]:
-        films = films_of_pair(each, index)
-        if films:
-            yield f"    episode {index}: {', '.join(map(str, films))}"
-
-
 def _listed(items: Sequence[str]) -> str:
     more = len(items) - _MOST_EPISODES
     return ", ".join(items[:_MOST_EPISODES]) + (f" and {more} more" if more > 0 else "")
@@ -227,11 +215,6 @@ def _difference(difference: float, interval: Interval) -> str:
     return f"{100 * difference:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
-def _mean(measure: MeanDifference) -> str:
-    interval = measure.interval
-    return f"{measure.mean:+.4g}" + ("" if interval is None else f" [{interval.low:+.4g}, {interval.high:+.4g}]")
-
-
 def _p(value: float) -> str:
     return f"{value:.4f}" if value >= 0.0001 else f"{value:.1e}"
 
@@ -240,18 +223,16 @@ def _p(value: float) -> str:
 
 SCHEMA_VERSION = 1
 NAME = "comparison"
-_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
 
 
 def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv``, ``.md`` and ``.tex`` over earlier ones, and return their paths."""
+    table = pd.DataFrame([_numbers(each) for each in report.tasks])
+    if any(map(_repeats, report.tasks)):
+        table["distinct_conditions"] = [each.distinct for each in report.tasks]
     texts = {
         "json": json_text(document(report)),
-        "csv": _csv(report),
+        "csv": table.to_csv(index=False, lineterminator="\n"),
         "md": markdown(report),
         "tex": latex_table(rates_table(report)),
     }
@@ -264,6 +245,10 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
 
 def document(report: ComparisonReport) -> dict[str, Any]:
     """Return the whole comparison as a JSON document."""
+    together = None
+    if report.together is not None:
+        figures = {name: value for name, value in vars(report.together).items() if name != "distinct"}
+        together = figures | _repeats(report.together)
     return {
         "schema_version": SCHEMA_VERSION,
         "question": report.question,
@@ -271,7 +256,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
         "family": report.family,
         "choice": report.choice,
         "tasks": [_task(each) for each in report.tasks],
-        "together": None if report.together is None else _together(report.together),
+        "together": together,
         "refused": report.refused,
         "notes": report.notes,
     }
@@ -286,15 +271,26 @@ def markdown(report: ComparisonReport) -> str:
 
 
 def _task(each: JobComparison) -> dict[str, Any]:
+    """Return a task's part of the JSON document."""
     plain = ("counts", "num_errors", "rates", "intervals", "difference", "interval", "bounds", "mid_p", "exact_p",
              "adjusted_p", "verdict", "detectable", "pairs_needed")  # fmt: skip
+    sides = {
+        side: {
+            "run": str(arm.directory),
+            "job": arm.entry.name,
+            "policy": arm.entry.config.policy_type,
+            "checkpoint": None if arm.contents is None else arm.contents.checkpoint,
+            "policy_sha256": None if arm.contents is None else arm.contents.policy_sha256,
+            "episodes": len(arm.episodes),
+        }
+        for side, arm in (("candidate", each.first), ("baseline", each.second))
+    }
     discordant = discordant_episodes(each)
     videos = {
         index: [str(path) for path in films_of_pair(each, index)] for both in discordant.values() for index in both
     }
     return {
-        "candidate": _arm(each.first),
-        "baseline": _arm(each.second),
+        **sides,
         **{name: getattr(each, name) for name in plain},
         **_repeats(each),
         "measures": measures(each),
@@ -306,36 +302,14 @@ def _task(each: JobComparison) -> dict[str, Any]:
     }
 
 
-def _together(together: Together) -> dict[str, Any]:
-    return {name: value for name, value in vars(together).items() if name != "distinct"} | _repeats(together)
-
-
 def _repeats(each: JobComparison | Together) -> dict[str, int]:
     """Return the number of distinct conditions, if some repeat."""
     return {"distinct_conditions": each.distinct} if each.distinct < each.counts.total else {}
 
 
-def _arm(arm: Arm) -> Mapping[str, Any]:
-    contents = arm.contents
-    return {
-        "run": str(arm.directory),
-        "job": arm.entry.name,
-        "policy": arm.entry.config.policy_type,
-        "checkpoint": None if contents is None else contents.checkpoint,
-        "policy_sha256": None if contents is None else contents.policy_sha256,
-        "episodes": len(arm.episodes),
-    }
-
-
-def _csv(report: ComparisonReport) -> str:
-    table = pd.DataFrame([_numbers(each) for each in report.tasks])
-    if any(map(_repeats, report.tasks)):
-        table["distinct_conditions"] = [each.distinct for each in report.tasks]
-    return table.to_csv(index=False, lineterminator="\n")
-
-
 def _numbers(each: JobComparison) -> dict[str, Any]:
     """Return the figures of a task for programs: rates as 0 to 1."""
+    # A spreadsheet may open the file, so no name acts as a formula.
     sides = {"candidate": each.first, "baseline": each.second}
     named = {f"{side}_run": harmless_text(str(arm.directory)) for side, arm in sides.items()}
     named |= {f"{side}_job": harmless_text(arm.entry.name) for side, arm in sides.items()}
@@ -370,22 +344,18 @@ def markdown_table(table: TextTable) -> str:
 
 def latex_table(table: TextTable) -> str:
     """Return a table in LaTeX, with all special characters of its cells escaped."""
-    return "\n".join(_latex_lines(table)) + "\n"
+    escaped = str.maketrans(
+        {character: f"\\{character}" for character in "&%$#_{}"}
+        | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    )
+    headings, *rows = (
+        " & ".join(cell.translate(escaped) for cell in line) + r" \\" for line in (table.headings, *table.rows)
+    )
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}"
+    return "\n".join([begin, r"\hline", headings, r"\hline", *rows, r"\hline", r"\end{tabular}"]) + "\n"
 
 
-def _latex_lines(table: TextTable) -> Iterator[str]:
-    yield rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}"
-    yield r"\hline"
-    for position, line in enumerate((table.headings, *table.rows)):
-        cells = ("".join(_LATEX.get(character, character) for character in cell) for cell in line)
-        yield " & ".join(cells) + r" \\"
-        if position == 0:
-            yield r"\hline"
-    yield r"\hline"
-    yield r"\end{tabular}"
-
-
-# Order several policies by success, and say which of them cannot be told apart.
+# Order several policies by success, and name those that cannot be told apart.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,62 +387,7 @@ class Leaderboard:
 
 def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
     """Order runs by their common jobs or suite tasks; order a single run's suites, or else its jobs of one task."""
-    entries = _entries_of_one(runs[0]) if len(runs) == 1 else _entries_of_each(runs)
-    tasks = tuple(next(iter(entries.values())))
-    # Every pair of policies is compared; `question.alpha` is the level of the whole family.
-    _check(entries)
-    pairs = list(combinations(entries, 2))
-    p_values = holm([_p_value(entries[one], entries[other]) for one, other in pairs])
-    like: dict[str, list[str]] = {name: [] for name in entries}
-    for (one, other), p_value in zip(pairs, p_values, strict=True):
-        if p_value > question.alpha:
-            like[one].append(other)
-            like[other].append(one)
-    means = {name: _mean_rate(arms) for name, arms in entries.items()}
-    ordered = sorted(entries, key=lambda name: -means[name])
-    return Leaderboard(
-        tasks=tasks,
-        places=tuple(
-            _place(
-                name, entries[name], rank=1 + sum(mean > means[name] for mean in means.values()), like=tuple(like[name])
-            )
-            for name in ordered
-        ),
-        num_comparisons=len(pairs),
-        winner=choose_best({name: list(arms.values()) for name, arms in entries.items()}),
-    )
-
-
-def _entries_of_each(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
-    """Return the common tasks of each run, by its directory: jobs of the same name, or else of its only suite."""
-    if found := _in_common({str(run.directory): run.arms() for run in runs}):
-        return found
-    suites = {str(run.directory): list(run.suites().values()) for run in runs}
-    if all(len(own) == 1 for own in suites.values()):
-        found = _in_common({name: own[0] for name, own in suites.items()})
-    if not found:
-        raise NotComparableError("the runs have no job that all of them have, and no suite")
-    return found
-
-
-def _entries_of_one(run: ReadRun) -> dict[str, dict[str, Arm]]:
-    """Return the tasks of each suite if a run has only suites; otherwise each job as a policy."""
-    arms, suites = run.arms(), run.suites()
-    if sum(map(len, suites.values())) < len(arms):
-        return {name: {"": arm} for name, arm in arms.items()}
-    found = _in_common(suites)
-    if not found:
-        raise NotComparableError(f"{run.directory}: its suites have no task that all of them have")
-    return found
-
-
-def _in_common(entries: Mapping[str, Mapping[str, Arm]]) -> dict[str, dict[str, Arm]]:
-    """Restrict each entry to the tasks that all of them have; empty if there are none."""
-    tasks = [task for task in next(iter(entries.values()), {}) if all(task in own for own in entries.values())]
-    return {name: {task: own[task] for task in tasks} for name, own in entries.items()} if tasks else {}
-
-
-def _check(entries: Mapping[str, Mapping[str, Arm]]) -> None:
+    entries = _entries_of(runs)
     first = next(iter(entries.values()))
     for arms in entries.values():
         for task, arm in arms.items():
@@ -485,35 +400,74 @@ def _check(entries: Mapping[str, Mapping[str, Arm]]) -> None:
             if not arm.measures_success:
                 raise NotComparableError(f"{arm.label} does not measure success")
 
+    # Every pair of policies is compared over all tasks; `question.alpha` is the level of the whole family.
+    pairs, p_values = list(combinations(entries, 2)), []
+    for one, other in pairs:
+        matched = [match(entries[one][task], entries[other][task]).without_errors() for task in first]
+        if not any(map(len, matched)):
+            names = " and ".join(next(iter(entries[name].values())).label for name in (one, other))
+            raise NotComparableError(f"{names} have no two episodes that started from the same conditions")
+        draws = draws_of(condition for each in matched for condition in each.conditions)
+        p_values.append(sign_flip_p(np.concatenate([each.differences for each in matched]), draws)[1])
+    like: dict[str, list[str]] = {name: [] for name in entries}
+    for (one, other), p_value in zip(pairs, holm(p_values), strict=True):
+        if p_value > question.alpha:
+            like[one].append(other)
+            like[other].append(one)
 
-def _p_value(one: Mapping[str, Arm], other: Mapping[str, Arm]) -> float:
-    pairs = [match(one[task], other[task]).without_errors() for task in one]
-    if not any(map(len, pairs)):
-        names = " and ".join(next(iter(arms.values())).label for arms in (one, other))
-        raise NotComparableError(f"{names} have no two episodes that started from the same conditions")
-    draws = draws_of(condition for each in pairs for condition in each.conditions)
-    return sign_flip_p(np.concatenate([each.differences for each in pairs]), draws)[1]
-
-
-def _mean_rate(arms: Mapping[str, Arm]) -> float:
-    rates = [arm.episodes.scored.rate or 0.0 for arm in arms.values()]
-    return sum(rates) / len(rates)
-
-
-def _place(name: str, arms: Mapping[str, Arm], *, rank: int, like: tuple[str, ...]) -> Place:
-    tasks = [arm.episodes.scored for arm in arms.values()]
-    everything, mean_interval = together(tasks), mean_of_tasks(tasks)
-    interval = everything.wilson()
-    if interval is None or mean_interval is None:
-        raise ValueError("no episode tells a success from a failure")
-    return Place(
-        name=name,
-        rank=rank,
-        mean_rate=_mean_rate(arms),
-        mean_interval=mean_interval,
-        successes=everything.successes,
-        episodes=len(everything),
-        distinct=everything.num_distinct,
-        interval=interval,
-        like=like,
+    # The best mean of the tasks comes first.
+    scored = {name: [arm.episodes.scored for arm in arms.values()] for name, arms in entries.items()}
+    means = {name: mean_rate(tasks) for name, tasks in scored.items()}
+    places = []
+    for name in sorted(entries, key=lambda name: -means[name]):
+        everything, mean_interval = together(scored[name]), mean_of_tasks(scored[name])
+        interval = everything.wilson()
+        if interval is None or mean_interval is None:
+            raise ValueError("no episode tells a success from a failure")
+        places.append(
+            Place(
+                name=name,
+                rank=1 + sum(mean > means[name] for mean in means.values()),
+                mean_rate=means[name],
+                mean_interval=mean_interval,
+                successes=everything.successes,
+                episodes=len(everything),
+                distinct=everything.num_distinct,
+                interval=interval,
+                like=tuple(like[name]),
+            )
+        )
+    return Leaderboard(
+        tasks=tuple(first),
+        places=tuple(places),
+        num_comparisons=len(pairs),
+        winner=choose_best({name: list(arms.values()) for name, arms in entries.items()}),
     )
+
+
+def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
+    """Return each policy's jobs by task, for the tasks that all policies have."""
+    if len(runs) == 1:
+        # A run with suites alone orders these; otherwise each of its jobs is a policy.
+        arms, suites = runs[0].arms(), runs[0].suites()
+        if sum(map(len, suites.values())) < len(arms):
+            return {name: {"": arm} for name, arm in arms.items()}
+        if found := _in_common(suites):
+            return found
+        raise NotComparableError(f"{runs[0].directory}: its suites have no task that all of them have")
+
+    # Several runs are ordered by their jobs of the same name, or else by the only suite of each.
+    if found := _in_common({str(run.directory): run.arms() for run in runs}):
+        return found
+    suites_of = {str(run.directory): list(run.suites().values()) for run in runs}
+    if all(len(own) == 1 for own in suites_of.values()):
+        found = _in_common({name: own[0] for name, own in suites_of.items()})
+    if not found:
+        raise NotComparableError("the runs have no job that all of them have, and no suite")
+    return found
+
+
+def _in_common(entries: Mapping[str, Mapping[str, Arm]]) -> dict[str, dict[str, Arm]]:
+    """Restrict each entry to the tasks that all of them have; empty if there are none."""
+    tasks = [task for task in next(iter(entries.values()), {}) if all(task in own for own in entries.values())]
+    return {name: {task: own[task] for task in tasks} for name, own in entries.items()} if tasks else {}

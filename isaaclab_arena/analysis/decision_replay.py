@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isaaclab_arena.analysis.arms import Arm, conditions_of_pairs, same_conditions
+from isaaclab_arena.analysis.arms import Arm, conditions_of_pairs
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.results.statistics import draws_of, log_e_values, log_e_values_of_difference, log_e_values_of_rate
 from isaaclab_arena.results.stopping import Verdict, verdict_of
 
-_SEED = 0
 _WIN, _LOSS, _ALIKE = range(3)
 
 
@@ -58,14 +57,32 @@ def replay_decision(
     question: Question, arms: Sequence[Arm], *, num_questions: int = 1, num_orders: int = 1_000
 ) -> DecisionReplay:
     """Repeat a decision over the common finished episodes, in the run's order and in `num_orders` random orders."""
-    came_out, draws = _came_out(question, arms)
-    in_order = _once(came_out, draws)
+    # The episodes before the first one that a job lacks count.
+    finished = (arm.episodes.index for arm in arms)
+    num_episodes = min(question.max_episodes, *(int((index == np.arange(len(index))).sum()) for index in finished))
+    episodes = [arm.episodes.at(np.arange(num_episodes)) for arm in arms]
+
+    # A single job wins or loses against its bar; a pair needs equal conditions.
+    first, second = episodes[0].success, episodes[-1].success
+    counts = np.isfinite(first) & np.isfinite(second)
+    if len(arms) > 1:
+        counts &= episodes[0].drawn == episodes[1].drawn
+        won, lost = first > second, first < second
+    else:
+        won, lost = first > 0, first == 0
+    # One-hot outcomes, zeros for an episode without a result. Shape: (num_episodes, 3).
+    outcomes = np.zeros((num_episodes, 3), np.int64)
+    for column, which in ((_WIN, won), (_LOSS, lost), (_ALIKE, ~won & ~lost)):
+        outcomes[:, column] = which & counts
+    draws = draws_of(conditions_of_pairs(episodes[0], episodes[-1]))
+
+    in_order = _once(outcomes, draws)
     needed = math.log(num_questions / question.alpha)
     # The other orders have a fixed seed. They show the influence of luck on the time of the decision; every order is
     # equally valid.
-    generator = np.random.default_rng(_SEED)
+    generator = np.random.default_rng(0)
     orders = (generator.permutation(len(draws)) for _ in range(num_orders))
-    reordered = (_decision(question, _once(came_out[order], draws[order]), needed) for order in orders)
+    reordered = (_decision(question, _once(outcomes[order], draws[order]), needed) for order in orders)
     return DecisionReplay(
         question=question,
         needed_log_e_value=needed,
@@ -77,37 +94,13 @@ def replay_decision(
     )
 
 
-def _came_out(question: Question, arms: Sequence[Arm]) -> tuple[np.ndarray, np.ndarray]:
-    """Return one-hot outcomes (num_episodes, 3) for win, loss, neither, and draws (num_episodes,). Zeros: no result."""
-    num_episodes = min(question.max_episodes, *map(_prefix, arms))
-    episodes = [arm.episodes.at(np.arange(num_episodes)) for arm in arms]
-    first, second = episodes[0].success, episodes[-1].success
-    counts = np.isfinite(first) & np.isfinite(second)
-    # A single job wins or loses against its bar; a pair needs equal conditions.
-    if len(arms) > 1:
-        counts &= same_conditions(episodes[0], episodes[1])
-        won, lost = first > second, first < second
-    else:
-        won, lost = first > 0, first == 0
-    found = np.zeros((num_episodes, 3), np.int64)
-    for column, which in ((_WIN, won), (_LOSS, lost), (_ALIKE, ~won & ~lost)):
-        found[:, column] = which & counts
-    return found, draws_of(conditions_of_pairs(episodes[0], episodes[-1]))
-
-
-def _once(came_out: np.ndarray, draws: np.ndarray) -> np.ndarray:
+def _once(outcomes: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Return the outcomes in order, with zeros for a draw that an earlier counted episode has."""
-    counting = np.flatnonzero(came_out.any(axis=1))
+    counting = np.flatnonzero(outcomes.any(axis=1))
     _, first = np.unique(draws[counting], return_index=True)
     kept = np.zeros(len(draws), bool)
     kept[counting[first]] = True
-    return came_out * kept[:, None]
-
-
-def _prefix(arm: Arm) -> int:
-    """Return the number of finished episodes before the first missing one."""
-    index = arm.episodes.index
-    return int((index == np.arange(len(index))).sum())
+    return outcomes * kept[:, None]
 
 
 def _evidence(question: Question, counts: np.ndarray) -> np.ndarray:
@@ -119,23 +112,18 @@ def _evidence(question: Question, counts: np.ndarray) -> np.ndarray:
     return log_e_values(wins, losses)
 
 
-def _decision(question: Question, came_out: np.ndarray, needed: float) -> Decision | None:
-    counts = np.cumsum(came_out, axis=0)
+def _decision(question: Question, outcomes: np.ndarray, needed: float) -> Decision | None:
+    """Return the first decision over the outcomes in order, None if the evidence never suffices."""
+    counts = np.cumsum(outcomes, axis=0)
     evidence = _evidence(question, counts)
     # An episode without a result changes nothing, and no decision is taken on it.
-    enough = np.flatnonzero((evidence >= needed) & came_out.any(axis=1))
+    enough = np.flatnonzero((evidence >= needed) & outcomes.any(axis=1))
     if not len(enough):
         return None
     at = int(enough[0])
-    return Decision(
-        episodes=at + 1,
-        verdict=verdict_of(question, is_above=_is_above(question, counts[at])),
-        log_e_value=float(evidence[at]),
-    )
-
-
-def _is_above(question: Question, counts: np.ndarray) -> bool:
-    wins, losses, alike = counts.tolist()
+    wins, losses, alike = counts[at].tolist()
     if question.at_least is not None:
-        return wins > question.at_least * (wins + losses)
-    return wins - losses > -(question.margin or 0.0) * (wins + losses + alike)
+        is_above = wins > question.at_least * (wins + losses)
+    else:
+        is_above = wins - losses > -(question.margin or 0.0) * (wins + losses + alike)
+    return Decision(episodes=at + 1, verdict=verdict_of(question, is_above=is_above), log_e_value=float(evidence[at]))

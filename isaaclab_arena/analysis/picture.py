@@ -88,10 +88,27 @@ def svg(picture: Picture) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">',
         f"<title>{escape(picture.description)}</title>",
         f'<rect width="{picture.width}" height="{picture.height}" fill="#ffffff"/>',
-        *(_element(mark) for mark in picture.marks),
-        "</svg>",
     ]
-    return "\n".join(lines) + "\n"
+    for mark in picture.marks:
+        match mark:
+            case Line():
+                points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
+                shape = f'fill="none" stroke="{mark.colour}" stroke-width="{mark.width:g}" stroke-linejoin="round"'
+                lines.append(f'<polyline points="{points}" {shape}/>')
+            case Bar():
+                shape = f'width="{mark.width:.1f}" height="{mark.height:.1f}" fill="{mark.colour}"'
+                lines.append(f'<rect x="{mark.left:.1f}" y="{mark.top:.1f}" {shape}/>')
+            case Area():
+                points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
+                lines.append(f'<polygon points="{points}" fill="{mark.colour}"/>')
+            case Dot():
+                x, y = mark.centre
+                lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}" fill="{mark.colour}"/>')
+            case Words():
+                place = f'x="{mark.at[0]:.1f}" y="{mark.at[1]:.1f}" text-anchor="{mark.anchor}"'
+                style = f'font-size="{mark.size:g}" fill="{mark.colour}"'
+                lines.append(f"<text {place} {style}>{escape(mark.text)}</text>")
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def png(picture: Picture, *, scale: int = 2) -> bytes:
@@ -101,54 +118,30 @@ def png(picture: Picture, *, scale: int = 2) -> bytes:
     drawn = Image.new("RGB", (picture.width * times, picture.height * times), "#ffffff")
     draw = ImageDraw.Draw(drawn)
     for mark in picture.marks:
-        _draw(draw, mark, times)
+        match mark:
+            case Line():
+                points = [(x * times, y * times) for x, y in mark.points]
+                draw.line(points, fill=mark.colour, width=max(1, round(mark.width * times)), joint="curve")
+            case Bar():
+                left, top = mark.left * times, mark.top * times
+                # Pillow includes the last pixel.
+                right, bottom = left + mark.width * times - 1, top + mark.height * times - 1
+                if right >= left and bottom >= top:
+                    draw.rectangle((left, top, right, bottom), fill=mark.colour)
+            case Area():
+                draw.polygon([(x * times, y * times) for x, y in mark.points], fill=mark.colour)
+            case Dot():
+                (x, y), radius = mark.centre, mark.radius
+                box = ((x - radius) * times, (y - radius) * times, (x + radius) * times, (y + radius) * times)
+                draw.ellipse(box, fill=mark.colour)
+            case Words():
+                anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]
+                font, at = ImageFont.load_default(mark.size * times), (mark.at[0] * times, mark.at[1] * times)
+                draw.text(at, mark.text, fill=mark.colour, font=font, anchor=anchor)
     small = drawn.resize((picture.width * scale, picture.height * scale), Image.Resampling.BOX)
     written = io.BytesIO()
     small.save(written, "PNG", optimize=True)
     return written.getvalue()
-
-
-def _element(mark: Mark) -> str:
-    match mark:
-        case Line():
-            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
-            shape = f'fill="none" stroke="{mark.colour}" stroke-width="{mark.width:g}" stroke-linejoin="round"'
-            return f'<polyline points="{points}" {shape}/>'
-        case Bar():
-            size = f'width="{mark.width:.1f}" height="{mark.height:.1f}"'
-            return f'<rect x="{mark.left:.1f}" y="{mark.top:.1f}" {size} fill="{mark.colour}"/>'
-        case Area():
-            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
-            return f'<polygon points="{points}" fill="{mark.colour}"/>'
-        case Dot():
-            x, y = mark.centre
-            return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}" fill="{mark.colour}"/>'
-        case Words():
-            place = f'x="{mark.at[0]:.1f}" y="{mark.at[1]:.1f}" text-anchor="{mark.anchor}"'
-            return f'<text {place} font-size="{mark.size:g}" fill="{mark.colour}">{escape(mark.text)}</text>'
-
-
-def _draw(draw: ImageDraw.ImageDraw, mark: Mark, times: int) -> None:
-    match mark:
-        case Line():
-            points = [(x * times, y * times) for x, y in mark.points]
-            draw.line(points, fill=mark.colour, width=max(1, round(mark.width * times)), joint="curve")
-        case Bar():
-            left, top = mark.left * times, mark.top * times
-            # Pillow includes the last pixel.
-            right, bottom = left + mark.width * times - 1, top + mark.height * times - 1
-            if right >= left and bottom >= top:
-                draw.rectangle((left, top, right, bottom), fill=mark.colour)
-        case Area():
-            draw.polygon([(x * times, y * times) for x, y in mark.points], fill=mark.colour)
-        case Dot():
-            (x, y), radius = mark.centre, mark.radius
-            box = ((x - radius) * times, (y - radius) * times, (x + radius) * times, (y + radius) * times)
-            draw.ellipse(box, fill=mark.colour)
-        case Words():
-            anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]
-            font = ImageFont.load_default(mark.size * times)
-            draw.text((mark.at[0] * times, mark.at[1] * times), mark.text, fill=mark.colour, font=font, anchor=anchor)
 
 
 # The picture of a decision: the evidence after each episode, and below it the decisions of other orders.
@@ -159,9 +152,6 @@ _TOP, _CURVE_BOTTOM, _BARS_TOP, _BARS_BOTTOM = 76, 312, 350, 414
 _INK, _QUIET, _GRID, _CURVE, _AFTER, _NEEDED, _BARS = (
     "#1f2328", "#59636e", "#e4e7eb", "#0072b2", "#a9cbe3", "#d55e00", "#8c959f"
 )  # fmt: skip
-_NUM_BARS = 50
-_MOST_TICKS = 7
-_MOST_NUMBERS = 10
 
 
 def question_in_words(question: Question) -> str:
@@ -194,49 +184,59 @@ def histogram(replay: DecisionReplay, num_bars: int) -> Mapping[tuple[int, int],
 
 def decision_picture(replay: DecisionReplay) -> Picture:
     """Return the picture of a decision."""
-    title = f"{replay.question.name}: {question_in_words(replay.question)}"
+
+    def cut(text: str, most: int) -> str:
+        return text if len(text) <= most else text[: most - 1] + "…"
+
+    title, finding = f"{replay.question.name}: {question_in_words(replay.question)}", decision_in_words(replay)
     marks = [
-        Words(at=(_LEFT, 26), text=_cut(title, 80), colour=_INK, size=16.0),
-        Words(at=(_LEFT, 46), text=_cut(decision_in_words(replay), 100), colour=_QUIET),
-        *_scale(replay),
-        *_curve(replay),
+        Words(at=(_LEFT, 26), text=cut(title, 80), colour=_INK, size=16.0),
+        Words(at=(_LEFT, 46), text=cut(finding, 100), colour=_QUIET),
+        *_evidence(replay),
         *_bars(replay),
     ]
-    return Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=f"{title} {decision_in_words(replay)}")
+    return Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=f"{title} {finding}")
 
 
-def _scale(replay: DecisionReplay) -> Iterator[Line | Words]:
-    """Yield both axes with their grid, and the line of the deciding evidence."""
-    low, high = _decades(replay)
-    step = _step(high - low, _MOST_TICKS)
-    right = _WIDTH - _RIGHT
-    for decade in range(math.ceil(low / step) * step, high + 1, step):
-        y = _y(replay, decade * math.log(10.0))
+def _evidence(replay: DecisionReplay) -> Iterator[Line | Words | Dot]:
+    """Yield the evidence after each episode over a grid, with the line that decides."""
+    # The ends of the scale are powers of ten.
+    values = [0.0, replay.needed_log_e_value + 0.5, *replay.log_e_values.tolist()]
+    low, high = math.floor(min(values) / math.log(10.0) - 1e-9), math.ceil(max(values) / math.log(10.0))
+
+    def height(log_e_value: float) -> float:
+        return _CURVE_BOTTOM - (_CURVE_BOTTOM - _TOP - 8) * (log_e_value / math.log(10.0) - low) / (high - low)
+
+    def step(length: int, most: int) -> int:
+        """Return the least of 1, 2, 5, 10, 20 … that divides a length into at most `most` steps."""
+        return next(each * 10**power for power in range(20) for each in (1, 2, 5) if length <= most * each * 10**power)
+
+    # Both axes with their grid.
+    right, every = _WIDTH - _RIGHT, step(high - low, 7)
+    for decade in range(math.ceil(low / every) * every, high + 1, every):
+        y = height(decade * math.log(10.0))
         yield Line(points=((_LEFT, y), (right, y)), colour=_GRID)
         label = f"{10.0**decade:g}" if -3 <= decade <= 3 else f"1e{decade}"
         yield Words(at=(_LEFT - 8, y + 4), text=label, colour=_QUIET, size=12.0, anchor="end")
-    for episode in range(0, replay.num_episodes + 1, _step(replay.num_episodes, _MOST_NUMBERS)):
-        yield Words(
-            at=(_x(replay, episode), _BARS_BOTTOM + 18), text=str(episode), colour=_QUIET, size=12.0, anchor="middle"
-        )
+    for episode in range(0, replay.num_episodes + 1, step(replay.num_episodes, 10)):
+        at = (_x(replay, episode), _BARS_BOTTOM + 18)
+        yield Words(at=at, text=str(episode), colour=_QUIET, size=12.0, anchor="middle")
     axis = "episodes of the job" if len(replay.question.jobs) == 1 else "episodes of each job"
     yield Words(at=((_LEFT + right) / 2, _HEIGHT - 16), text=axis, colour=_QUIET, anchor="middle")
     yield Words(at=(_LEFT - 8, _TOP - 8), text="e-value", colour=_QUIET, size=12.0, anchor="end")
-    y = _y(replay, replay.needed_log_e_value)
+
+    # The line that decides. Its label is at the end where the curve does not cross the line.
+    y = height(replay.needed_log_e_value)
     yield Line(points=((_LEFT, y), (right, y)), colour=_NEEDED, width=1.2)
     needed = f"{math.exp(replay.needed_log_e_value):g} decides"
-    # The label is at the end where the curve does not cross the line.
     if replay.decision is not None and 2 * replay.decision.episodes < replay.num_episodes:
         yield Words(at=(right, y - 6), text=needed, colour=_NEEDED, size=12.0, anchor="end")
     else:
         yield Words(at=(_LEFT + 6, y - 6), text=needed, colour=_NEEDED, size=12.0)
 
-
-def _curve(replay: DecisionReplay) -> Iterator[Line | Dot]:
-    points = [(_x(replay, 0), _y(replay, 0.0))]
-    points += [
-        (_x(replay, number), _y(replay, float(each))) for number, each in enumerate(replay.log_e_values, start=1)
-    ]
+    # The curve, paler after the decision.
+    evidence = [0.0, *map(float, replay.log_e_values)]
+    points = [(_x(replay, number), height(each)) for number, each in enumerate(evidence)]
     decided = len(points) if replay.decision is None else replay.decision.episodes + 1
     yield Line(points=points[max(0, decided - 1) :], colour=_AFTER, width=1.6)
     yield Line(points=points[:decided], colour=_CURVE, width=2.0)
@@ -245,7 +245,8 @@ def _curve(replay: DecisionReplay) -> Iterator[Line | Dot]:
 
 
 def _bars(replay: DecisionReplay) -> Iterator[Bar | Line | Words]:
-    bars = histogram(replay, _NUM_BARS)
+    """Yield the number of other orders that decide after each number of episodes."""
+    bars = histogram(replay, 50)
     highest = max(1, *bars.values())
     for (first, last), count in bars.items():
         left, right = _x(replay, first - 1), _x(replay, last)
@@ -259,23 +260,3 @@ def _bars(replay: DecisionReplay) -> Iterator[Bar | Line | Words]:
 
 def _x(replay: DecisionReplay, episodes: float) -> float:
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * episodes / max(1, replay.num_episodes)
-
-
-def _y(replay: DecisionReplay, log_e_value: float) -> float:
-    low, high = _decades(replay)
-    return _CURVE_BOTTOM - (_CURVE_BOTTOM - _TOP - 8) * (log_e_value / math.log(10.0) - low) / (high - low)
-
-
-def _decades(replay: DecisionReplay) -> tuple[int, int]:
-    """Return the powers of ten at the ends of the scale."""
-    found = [0.0, replay.needed_log_e_value + 0.5, *replay.log_e_values.tolist()]
-    return math.floor(min(found) / math.log(10.0) - 1e-9), math.ceil(max(found) / math.log(10.0))
-
-
-def _step(length: int, most: int) -> int:
-    """Return the least of 1, 2, 5, 10, 20 … that divides a length into at most `most` steps."""
-    return next(each * 10**power for power in range(20) for each in (1, 2, 5) if length <= most * each * 10**power)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -97,35 +97,31 @@ def paired_difference_interval(
     """Return the interval of the first rate minus the second over pairs, -1 to 1. None without pairs."""
     # Method 10 of Newcombe 1998 (Statistics in Medicine 17, 2635): the Wilson intervals of both rates, joined with the
     # pairs' correlation, which is corrected for continuity.
-    total = counts.total
+    total, (first_successes, second_successes) = counts.total, counts.successes
     first, second = (
         wilson_interval(successes, total, confidence=confidence, design_effect=design_effect)
         for successes in counts.successes
     )
     if first is None or second is None:
         return None
-    first_rate, second_rate = (successes / total for successes in counts.successes)
-    phi, difference = _correlation(counts, design_effect), first_rate - second_rate
+    phi = 0.0
+    margins = first_successes * (total - first_successes) * second_successes * (total - second_successes)
+    if margins != 0:
+        numerator = counts.both * counts.neither - counts.only_first * counts.only_second
+        # The correction reduces a positive correlation by half an effective pair.
+        if numerator > 0:
+            numerator = max(0.0, numerator - total * design_effect / 2.0)
+        phi = numerator / math.sqrt(margins)
+
+    def joined(one: float, other: float) -> float:
+        return math.sqrt(max(0.0, one * one - 2.0 * phi * one * other + other * other))
+
+    first_rate, second_rate = first_successes / total, second_successes / total
+    difference = first_rate - second_rate
     return Interval(
-        low=difference - _joined(first_rate - first.low, second.high - second_rate, phi),
-        high=difference + _joined(first.high - first_rate, second_rate - second.low, phi),
+        low=difference - joined(first_rate - first.low, second.high - second_rate),
+        high=difference + joined(first.high - first_rate, second_rate - second.low),
     )
-
-
-def _joined(one: float, other: float, phi: float) -> float:
-    return math.sqrt(max(0.0, one * one - 2.0 * phi * one * other + other * other))
-
-
-def _correlation(counts: PairCounts, design_effect: float) -> float:
-    """Return the pairs' correlation; a positive one is reduced by half an effective pair."""
-    (first, second), total = counts.successes, counts.total
-    margins = first * (total - first) * second * (total - second)
-    if margins == 0:
-        return 0.0
-    numerator = counts.both * counts.neither - counts.only_first * counts.only_second
-    if numerator > 0:
-        numerator = max(0.0, numerator - total * design_effect / 2.0)
-    return numerator / math.sqrt(margins)
 
 
 # Several comparisons at once, and means over episodes and tasks with bootstrap intervals. Pure functions.
@@ -183,10 +179,18 @@ def mean_of_tasks_interval(
         return None
     generator = np.random.default_rng(_SEED)
     total = np.zeros(_RESAMPLES)
-    for values in values_by_task.values():
-        total += _resampled_means(np.asarray(values, float), generator)
+    for task_values in values_by_task.values():
+        values = np.asarray(task_values, float)
+        distinct, counts = np.unique(values, return_counts=True)
+        # Draw counts of distinct values instead of episodes if there are few: successes have only two values.
+        if len(distinct) <= math.isqrt(len(values)):
+            drawn = generator.multinomial(len(values), counts / len(values), size=_RESAMPLES)
+            total += drawn @ distinct / len(values)
+        else:
+            total += np.array([generator.choice(values, len(values)).mean() for _ in range(_RESAMPLES)])
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(total / len(values_by_task), [tail, 1.0 - tail])
+
     # Shared conditions widen the interval by the square root of the design effect.
     if design_effect > 1.0:
         mean = sum(float(np.mean(values)) for values in values_by_task.values()) / len(values_by_task)
@@ -213,22 +217,9 @@ def _interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
     return Interval(low=end(tail), high=end(1.0 - tail))
 
 
-def _resampled_means(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return the means of `_RESAMPLES` resamples. Shape: (_RESAMPLES,)."""
-    distinct, counts = np.unique(values, return_counts=True)
-    # Draw counts of distinct values instead of episodes if there are few: successes have only two values.
-    if len(distinct) <= math.isqrt(len(values)):
-        drawn = generator.multinomial(len(values), counts / len(values), size=_RESAMPLES)
-        return drawn @ distinct / len(values)
-    return np.array([generator.choice(values, len(values)).mean() for _ in range(_RESAMPLES)])
-
-
-# How many episodes a comparison needs, through the very test that will decide. Pure functions.
+# The number of episodes that a comparison needs, through the very test that will decide. Pure functions.
 
 _MAX_EPISODES = 100_000
-_LOOKED_AT = 10
-_STREAMS = 400
-_NEVER = 1e-13
 _NUISANCE_RATES = np.linspace(0.005, 0.995, 199)
 
 
@@ -258,9 +249,15 @@ def paired_power(num_pairs: int, chances: PairChances, *, alpha: float = 0.05) -
         return 0.0
     # Enumerate the number of discordant pairs, which decides how uneven they must be. The others have
     # negligible mass.
-    first, last = scipy.stats.binom.ppf([_NEVER, 1.0 - _NEVER], num_pairs, discordant).astype(int)
+    first, last = scipy.stats.binom.ppf([1e-13, 1.0 - 1e-13], num_pairs, discordant).astype(int)
     numbers = np.arange(first, last + 1)
-    limits = _largest_rejected(numbers, alpha)
+
+    # Find the largest count of the rarer outcome at which mid-p rejects, -1 if none. At one more than this count the
+    # test never rejects: two neighbouring probabilities are too large.
+    most = scipy.stats.binom.ppf(alpha / 2.0, numbers, 0.5).astype(int)
+    mid_p = 2.0 * scipy.stats.binom.cdf(most, numbers, 0.5) - scipy.stats.binom.pmf(most, numbers, 0.5)
+    limits = np.where((mid_p <= alpha) & (2 * most < numbers), most, most - 1)
+
     share = chances.only_first / discordant
     rejected = scipy.stats.binom.cdf(limits, numbers, share) + scipy.stats.binom.sf(
         numbers - limits - 1, numbers, share
@@ -325,8 +322,6 @@ def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
 
 def least_number(power_of: Callable[[int], float], *, power: float, at_most: int = _MAX_EPISODES) -> int | None:
     """Return the least number from which a test has a power, None if no number up to ``at_most`` has it."""
-    # The power of an exact test rises in steps and falls slightly between them. So the result is the first of ten
-    # consecutive numbers that all suffice.
     if not 0.0 < power < 1.0:
         raise ValueError(f"power must be between 0 and 1, got {power:g}")
     high = 8
@@ -338,37 +333,28 @@ def least_number(power_of: Callable[[int], float], *, power: float, at_most: int
     while low < high - 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power_of(middle) >= power else (middle, high)
-    return _settled(power_of, power, start=max(1, high - _LOOKED_AT))
+
+    # The power of an exact test rises in steps and falls slightly between them. So the result is the first of ten
+    # consecutive numbers that all suffice.
+    suffice, number = 0, max(1, high - 10)
+    while suffice < 10:
+        suffice = suffice + 1 if power_of(number) >= power else 0
+        number += 1
+    return number - 10
 
 
 def simulated_stop(chances: PairChances, *, alpha: float = 0.05, at_most: int = _MAX_EPISODES) -> float | None:
     """Return the mean number of pairs up to a decision, checked after each pair. None if a stream is undecided."""
     # The random streams are fixed; the bound is that of `log_e_value` at level `alpha`.
-    generator = np.random.default_rng(0)
-    wins = losses = np.zeros(_STREAMS, np.int64)
-    total, undecided = 0, np.ones(_STREAMS, bool)
+    generator, num_streams = np.random.default_rng(0), 400
+    wins = losses = np.zeros(num_streams, np.int64)
+    total, undecided = 0, np.ones(num_streams, bool)
     for _ in range(at_most):
         total += int(undecided.sum())
-        draw = generator.random(_STREAMS)
+        draw = generator.random(num_streams)
         wins = wins + (draw < chances.only_first)
         losses = losses + ((draw >= chances.only_first) & (draw < chances.only_first + chances.only_second))
         undecided &= log_e_values(wins, losses) < -np.log(alpha)
         if not undecided.any():
-            return total / _STREAMS
+            return total / num_streams
     return None
-
-
-def _settled(power_of: Callable[[int], float], power: float, *, start: int) -> int:
-    suffice, number = 0, start
-    while suffice < _LOOKED_AT:
-        suffice = suffice + 1 if power_of(number) >= power else 0
-        number += 1
-    return number - _LOOKED_AT
-
-
-def _largest_rejected(discordant: np.ndarray, alpha: float) -> np.ndarray:
-    """Return per number of pairs the largest count of the rarer outcome at which mid-p rejects, -1 if none."""
-    # At one more than this count the test never rejects: two neighbouring probabilities are too large.
-    most = scipy.stats.binom.ppf(alpha / 2.0, discordant, 0.5).astype(int)
-    mid_p = 2.0 * scipy.stats.binom.cdf(most, discordant, 0.5) - scipy.stats.binom.pmf(most, discordant, 0.5)
-    return np.where((mid_p <= alpha) & (2 * most < discordant), most, most - 1)

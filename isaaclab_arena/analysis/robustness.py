@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
+from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
 from isaaclab_arena.analysis.comparison_files import TextTable, markdown_table
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.analysis.rates import holm, paired_difference_interval, sign_flip_p
@@ -22,8 +21,6 @@ from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 
 # Compare each changed arm of a job with its benign arm, episode by episode.
-
-_ENABLED = ".enabled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +55,22 @@ def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
     for arm in arms:
         if ROBUSTNESS_KEY in arm.entry.config.labels:
             jobs.setdefault(arm.entry.config.labels[ROBUSTNESS_KEY], []).append(arm)
-    return tuple(drop for job, own in jobs.items() for drop in _of_job(job, own))
-
-
-def _of_job(job: str, arms: Sequence[Arm]) -> list[Drop]:
-    benign = next((arm for arm in arms if arm.entry.config.labels[AXIS_LABEL] == BENIGN), None)
-    found = [_drop(job, arm, None if arm is benign else benign) for arm in arms]
-    adjusted: dict[tuple[str, int], float] = {}
-    for level in {each.level for each in found}:
-        family = [each for each in found if each.level == level and each.mid_p is not None]
-        p_values = holm([each.mid_p for each in family if each.mid_p is not None])
-        adjusted |= {(each.axis, level): value for each, value in zip(family, p_values, strict=True)}
-    return [replace(each, holm_p=adjusted.get((each.axis, each.level))) for each in found]
+    found: list[Drop] = []
+    for job, own in jobs.items():
+        benign = next((arm for arm in own if arm.entry.config.labels[AXIS_LABEL] == BENIGN), None)
+        costs = [_drop(job, arm, None if arm is benign else benign) for arm in own]
+        # The axes of one level are one family.
+        adjusted: dict[tuple[str, int], float] = {}
+        for level in {each.level for each in costs}:
+            tested = [(each.axis, each.mid_p) for each in costs if each.level == level and each.mid_p is not None]
+            p_values = holm([mid_p for _, mid_p in tested])
+            adjusted |= {(axis, level): value for (axis, _), value in zip(tested, p_values, strict=True)}
+        found += [replace(each, holm_p=adjusted.get((each.axis, each.level))) for each in costs]
+    return tuple(found)
 
 
 def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
+    """Return the cost of an arm against the benign arm, or its success alone without one."""
     labels = arm.entry.config.labels
     axis, scored = labels[AXIS_LABEL], arm.episodes.scored
     alone = Drop(
@@ -87,73 +85,88 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     )
     if benign is None:
         return alone
-    benign_pairs, pairs = _pairs(benign, arm, axis)
-    before, now = benign_pairs.success > 0, pairs.success > 0
-    counts = PairCounts(
-        both=int((before & now).sum()),
-        only_first=int((before & ~now).sum()),
-        only_second=int((~before & now).sum()),
-        neither=int((~before & ~now).sum()),
+
+    # The variations that only the changed arm turns on must belong to the axis, or to any axis for `ALL_AXES`.
+    suffix = ".enabled"
+    before, now = (
+        {key.removesuffix(suffix) for key, value in each.entry.variations.items() if key.endswith(suffix) and value}
+        for each in (benign, arm)
     )
+    keys = frozenset(now - before)
+    axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
+    is_axis = all(any(own.owns(key) for own in axes) for key in keys)
+
+    # A pair may differ only in what the variations of the axis change.
+    one, other = benign.episodes, arm.episodes
+    _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
+    one, other = one.at(at_one), other.at(at_other)
+    alike = [
+        is_axis and differs_only_by(json.loads(was), json.loads(is_now), keys)
+        for was, is_now in zip(one.conditions, other.conditions, strict=True)
+    ]
+    kept = np.array(alike, bool) & np.isfinite(one.success) & np.isfinite(other.success)
+    pairs = MatchedEpisodes(first=one.at(kept), second=other.at(kept), unequal_sides=(one.at(~kept), other.at(~kept)))
+
     # Episodes with equal conditions are not independent, so interval and test use conditions as units.
-    differences = benign_pairs.success - pairs.success
-    effect = design_effect(differences, benign_pairs.began.tolist())
+    counts, began = pairs.counts, pairs.first.began.tolist()
     return replace(
         alone,
         counts=counts,
         drop=counts.difference,
-        drop_interval=paired_difference_interval(counts, design_effect=effect),
-        mid_p=sign_flip_p(differences, draws_of(benign_pairs.began))[1] if counts.total else None,
+        drop_interval=paired_difference_interval(counts, design_effect=design_effect(pairs.differences, began)),
+        mid_p=sign_flip_p(pairs.differences, draws_of(began))[1] if counts.total else None,
         left_out=len(arm.episodes) - counts.total,
     )
 
 
-def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[EpisodeColumns, EpisodeColumns]:
-    """Return the paired episodes without errors, benign and changed."""
-    one, other = benign.episodes, arm.episodes
-    _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
-    one, other = one.at(at_one), other.at(at_other)
-    keys = _turned_on(benign, arm)
-    is_axis = _is_axis(axis, keys)
-    # A pair may differ only in what the variations of the axis change.
-    alike = [
-        is_axis and differs_only_by(json.loads(before), json.loads(now), keys)
-        for before, now in zip(one.conditions, other.conditions, strict=True)
-    ]
-    kept = np.array(alike, bool) & np.isfinite(one.success) & np.isfinite(other.success)
-    return one.at(kept), other.at(kept)
-
-
-def _turned_on(benign: Arm, arm: Arm) -> frozenset[str]:
-    """Return the variations that are active in an arm but not in its benign arm."""
-    before, now = (
-        {key.removesuffix(_ENABLED) for key, value in each.entry.variations.items() if key.endswith(_ENABLED) and value}
-        for each in (benign, arm)
-    )
-    return frozenset(now - before)
-
-
-def _is_axis(axis: str, keys: Iterable[str]) -> bool:
-    """Whether all variations belong to the axis, or to any axis for `ALL_AXES`."""
-    axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
-    return all(any(own.owns(key) for own in axes) for key in keys)
-
-
 # The costs of changed episodes as a text table, as CSV, as Markdown and in sentences.
-
-_ALPHA = 0.05
 
 
 def drops_table(found: Sequence[Drop]) -> TextTable:
     """Return one line per job, axis and level."""
     headings = ("job", "axis", "level", "LIBERO-plus", "episodes", "success % [95 %]", "pairs", "only benign",
                 "only changed", "drop [95 %]", "mid-p", "Holm")  # fmt: skip
-    return TextTable(headings=headings, rows=tuple(_row(each) for each in found))
+    rows = []
+    for each in found:
+        counts = each.counts
+        pairs = ("-",) * 3 if counts is None else map(str, (counts.total, counts.only_first, counts.only_second))
+        p_values = ("-" if p_value is None else f"{p_value:.3g}" for p_value in (each.mid_p, each.holm_p))
+        rows.append((each.job, each.axis, str(each.level), each.libero_plus or "-", str(each.episodes),
+                     _percent(each.rate, each.interval), *pairs,
+                     _percent(each.drop, each.drop_interval, sign="+"), *p_values))  # fmt: skip
+    return TextTable(headings=headings, rows=tuple(rows))
 
 
 def csv_of(found: Sequence[Drop]) -> str:
     """Return all figures as CSV, with rates and drops as 0 to 1."""
-    table = pd.DataFrame([_figures(each) for each in found])
+    rows = []
+    for each in found:
+        counts, interval, drop = each.counts, each.interval, each.drop_interval
+        rows.append(
+            {
+                "job": harmless_text(each.job),
+                "axis": each.axis,
+                "level": each.level,
+                "libero_plus": each.libero_plus,
+                "episodes": each.episodes,
+                "successes": each.successes,
+                "success_rate": each.rate,
+                "success_low": None if interval is None else interval.low,
+                "success_high": None if interval is None else interval.high,
+                "pairs": None if counts is None else counts.total,
+                "both": None if counts is None else counts.both,
+                "only_benign": None if counts is None else counts.only_first,
+                "only_changed": None if counts is None else counts.only_second,
+                "neither": None if counts is None else counts.neither,
+                "drop": each.drop,
+                "drop_low": None if drop is None else drop.low,
+                "drop_high": None if drop is None else drop.high,
+                "mid_p": each.mid_p,
+                "holm_p": each.holm_p,
+                "left_out": each.left_out,
+            }
+        )
+    table = pd.DataFrame(rows)
     if any(each.distinct < each.episodes for each in found):
         table["distinct_conditions"] = [each.distinct for each in found]
     return table.to_csv(index=False, lineterminator="\n")
@@ -167,12 +180,17 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
         # Findings are about the last level. The arm with all axes is tested with the others, but is not an axis.
         edge = [each for each in own if each.level == last and each.axis not in (BENIGN, ALL_AXES)]
         hurt = sorted(
-            (each for each in edge if each.holm_p is not None and each.holm_p <= _ALPHA and (each.drop or 0.0) > 0),
+            (each for each in edge if each.holm_p is not None and each.holm_p <= 0.05 and (each.drop or 0.0) > 0),
             key=lambda each: -(each.drop or 0.0),
         )
         if edge:
+            # The arm with all axes counts as a test.
+            tests = sum(each.level == last and each.holm_p is not None for each in own)
             told = ", ".join(f"{each.axis} ({100 * (each.drop or 0.0):.0f} points)" for each in hurt)
-            yield f"{job}: at level {last} success drops along {told or 'no axis'} {_tested(own, last)}"
+            yield (
+                f"{job}: at level {last} success drops along {told or 'no axis'} (5 % after Holm's correction for "
+                f"{tests} tests)"
+            )
         blind = [each.axis for each in edge if each.axis in AXES and AXES[each.axis].pictures_only]
         if blind:
             yield f"{job}: only pictures change along {', '.join(blind)}"
@@ -186,60 +204,10 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
             yield f"{job}: the run has no benign arm, so nothing can be compared"
 
 
-def _tested(own: Sequence[Drop], level: int) -> str:
-    """Return the test's correction in words; the arm with all axes counts as a test."""
-    tests = sum(each.level == level and each.holm_p is not None for each in own)
-    return f"(5 % after Holm's correction for {tests} tests)"
-
-
-def _row(each: Drop) -> tuple[str, ...]:
-    counts = each.counts
-    return (
-        each.job,
-        each.axis,
-        str(each.level),
-        each.libero_plus or "-",
-        str(each.episodes),
-        _percent(each.rate, each.interval),
-        "-" if counts is None else str(counts.total),
-        "-" if counts is None else str(counts.only_first),
-        "-" if counts is None else str(counts.only_second),
-        _percent(each.drop, each.drop_interval, sign="+"),
-        "-" if each.mid_p is None else f"{each.mid_p:.3g}",
-        "-" if each.holm_p is None else f"{each.holm_p:.3g}",
-    )
-
-
 def _percent(value: float | None, interval: Interval | None, *, sign: str = "") -> str:
     if value is None or interval is None:
         return "-"
     return f"{100 * value:{sign}.1f} [{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]"
-
-
-def _figures(each: Drop) -> dict[str, Any]:
-    counts, interval, drop = each.counts, each.interval, each.drop_interval
-    return {
-        "job": harmless_text(each.job),
-        "axis": each.axis,
-        "level": each.level,
-        "libero_plus": each.libero_plus,
-        "episodes": each.episodes,
-        "successes": each.successes,
-        "success_rate": each.rate,
-        "success_low": None if interval is None else interval.low,
-        "success_high": None if interval is None else interval.high,
-        "pairs": None if counts is None else counts.total,
-        "both": None if counts is None else counts.both,
-        "only_benign": None if counts is None else counts.only_first,
-        "only_changed": None if counts is None else counts.only_second,
-        "neither": None if counts is None else counts.neither,
-        "drop": each.drop,
-        "drop_low": None if drop is None else drop.low,
-        "drop_high": None if drop is None else drop.high,
-        "mid_p": each.mid_p,
-        "holm_p": each.holm_p,
-        "left_out": each.left_out,
-    }
 
 
 # Plot success over level, one small plot per axis, all on the same scale.
