@@ -17,9 +17,9 @@ from isaaclab_arena.analysis.rates import paired_difference_interval, sign_flip_
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import JobOnPage, percent_text
+from isaaclab_arena.report.jobs import JobOnPage, percent_text, uncounted
 from isaaclab_arena.results.merge import PREFIX
-from isaaclab_arena.results.rows import of_conditions, simulation_in_words
+from isaaclab_arena.results.rows import of_conditions, short_policy_name, simulation_in_words
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, together
 from isaaclab_arena.results.stopping import Answer, PairCounts, in_words
 from isaaclab_arena.storage.json_values import read_json
@@ -30,7 +30,6 @@ MOST_JOBS_IN_DETAIL = 100
 """Jobs with charts of their own."""
 
 MOST_CURVES = 24
-_MOST_CELLS = 40
 _STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
 _NO_STRENGTH = frozenset({"seed", "placement_seed"})
 
@@ -56,17 +55,16 @@ class SuiteOnPage:
     def sentence(self) -> str:
         """A quotable sentence: the task, both rates, and uncounted episodes."""
         row = self.row
-        policy = row["policy"].replace(":", ".").rpartition(".")[2]
+        policy = short_policy_name(row["policy"])
         said = "success not measured"
         if row["successes"] is not None:
             repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
             counted = f"{row['successes']} of {row['scored']} episodes{repeats}"
             said = f"mean of tasks {self.mean}; {counted}, {self.pooled}"
-        left_out = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
-        left_out += [f"{row['missing']} missing"] if row["missing"] else []
+
         played = ", ".join(filter(None, (f"{row['tasks']} tasks", policy, simulation_in_words(row))))
         what = plain_text(f"{self.name} ({row['suite']}, {played})")
-        return f"{what}: {'; '.join([said, *left_out])}"
+        return f"{what}: {'; '.join([said, *uncounted(row)])}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +129,16 @@ def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
     """Return policies against tasks. None for a single policy or task, and for too many."""
     cells: dict[tuple[str, str], list[JobOnPage]] = {}
     for job in jobs:
-        if job.row["success_rate"] is not None:
-            cells.setdefault((_policy(job), _task(job)), []).append(job)
+        if job.row["success_rate"] is None:
+            continue
+        policy = short_policy_name(job.keys["policy"])
+        if checkpoint := job.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]:
+            policy = f"{policy}, {checkpoint}"
+        task = ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)
+        cells.setdefault((policy, task), []).append(job)
     policies = list(dict.fromkeys(policy for policy, _ in cells))
     tasks = tuple(dict.fromkeys(task for _, task in cells))
-    if not (2 <= len(policies) <= _MOST_CELLS and 2 <= len(tasks) <= _MOST_CELLS):
+    if not (2 <= len(policies) <= 40 and 2 <= len(tasks) <= 40):
         return None
     return Matrix(
         tasks=tasks,
@@ -146,15 +149,27 @@ def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
 
 
 def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
+    """Yield success by a swept key. Jobs of one run that differ only in the key and the seed form a curve."""
     named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
     series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
     addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
-    # Jobs of one run that differ only in the key and the seed form a curve; its line needs two values.
+    own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
     for job in jobs:
-        value = _strength(job.row.get(PREFIX + key), named_checkpoint=named_checkpoint)
-        if value is not None and job.row["success_rate"] is not None:
-            series.setdefault((job.run, _rest(job.row, key)), {}).setdefault(value, []).append(job)
-    for (_, rest), by_value in series.items():
+        row, value = job.row, job.row.get(PREFIX + key)
+        if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
+            value = float(step[1])
+        if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
+            continue
+        # The other properties tell the curves apart.
+        rest = [row["environment"], row["object"], row["embodiment"], short_policy_name(str(row["policy"]))]
+        for name, other in row.items():
+            if name.startswith(PREFIX) and name not in own and other is not None and other not in rest:
+                rest.append(f"{name.rpartition('.')[2]} {other}")
+        of = plain_text(", ".join(str(each) for each in rest if each))
+        series.setdefault((job.run, of), {}).setdefault(float(value), []).append(job)
+
+    # The line of a curve needs two values.
+    for (_, of), by_value in series.items():
         values = sorted(by_value)
         if len(values) < 2:
             continue
@@ -169,31 +184,11 @@ def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
             for value in values
         )
         kept = tuple(point for point in points if point is not None)
-        yield Curve(key=plain_text(key), of=rest, over_checkpoints=named_checkpoint, points=kept)
-
-
-def _strength(value: Any, *, named_checkpoint: bool) -> float | None:
-    if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
-        return float(step[1])
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _rest(row: Mapping[str, Any], key: str) -> str:
-    """Return the properties of a job without a key and its seed. Jobs with equal ones belong to one curve."""
-    told = [
-        row["environment"],
-        row["object"],
-        row["embodiment"],
-        str(row["policy"]).replace(":", ".").rpartition(".")[2],
-    ]
-    own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
-    for name, value in row.items():
-        if name.startswith(PREFIX) and name not in own and value is not None and value not in told:
-            told.append(f"{name.rpartition('.')[2]} {value}")
-    return plain_text(", ".join(str(each) for each in told if each))
+        yield Curve(key=plain_text(key), of=of, over_checkpoints=named_checkpoint, points=kept)
 
 
 def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0, address: str | None = None) -> PooledRate | None:
+    """Return the rate over the episodes of jobs, None without a scored episode."""
     scored = together([job.scored for job in jobs])
     interval = scored.wilson()
     if interval is None:
@@ -215,23 +210,10 @@ def _svg_points(points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{100 * x:.2f},{100 * (1 - rate):.2f}" for x, rate in points)
 
 
-def _policy(job: JobOnPage) -> str:
-    name = job.keys["policy"].replace(":", ".").rpartition(".")[2]
-    checkpoint = job.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]
-    return f"{name}, {checkpoint}" if checkpoint else name
-
-
-def _task(job: JobOnPage) -> str:
-    return ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)
-
-
 # The evidence between two jobs by episode, and the evidence that decides.
 
 ALPHA = 0.05
-"""The chance of a wrong decision of two jobs of which nothing was asked."""
-
-_MOST_DIGITS = 100
-_MOST_POINTS = 240
+"""The chance of a wrong decision about two jobs without a question of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +238,7 @@ class EvidenceCurve:
     def e_value(self) -> str:
         """The final e-value, as a power of ten if it exceeds a float."""
         evidence = self.points[-1].evidence
-        return f"{10.0**evidence:.3g}" if evidence < _MOST_DIGITS else f"10^{evidence:.0f}"
+        return f"{10.0**evidence:.3g}" if evidence < 100 else f"10^{evidence:.0f}"
 
     @property
     def needed(self) -> str:
@@ -288,21 +270,20 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
     # The question fixes the candidate, so the sides follow its order.
     sides = (first, second) if first.entry.name == question.jobs[0] else (second, first)
     replay = replay_decision(question, sides, num_questions=num_questions, num_orders=0)
+    # At most 240 points are kept.
+    logarithms = replay.log_e_values / math.log(10.0)
+    count = len(logarithms)
+    kept = np.unique(np.linspace(0, count - 1, min(count, 240)).astype(int))
+    points = [CurvePoint(episodes=int(at) + 1, evidence=float(logarithms[at])) for at in kept]
     new, old = question.jobs
     worse = f"{new} is {100 * (question.margin or 0.0):g} points worse than {old}"
     return EvidenceCurve(
-        points=(CurvePoint(episodes=0, evidence=0.0), *_points(replay.log_e_values / math.log(10.0))),
+        points=(CurvePoint(episodes=0, evidence=0.0), *points),
         decisive=replay.needed_log_e_value / math.log(10.0),
         against=plain_text("neither is better" if question.margin is None else worse),
         bar=f"alpha {question.alpha:g}, {shared}",
         answer=None if answer is None else plain_text(in_words(answer)),
     )
-
-
-def _points(logarithms: np.ndarray) -> Sequence[CurvePoint]:
-    count = len(logarithms)
-    kept = np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).astype(int))
-    return [CurvePoint(episodes=int(at) + 1, evidence=float(logarithms[at])) for at in kept]
 
 
 # Jobs of one task side by side: their difference over the same episodes, and episodes with unequal outcomes.
@@ -342,23 +323,37 @@ def pairs_on_page(
         for name, arm in run.arms().items()
         if (number, name) in positions
     }
-    asked = dict(_asked(answers, positions))
-    verdicts = dict(_compared([run.directory for run in runs], positions))
+    # The comparisons that the runs asked for, each with its answer and the run's number of questions.
+    asked: dict[tuple[int, int], tuple[Answer, int]] = {}
+    for number, own in enumerate(answers):
+        for answer in (each for each in own if len(each.question.jobs) > 1):
+            new, old = (positions[number, name] for name in answer.question.jobs)
+            asked[new, old] = answer, len(own)
+    verdicts = dict(_stored_verdicts([run.directory for run in runs], positions))
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
+    if not wanted:
+        leaders: list[int] = []
+        for at, arm in arms.items():
+            leader = next((each for each in leaders if not differences_of_tasks(arm, arms[each])), None)
+            if leader is None:
+                leaders.append(at)
+            else:
+                wanted.append((at, leader))
+
     found = []
-    for first, second in wanted or list(_alike(arms)):
+    for first, second in wanted:
         if first in arms and second in arms and len(found) < MOST_PAIRS:
             answer, num_questions = asked.get((first, second), asked.get((second, first), (None, 1)))
             curve = evidence_curve(arms[first], arms[second], answer, num_questions=num_questions)
             verdict = verdicts.get((first, second), None if answer is None else str(answer.verdict or "undecided"))
-            pair = compared(arms[first], arms[second], first, second, curve, verdict=verdict)
+            pair = _side_by_side(arms[first], arms[second], first, second, curve, verdict=verdict)
             found += [] if pair is None else [pair]
     return tuple(found)
 
 
-def compared(
-    first: Arm, second: Arm, at: int, other: int, evidence: EvidenceCurve, *, verdict: str | None = None
+def _side_by_side(
+    first: Arm, second: Arm, at: int, other: int, evidence: EvidenceCurve, *, verdict: str | None
 ) -> PairOnPage | None:
     """Return two jobs side by side, None without a pair. `at` and `other` are their positions on the page."""
     if differences_of_tasks(first, second):
@@ -387,29 +382,7 @@ def compared(
     )
 
 
-def _alike(arms: Mapping[int, Arm]) -> Iterator[tuple[int, int]]:
-    """Yield each job with the first one of its task."""
-    leaders: list[int] = []
-    for at, arm in arms.items():
-        leader = next((each for each in leaders if not differences_of_tasks(arm, arms[each])), None)
-        if leader is None:
-            leaders.append(at)
-        else:
-            yield at, leader
-
-
-def _asked(
-    answers: Sequence[Sequence[Answer]], positions: Mapping[tuple[int, str], int]
-) -> Iterator[tuple[tuple[int, int], tuple[Answer, int]]]:
-    """Yield the comparisons of the runs: the two jobs, the answer, and the run's number of questions."""
-    for number, own in enumerate(answers):
-        for answer in own:
-            if len(answer.question.jobs) > 1:
-                new, old = (positions[number, name] for name in answer.question.jobs)
-                yield (new, old), (answer, len(own))
-
-
-def _compared(
+def _stored_verdicts(
     directories: Sequence[Path], positions: Mapping[tuple[int, str], int]
 ) -> Iterator[tuple[tuple[int, int], str]]:
     """Yield the comparisons in the runs' comparison files with their verdicts; other files are skipped."""
@@ -418,13 +391,11 @@ def _compared(
         try:
             document = read_json(directory / f"{NAME}.json")
             for task in document["tasks"]:
-                sides = [_side(task[name], numbers, positions) for name in ("candidate", "baseline")]
+                sides = []
+                for arm in (task["candidate"], task["baseline"]):
+                    number = numbers.get(Path(arm["run"]).resolve())
+                    sides.append(None if number is None else positions.get((number, arm["job"])))
                 if sides[0] is not None and sides[1] is not None:
                     yield (sides[0], sides[1]), str(task["verdict"])
         except (StorageError, ValueError, KeyError, TypeError, IndexError):
             continue
-
-
-def _side(arm: Mapping[str, Any], numbers: Mapping[Path, int], positions: Mapping[tuple[int, str], int]) -> int | None:
-    number = numbers.get(Path(arm["run"]).resolve())
-    return None if number is None else positions.get((number, arm["job"]))

@@ -14,15 +14,13 @@ import pandas as pd
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.console import mean_and_spread
 from isaaclab_arena.results.merge import PREFIX, keys_in, scored_in
-from isaaclab_arena.results.rows import of_conditions, scored_episodes
+from isaaclab_arena.results.rows import of_conditions, scored_episodes, short_policy_name
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
 _LARGEST = {2: 2**16 - 1, 4: 2**32 - 1}
 """By bytes of a number, the value that says "none"."""
-
-_MOST_DECIMALS = 6
 
 
 def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
@@ -33,7 +31,8 @@ def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
     if not finite.any():
         return None
     low, high = float(values[finite].min()), float(values[finite].max())
-    decimals = _decimals(high - low) if np.any(values[finite] % 1) else 0
+    fitting = (decimals for decimals in range(6, 0, -1) if (high - low) * 10.0**decimals < _LARGEST[2] - 1)
+    decimals = next(fitting, 0) if np.any(values[finite] % 1) else 0
     steps = np.round(np.where(finite, values, low) * 10.0**decimals)
     lowest, highest = float(steps.min()), float(steps.max())
     width = 2 if highest - lowest < _LARGEST[2] else 4
@@ -68,18 +67,11 @@ def packed_texts(values: Iterable[Any]) -> dict[str, Any] | None:
     return packed
 
 
-def _decimals(spread: float) -> int:
-    fitting = (decimals for decimals in range(_MOST_DECIMALS, 0, -1) if spread * 10.0**decimals < _LARGEST[2] - 1)
-    return next(fitting, 0)
-
-
 def _base64(numbers: np.ndarray) -> str:
     return base64.b64encode(numbers.tobytes()).decode("ascii")
 
 
 # Histograms of episode measures, successes apart from the rest. Pure functions.
-
-_MOST_BINS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +91,20 @@ class Bin:
 
 def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -> tuple[Bin, ...]:
     """Return the bins of a measure, none without finite values. Arrays have shape (num_episodes,); NaN if missing."""
-    # `whole` makes every bin hold the same number of integers.
     kept = np.isfinite(values)
     values, success = values[kept], success[kept]
     if not len(values):
         return ()
-    edges = _edges(float(values.min()), float(values.max()), len(values), whole=whole)
+    low, high = float(values.min()), float(values.max())
+    bins = min(24, max(1, int(np.ceil(2 * np.sqrt(len(values))))))
+    # `whole` makes every bin hold the same number of integers.
+    if whole:
+        width = max(1, int(np.ceil((high - low + 1) / bins)))
+        edges = np.arange(low, high + width + 1, width) if high >= low + width else np.array([low, low + width])
+    elif high == low:
+        edges = np.array([low - 0.5, high + 0.5])
+    else:
+        edges = np.linspace(low, high, bins + 1)
     won, _ = np.histogram(values[success], edges)
     lost, _ = np.histogram(values[~success], edges)
     return tuple(
@@ -113,25 +113,10 @@ def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -
     )
 
 
-def _edges(low: float, high: float, count: int, *, whole: bool) -> np.ndarray:
-    bins = min(_MOST_BINS, max(1, int(np.ceil(2 * np.sqrt(count)))))
-    if whole:
-        width = max(1, int(np.ceil((high - low + 1) / bins)))
-        return np.arange(low, high + width + 1, width) if high >= low + width else np.array([low, low + width])
-    if high == low:
-        return np.array([low - 0.5, high + 0.5])
-    return np.linspace(low, high, bins + 1)
-
-
 # Conditions of episodes as numbers and texts, and how much each of them predicts success.
 
 MEASURE = "mutual information with success, in bits, less its bias (Miller and Madow)"
-"""How the conditions that tell most are found, in words."""
-
-_FEWEST_EPISODES = 20
-_EPISODES_PER_BIN = 10
-_MOST_CONDITION_BINS = 8
-_AXES = ("x", "y", "z")
+"""The measure of the most informative conditions, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +160,7 @@ def telling_conditions(
     # nothing.
     scored = np.isfinite(success)
     won, keys = success[scored] > 0, [key for key, counts in zip(started, scored, strict=True) if counts]
-    if len(won) < _FEWEST_EPISODES or won.all() or not won.any():
+    if len(won) < 20 or won.all() or not won.any():
         return ()
     found = (_rates(name, values[scored], won, keys) for name, values in columns.items())
     return tuple(sorted((each for each in found if each is not None), key=lambda each: -each.bits))
@@ -196,10 +181,11 @@ def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
 
 
 def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the columns of a condition: one per element of equally long lists, numbers, or texts."""
     kinds = {*map(type, values)} - {type(None)}
     if kinds == {list} and len(lengths := {len(value) for value in values if value is not None}) == 1:
         (size,) = lengths
-        axes = _AXES if size == len(_AXES) else tuple(map(str, range(size)))
+        axes = ("x", "y", "z") if size == 3 else tuple(map(str, range(size)))
         nothing = (None,) * size
         elements = zip(*(nothing if value is None else value for value in values), strict=True)
         for axis, column in zip(axes, elements, strict=True):
@@ -213,9 +199,10 @@ def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
 
 def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str]) -> ConditionRates | None:
     """Return success against one condition, None if it does not vary."""
-    groups, labels, middles = _number_groups(values) if values.dtype == float else _text_groups(values)
-    if len(labels) < 2:
+    found = _groups(values)
+    if found is None:
         return None
+    groups, labels, middles, (low, high) = found
     kept = groups >= 0
     bins = []
     for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
@@ -227,7 +214,7 @@ def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str
             bins.append(
                 RateBin(
                     label=label,
-                    middle=middle,
+                    middle=float((middle - low) / (high - low)),
                     successes=inside.successes,
                     scored=len(inside),
                     distinct=inside.num_distinct,
@@ -238,32 +225,28 @@ def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str
     return ConditionRates(name=name, bits=mutual_information_bits(groups[kept], won[kept]), bins=tuple(bins))
 
 
-def _number_groups(values: np.ndarray) -> tuple[np.ndarray, list[str], list[float]]:
-    """Return the group of each value, -1 for none, and the label and position of each group."""
+def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tuple[float, float]] | None:
+    """Return the group of each value (-1 for none), labels and middles of the groups, and the ends of the axis."""
+    if values.dtype != float:
+        codes, texts = pd.factorize(pd.array(values, dtype="string"), sort=True)
+        if not 2 <= len(texts) <= 16:
+            return None
+        return codes, [str(text) for text in texts], np.arange(len(texts)), (-0.5, len(texts) - 0.5)
     finite = np.isfinite(values)
     distinct = np.unique(values[finite])
     if len(distinct) < 2:
-        return np.full(len(values), -1), [], []
-    count = int(min(_MOST_CONDITION_BINS, max(2, finite.sum() // _EPISODES_PER_BIN)))
+        return None
     # Few distinct values get a group each; otherwise quantiles give groups of about equal size.
+    count = int(min(8, max(2, finite.sum() // 10)))
     if len(distinct) <= count:
         groups = np.where(finite, np.searchsorted(distinct, values), -1)
-        return groups, [f"{value:.4g}" for value in distinct], _positions(distinct, distinct[0], distinct[-1])
+        return groups, [f"{value:.4g}" for value in distinct], distinct, (distinct[0], distinct[-1])
     edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, count + 1)))
+    if len(edges) < 3:
+        return None
     groups = np.where(finite, np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2), -1)
     labels = [f"{low:.3g} to {high:.3g}" for low, high in itertools.pairwise(edges)]
-    return groups, labels, _positions((edges[:-1] + edges[1:]) / 2, edges[0], edges[-1])
-
-
-def _text_groups(values: np.ndarray) -> tuple[np.ndarray, list[str], list[float]]:
-    codes, texts = pd.factorize(pd.array(values, dtype="string"), sort=True)
-    if not 2 <= len(texts) <= 2 * _MOST_CONDITION_BINS:
-        return np.full(len(values), -1), [], []
-    return codes, [str(text) for text in texts], _positions(np.arange(len(texts)), -0.5, len(texts) - 0.5)
-
-
-def _positions(values: np.ndarray, low: float, high: float) -> list[float]:
-    return [float((value - low) / (high - low)) for value in values]
+    return groups, labels, (edges[:-1] + edges[1:]) / 2, (edges[0], edges[-1])
 
 
 # The content of the page for each job, from the tables of its run.
@@ -275,8 +258,6 @@ MOST_CHARTS = 3
 MOST_FILMS_OF_A_REASON = 3
 NO_REASON = "none of the events"
 OUTCOMES = ("success", "failure", "timeout", "error", "not measured")
-_TIMES = ("build", "simulate", "policy", "render", "record", "idle")
-_TEXTS = ("termination", "language_instruction", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,13 +341,17 @@ def job_on_page(
     won, kept = success == 1, ~is_error
     counts = Counter(outcome.tolist())
     ended = Counter(text for text in episodes["termination"] if isinstance(text, str))
-    seconds = {name: row[f"{name}_s"] or 0.0 for name in _TIMES if row.get(f"{name}_s") is not None}
+    times = ("build", "simulate", "policy", "render", "record", "idle")
+    seconds = {name: row[f"{name}_s"] or 0.0 for name in times if row.get(f"{name}_s") is not None}
+    named = ("environment", "task", "object", "embodiment", "policy", "checkpoint", "status")
+    keys = {name: row[name] for name in named}
+    keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
     return JobOnPage(
         run=run,
         name=plain_text(label),
         row=row,
         sentence=sentence(row, label),
-        keys=_keys(row),
+        keys={name: plain_text(value) for name, value in keys.items() if value is not None},
         outcomes=_shares({name: counts[name] for name in OUTCOMES if counts[name]}),
         terminations=_shares({plain_text(name): number for name, number in ended.most_common(8)}, of=len(episodes)),
         times=_shares(seconds),
@@ -400,21 +385,24 @@ def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
 
 def sentence(row: Mapping[str, Any], label: str) -> str:
     """Return one sentence about a job: the task, the rate with its interval, and uncounted episodes."""
-    told = [row["environment"], row["object"], row["embodiment"], _short(row["policy"])]
+    told = [row["environment"], row["object"], row["embodiment"], short_policy_name(row["policy"])]
     what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
-    if row["success_rate"] is None:
-        means = mean_and_spread(row["mean_return"], row["std_return"], ".2f")
-        said = f"{_number(row['episodes'], 'episode')}, return {means}, success not measured"
-        if not row["episodes"]:
-            said = f"no episode, {row['status']}"
-    else:
+    if row["success_rate"] is not None:
         scored = scored_episodes(row)
-        said = (
-            f"{row['successes']} of {scored}{of_conditions(row.get('distinct_conditions'), scored)}, {rate_text(row)}"
-        )
-    left_out = [_number(row["errors"], "error")] if row["errors"] else []
-    left_out += [f"{row['missing']} missing"] if row["missing"] else []
-    return f"{what}: {'; '.join([said, *left_out])}"
+        of = f"{scored}{of_conditions(row.get('distinct_conditions'), scored)}"
+        said = f"{row['successes']} of {of}, {rate_text(row)}"
+    elif row["episodes"]:
+        means = mean_and_spread(row["mean_return"], row["std_return"], ".2f")
+        said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
+    else:
+        said = f"no episode, {row['status']}"
+    return f"{what}: {'; '.join([said, *uncounted(row)])}"
+
+
+def uncounted(row: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of errors and of missing episodes of a job or suite in words, without zeros."""
+    errors = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
+    return errors + ([f"{row['missing']} missing"] if row["missing"] else [])
 
 
 def rate_text(row: Mapping[str, Any]) -> str:
@@ -453,7 +441,8 @@ def _for_script(
     }
     for name in ("length", "return", "rank"):
         document[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
-    texts = [name for name in (*_TEXTS, "decisive_event") if name in episodes]
+    possible = ("termination", "language_instruction", "error", "decisive_event")
+    texts = [name for name in possible if name in episodes]
     return document | {name: packed_texts(_plain(episodes[name].to_numpy(object))) for name in texts}
 
 
@@ -461,21 +450,7 @@ def _plain(values: np.ndarray) -> list[str | None]:
     return [plain_text(value, keep_lines=True) if isinstance(value, str) else None for value in values]
 
 
-def _keys(row: Mapping[str, Any]) -> dict[str, str]:
-    named = ("environment", "task", "object", "embodiment", "policy", "checkpoint", "status")
-    keys = {name: row[name] for name in named}
-    keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
-    return {name: plain_text(value) for name, value in keys.items() if value is not None}
-
-
 def _shares(counts: Mapping[str, float], of: float | None = None) -> tuple[Share, ...]:
+    """Return counts as shares of their sum, or of `of`."""
     whole = (sum(counts.values()) if of is None else of) or 1
     return tuple(Share(name=name, value=value, share=value / whole) for name, value in counts.items())
-
-
-def _short(policy: str) -> str:
-    return policy.replace(":", ".").rpartition(".")[2]
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

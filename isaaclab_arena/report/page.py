@@ -3,7 +3,7 @@
 import base64
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import ReadRun, read_run
+from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
 from isaaclab_arena.config.expansion.sweeps import ROBUSTNESS_KEY
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
@@ -24,7 +24,7 @@ from isaaclab_arena.report.groups import Curve, Matrix, PairOnPage, SuiteOnPage,
 from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page, packed_numbers, reasons
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import MergedResults, records
-from isaaclab_arena.results.rows import of_conditions
+from isaaclab_arena.results.rows import of_conditions, short_policy_name
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 MOST_POSTERS = 2_000
 """Episodes whose poster goes into the page; at 6 kB each, more would make it too large to mail."""
-
-_POSTER_LIMIT_BYTES = 20_000
-_FILM_LIMIT_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,7 @@ class Film:
 
     def content(self) -> str:
         """Return the file in base64, empty if it is no longer readable."""
-        return _base64(self.path, most_bytes=_FILM_LIMIT_BYTES) or ""
+        return _base64(self.path, most_bytes=2**30) or ""
 
     def address(self, page_directory: Path) -> str:
         """Return the link to the file from a page in `page_directory`."""
@@ -107,29 +104,23 @@ def chosen_films(
     first_of_jobs = {film.job: film for film in reversed(ordered)}
     firsts = {film.name for film in first_of_jobs.values()}
     ordered.sort(key=lambda film: (film.name not in firsts, film.episode_index not in explaining.get(film.job, ())))
-    embedded = _within(ordered, budget_bytes)
+
+    # A film that is too large leaves room for later ones.
+    embedded, left = set(), budget_bytes
+    for film in ordered:
+        needed = 4 * -(-film.size_bytes // 3)
+        if needed <= left:
+            embedded.add(film.name)
+            left -= needed
     with_poster = {film.name for film in ordered[:MOST_POSTERS]}
     return [
         replace(
             film,
             embedded=film.name in embedded,
-            poster=_base64(poster_file(film.path), most_bytes=_POSTER_LIMIT_BYTES)
-            if film.name in with_poster
-            else None,
+            poster=_base64(poster_file(film.path), most_bytes=20_000) if film.name in with_poster else None,
         )
         for film in films
     ]
-
-
-def _within(films: Iterable[Film], budget_bytes: int) -> frozenset[str]:
-    """Return the names of the films that fit, in this order; a film that is too large leaves room for later ones."""
-    names, left = set(), budget_bytes
-    for film in films:
-        needed = 4 * -(-film.size_bytes // 3)
-        if needed <= left:
-            names.add(film.name)
-            left -= needed
-    return frozenset(names)
 
 
 def _base64(path: Path, *, most_bytes: int) -> str | None:
@@ -144,88 +135,57 @@ def _base64(path: Path, *, most_bytes: int) -> str | None:
 PROGRAM = "Isaac Lab Arena on MuJoCo"
 AUTHORS = "The authors of Isaac Lab Arena on MuJoCo"
 
-_HEADINGS = ("job", "environment", "policy", "succeeded", "success % [95 %]", "length", "return", "errors")
-
-_SUITE_HEADINGS = (
-    "suite",
-    "of",
-    "policy",
-    "tasks",
-    "episodes",
-    "mean of tasks % [95 %]",
-    "all episodes % [95 %]",
-    "errors",
-)
-
 
 def text_table(jobs: Sequence[JobOnPage]) -> TextTable:
     """Return the table of jobs as text."""
-    return TextTable(headings=_HEADINGS, rows=tuple(map(_cells, jobs)))
-
-
-def suites_text_table(suites: Sequence[SuiteOnPage]) -> TextTable:
-    """Return the table of suites as text."""
-    return TextTable(headings=_SUITE_HEADINGS, rows=tuple(map(_suite_cells, suites)))
+    headings = ("job", "environment", "policy", "succeeded", "success % [95 %]", "length", "return", "errors")
+    rows = []
+    for job in jobs:
+        row, policy = job.row, short_policy_name(job.keys.get("policy", ""))
+        rated = row["success_rate"] is not None
+        succeeded = f"{row['successes']}/{job.num_scored}{job.repeats}" if rated else "-"
+        length = "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}"
+        returns = "-" if row["mean_return"] is None else f"{row['mean_return']:.2f}"
+        rows.append((job.name, job.keys.get("environment", ""), policy, succeeded, job.rate.replace(" %", ""), length,
+                     returns, str(row["errors"])))  # fmt: skip
+    return TextTable(headings=headings, rows=tuple(rows))
 
 
 def texts(
     jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the texts to copy with their names; suites precede their jobs."""
-    tables = {"Suites, ": suites_text_table(suites), "": text_table(jobs)} if suites else {"": text_table(jobs)}
+    tables = {"": text_table(jobs)}
+    if suites:
+        headings = ("suite", "of", "policy", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]",
+                    "errors")  # fmt: skip
+        rows = []
+        for suite in suites:
+            row, policy = suite.row, short_policy_name(plain_text(suite.row["policy"]))
+            episodes = f"{row['episodes']}{of_conditions(row.get('distinct_conditions'), row['scored'])}"
+            mean, pooled = suite.mean.replace(" %", ""), suite.pooled.replace(" %", "")
+            rows.append((suite.name, plain_text(row["suite"]), policy, str(row["tasks"]), episodes, mean, pooled,
+                         str(row["errors"])))  # fmt: skip
+        tables = {"Suites, ": TextTable(headings=headings, rows=tuple(rows)), **tables}
     copied = []
     for what, table in tables.items():
         copied += [(f"{what}Markdown", markdown_table(table) + "\n"), (f"{what}LaTeX", latex_table(table))]
-    return (*copied, ("BibTeX", "\n".join(map(bibtex, plans))))
-
-
-def bibtex(plan: RunPlan) -> str:
-    """Return a one-line BibTeX entry of this program and a run."""
-    version = plan.versions.get("isaaclab-arena-mujoco", "unknown")
-    note = f"run {plan.run_id}, config hash {plan.config_hash}"
-    return (
-        f"@software{{isaaclab_arena_mujoco_{plan.run_id[:8]}, title = {{{PROGRAM}}}, author = {{{{{AUTHORS}}}}}, "
-        f"version = {{{version}}}, year = {{{plan.created_at[:4]}}}, note = {{{note}}}}}"
-    )
-
-
-def _cells(job: JobOnPage) -> tuple[str, ...]:
-    row = job.row
-    rated = row["success_rate"] is not None
-    return (
-        job.name,
-        job.keys.get("environment", ""),
-        job.keys.get("policy", "").replace(":", ".").rpartition(".")[2],
-        f"{row['successes']}/{job.num_scored}{job.repeats}" if rated else "-",
-        job.rate.replace(" %", ""),
-        "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}",
-        "-" if row["mean_return"] is None else f"{row['mean_return']:.2f}",
-        str(row["errors"]),
-    )
-
-
-def _suite_cells(suite: SuiteOnPage) -> tuple[str, ...]:
-    row = suite.row
-    return (
-        suite.name,
-        plain_text(row["suite"]),
-        plain_text(row["policy"]).replace(":", ".").rpartition(".")[2],
-        str(row["tasks"]),
-        f"{row['episodes']}{of_conditions(row.get('distinct_conditions'), row['scored'])}",
-        suite.mean.replace(" %", ""),
-        suite.pooled.replace(" %", ""),
-        str(row["errors"]),
-    )
+    # One line per run cites it and this program.
+    entries = []
+    for plan in plans:
+        version = plan.versions.get("isaaclab-arena-mujoco", "unknown")
+        note = f"run {plan.run_id}, config hash {plan.config_hash}"
+        entries.append(
+            f"@software{{isaaclab_arena_mujoco_{plan.run_id[:8]}, title = {{{PROGRAM}}}, author = {{{{{AUTHORS}}}}}, "
+            f"version = {{{version}}}, year = {{{plan.created_at[:4]}}}, note = {{{note}}}}}"
+        )
+    return (*copied, ("BibTeX", "\n".join(entries)))
 
 
 # The whole content of a page as data: its runs, its jobs, errors, and the data of its script.
 
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""
-
-_MOST_ERRORS = 5
-_SHOWN_ROBUSTNESS = "isaaclab_arena.analysis.robustness:shown_robustness"
-"""Imported where it is used: it takes torch and Pillow, and most pages have no use for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,30 +255,43 @@ def page_of(
     runs: Sequence[ReportedRun], *, embedded_bytes: int, running: bool = False, now: datetime | None = None
 ) -> Page:
     """Return the page of at least one run. `embedded_bytes` limits embedded films; `now` None is the current time."""
-    # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
     jobs, films, errors = _jobs(runs)
-    suites = _suites(runs)
+    suites = tuple(
+        SuiteOnPage(name=plain_text(_label(row["name"], run, runs)), row=row)
+        for run in runs
+        for row in records(run.merged.suites)
+    )
+    # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
     read = () if running else tuple(read_run(run.directory, merged=run.merged) for run in runs)
+    on_page = tuple(_run_on_page(run, running=running and run is runs[-1]) for run in runs)
+    chosen = chosen_films(
+        films,
+        dict(enumerate(job.failed for job in jobs)),
+        budget_bytes=embedded_bytes,
+        explaining=dict(enumerate(job.explaining for job in jobs)),
+    )
+    pairs: tuple[PairOnPage, ...] = ()
+    if read:
+        positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
+        pairs = pairs_on_page(read, positions, [run.merged.answers for run in runs])
+    robustness: tuple[ShownRobustness, ...] = ()
+    if asked := [run for run in read if any(ROBUSTNESS_KEY in job.config.labels for job in run.plan.jobs)]:
+        # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
+        shown_robustness = imported("isaaclab_arena.analysis.robustness:shown_robustness")
+        robustness = tuple(shown_robustness(run.arms().values()) for run in asked)
     return Page(
         title=", ".join(map(_name, runs)),
         made_at=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
-        runs=tuple(_run_on_page(run, running=running and run is runs[-1]) for run in runs),
+        runs=on_page,
         jobs=tuple(jobs),
         suites=suites,
         checkpoints=checkpoints(jobs),
-        films=tuple(
-            chosen_films(
-                films,
-                dict(enumerate(job.failed for job in jobs)),
-                budget_bytes=embedded_bytes,
-                explaining=dict(enumerate(job.explaining for job in jobs)),
-            )
-        ),
+        films=tuple(chosen),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs], suites),
         curves=curves(jobs),
         matrix=matrix(jobs),
-        pairs=_pairs(read, runs, jobs) if read else (),
-        robustness=_robustness(read),
+        pairs=pairs,
+        robustness=robustness,
         error_texts=tuple(errors),
         reloads=running,
     )
@@ -329,53 +302,25 @@ def _jobs(runs: Sequence[ReportedRun]) -> tuple[list[JobOnPage], list[Film], lis
     jobs: list[JobOnPage] = []
     films: list[Film] = []
     errors: list[tuple[str, str, int]] = []
+    num_episodes = max(1, sum(len(run.merged.episodes) for run in runs))
     for number, run in enumerate(runs):
         of_job = {str(name): pd.DataFrame(part) for name, part in run.merged.episodes.groupby("job", sort=False)}
         for row in records(run.merged.jobs):
             own = films_of_job(run.directory, row["name"], job=len(jobs))
             episodes = of_job.get(row["name"], pd.DataFrame(run.merged.episodes.iloc[:0]))
-            label, most = _label(row["name"], run, runs), _most_values(len(episodes), runs)
-            job = job_on_page(row, episodes, run=number, label=label, most_values=most)
+            # The condition values that a page may hold are shared in proportion to the jobs' episodes.
+            most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
+            job = job_on_page(row, episodes, run=number, label=_label(row["name"], run, runs), most_values=most)
             jobs.append(replace(job, reasons=reasons(episodes, {film.episode_index for film in own})))
             films += own
-            errors += [(job.name, text, count) for text, count in error_lines(episodes)]
+            # The most frequent first lines of errors.
+            said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
+            errors += [(job.name, plain_text(line), count) for line, count in Counter(said).most_common(5)]
     return jobs, films, errors
-
-
-def _most_values(num_episodes: int, runs: Sequence[ReportedRun]) -> int:
-    """Return a job's share of the condition values that a page may hold, in proportion to its episodes."""
-    return MOST_CONDITION_VALUES * num_episodes // max(1, sum(len(run.merged.episodes) for run in runs))
-
-
-def _robustness(read: Sequence[ReadRun]) -> "tuple[ShownRobustness, ...]":
-    asked = [run for run in read if any(ROBUSTNESS_KEY in job.config.labels for job in run.plan.jobs)]
-    if not asked:
-        return ()
-    shown_robustness = imported(_SHOWN_ROBUSTNESS)
-    return tuple(shown_robustness(run.arms().values()) for run in asked)
-
-
-def _pairs(read: Sequence[ReadRun], runs: Sequence[ReportedRun], jobs: Sequence[JobOnPage]) -> tuple[PairOnPage, ...]:
-    positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
-    return pairs_on_page(read, positions, [run.merged.answers for run in runs])
-
-
-def _suites(runs: Sequence[ReportedRun]) -> tuple[SuiteOnPage, ...]:
-    return tuple(
-        SuiteOnPage(name=plain_text(_label(row["name"], run, runs)), row=row)
-        for run in runs
-        for row in records(run.merged.suites)
-    )
 
 
 def _label(name: str, run: ReportedRun, runs: Sequence[ReportedRun]) -> str:
     return name if len(runs) == 1 else f"{_name(run)}: {name}"
-
-
-def error_lines(episodes: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return the most frequent first lines of errors, with their counts."""
-    said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
-    return [(plain_text(line), count) for line, count in Counter(said).most_common(_MOST_ERRORS)]
 
 
 def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
@@ -425,38 +370,40 @@ def script_data(page: Page, page_directory: Path) -> dict[str, Any]:
     }
 
 
-def progress_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the number of finished episodes among the planned ones: ``412 of 900``."""
-    done = sum(row["episodes"] or 0 for row in rows)
-    planned = [row["planned"] for row in rows if row["status"] != "skipped"]
-    return f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
-
-
 def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
+    """Return a run's part of the page."""
     merged, plan = run.merged, run.merged.plan
     # Only versions that matter to most readers are shown; the plan holds all of them.
     versions = {
         name: plan.versions[name] for name in ("isaaclab-arena-mujoco", "mujoco", "torch") if name in plan.versions
     }
+    ranks = "one rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
     facts = {
         "started": plan.created_at.replace("T", " ")[:19] + " " + plan.created_at[23:].replace("+00:00", "UTC"),
         "job file": plan.source_file,
         "command": " ".join(plan.command_line),
         "machine": f"{plan.machine.cpu}, {plan.machine.cores} cores, {plan.machine.host}",
         "system": plan.machine.platform,
-        "devices": f"{', '.join(dict.fromkeys(plan.devices))} ({_ranks(plan.world_size)})",
+        "devices": f"{', '.join(dict.fromkeys(plan.devices))} ({ranks})",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "git revision": plan.git_revision,
         "config hash": plan.config_hash,
         "run": plan.run_id,
     }
     verified, is_unsound = _verified(run)
+    # The number of finished episodes among the planned ones: ``412 of 900``.
+    progress = None
+    if running:
+        rows = records(merged.jobs)
+        done = sum(row["episodes"] or 0 for row in rows)
+        planned = [row["planned"] for row in rows if row["status"] != "skipped"]
+        progress = f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
     return RunOnPage(
         name=_name(run),
         directory=plain_text(run.directory),
         facts=tuple((name, plain_text(text)) for name, text in facts.items() if text),
         complete=merged.complete,
-        progress=progress_text(records(merged.jobs)) if running else None,
+        progress=progress,
         notes=tuple(map(plain_text, caveats(merged))),
         missing=() if running else tuple(plain_text(describe_missing(each)) for each in merged.missing),
         problems=tuple(map(plain_text, merged.problems)),
@@ -477,10 +424,6 @@ def _verified(run: ReportedRun) -> tuple[str | None, bool]:
     if found.sources != run.merged.sources:
         return f"{words}. The run has changed since.", False
     return f"{words}.", not found.is_sound
-
-
-def _ranks(count: int) -> str:
-    return "one rank" if count == 1 else f"{count} ranks"
 
 
 def _name(run: ReportedRun) -> str:
