@@ -113,13 +113,6 @@ def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 # Make trackers by their names.
 
-# Entries are text, so that a service's library is loaded only if the user requested it.
-_CLASSES = {
-    TrackerName.WANDB: "isaaclab_arena.tracking.wandb_tracker:WandbTracker",
-    TrackerName.TENSORBOARD: "isaaclab_arena.tracking.tensorboard_tracker:TensorboardTracker",
-    TrackerName.MLFLOW: "isaaclab_arena.tracking.mlflow_tracker:MlflowTracker",
-}
-
 
 def check_trackers(names: Iterable[str], *, key: str, file: str | None = None) -> None:
     """Refuse trackers whose library is missing (none is loaded); ConfigError with the extra to install for each."""
@@ -135,13 +128,17 @@ def check_trackers(names: Iterable[str], *, key: str, file: str | None = None) -
 
 def open_tracker(name: str, run: TrackedRun) -> Tracker:
     """Return a tracker of a run, by its `TrackerName`; raises the errors of the service's library."""
-    return imported(_CLASSES[TrackerName(name)])(run)
+    # Entries are text, so that a service's library is loaded only if the user requested it.
+    classes = {
+        TrackerName.WANDB: "isaaclab_arena.tracking.wandb_tracker:WandbTracker",
+        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.tensorboard_tracker:TensorboardTracker",
+        TrackerName.MLFLOW: "isaaclab_arena.tracking.mlflow_tracker:MlflowTracker",
+    }
+    return imported(classes[TrackerName(name)])(run)
 
 
 # Show a curve that several processes measure in services that keep results, each point once.
 
-_LONGEST_WAIT_S = 120.0
-_RETRY_S = 0.2
 _SCHEMA_VERSION = 1
 _LOG = logging.getLogger(__name__)
 
@@ -165,7 +162,7 @@ class TrackedSeries:
         *,
         record: Path,
         held: Callable[[], AbstractContextManager[bool]],
-        longest_wait_s: float = _LONGEST_WAIT_S,
+        longest_wait_s: float = 120.0,
         opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
     ) -> None:
         self._names = tuple(dict.fromkeys(names))
@@ -189,23 +186,29 @@ class TrackedSeries:
             _LOG.warning("services have not taken the curve after %.0f s, and the watch goes on", self._longest_wait_s)
 
     def _tell_all(self, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
+        # Another process may hold the lock for a while.
         is_mine = False
         while not is_mine:
             with self._held() as is_mine:
                 for name in self._names if is_mine else ():
                     self._tell(name, run, points)
-            time.sleep(0.0 if is_mine else _RETRY_S)
+            time.sleep(0.0 if is_mine else 0.2)
 
     def _tell(self, name: str, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
+        """Send a service the points that it lacks, and record them."""
         try:
-            told = self._read()
-            known = {_place(point): point for point in told.points.get(name, ())}
+            if self._record.is_file():
+                told = read_versioned(self._record, Told, _SCHEMA_VERSION)
+            else:
+                told = Told(run_id=uuid.uuid4().hex)
+                write_text(self._record, json_text(told), overwrite=True)
+            known = {(point.step, point.series): point for point in told.points.get(name, ())}
             # Another process may have sent points that this one has not seen yet.
-            together = known | {_place(point): point for point in points}
+            together = known | {(point.step, point.series): point for point in points}
             tracker = self._opened(name, replace(run, run_id=told.run_id))
-            for place in sorted(together, key=lambda place: (place[1], place[0])):
-                if not (tracker.keeps_series and known.get(place) == together[place]):
-                    tracker.log_checkpoint(together[place])
+            for place, point in sorted(together.items(), key=lambda item: item[0]):
+                if not (tracker.keeps_series and known.get(place) == point):
+                    tracker.log_checkpoint(point)
             where = tracker.close()
             kept = {**told.points, name: tuple(together.values())}
             write_text(self._record, json_text(replace(told, points=kept)), overwrite=True)
@@ -214,14 +217,3 @@ class TrackedSeries:
             return
         if not known:
             _LOG.info("%s: %s", name, where)
-
-    def _read(self) -> Told:
-        if self._record.is_file():
-            return read_versioned(self._record, Told, _SCHEMA_VERSION)
-        told = Told(run_id=uuid.uuid4().hex)
-        write_text(self._record, json_text(told), overwrite=True)
-        return told
-
-
-def _place(point: CheckpointMeasures) -> tuple[str, int]:
-    return point.series, point.step

@@ -17,7 +17,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.console import job_settings
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
-from isaaclab_arena.results.rows import JobEvidence, answer_cells, distinct_cells, job_row, repeats_in_words
+from isaaclab_arena.results.rows import answer_cells, distinct_cells, job_row, repeats_in_words
 from isaaclab_arena.results.stopping import Answer
 from isaaclab_arena.storage.commits import CommitLog, JobResultStatus, read_commits
 from isaaclab_arena.storage.layout import job_directory
@@ -43,7 +43,6 @@ from isaaclab_arena.tracking.trackers import (
 # Find the training step of a swept checkpoint, which is the axis of a learning curve. Pure functions.
 
 _CHECKPOINT_KEY = re.compile(r"checkpoint_step|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
 
 
 def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -54,9 +53,12 @@ def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
     for key, value in swept.items():
         if _CHECKPOINT_KEY.fullmatch(key) is None:
             continue
-        step = value if type(value) is int else _last_number(value) if isinstance(value, str) else None
-        if step is not None:
-            return key, step
+        if type(value) is int:
+            return key, value
+        parts = PurePath(value).parts if isinstance(value, str) else ()
+        numbers = [number for part in parts for number in re.findall(r"\d+", part)]
+        if numbers:
+            return key, int(numbers[-1])
     return None
 
 
@@ -66,25 +68,12 @@ def series_name(environment: str, swept: Mapping[str, Any], checkpoint_key: str)
     return ", ".join([environment, *others])
 
 
-def _last_number(path: str) -> int | None:
-    for part in reversed(PurePath(path).parts):
-        numbers = _NUMBER.findall(part)
-        if numbers:
-            return int(numbers[-1])
-    return None
-
-
 # Read the files that the ranks of a run have written so far, and send trackers the news.
 
 MAX_FILMS_OF_A_JOB = 8
-"""So many videos of failures of a job are sent; they are what takes time and space."""
+"""Videos of failures per job that are sent; videos take most of the time and space."""
 
-_MEASURES = (
-    *("success_rate", "success_low", "success_high", "mean_length", "mean_return"),
-    *("failures", "timeouts", "errors", "distinct_conditions"),
-)
 _ENDED = {JobResultStatus.COMPLETED, JobResultStatus.FAILED}
-_FAILED = {Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR}
 _LOG = logging.getLogger(__name__)
 
 
@@ -108,10 +97,6 @@ class OpenedTracker:
         except Exception as error:  # noqa: BLE001  a service's library may fail in any way, and no run ends for it
             self.failure = first_line(error)
             _LOG.warning("%s gets no more results of this run, which goes on: %s", self.name, self.failure)
-
-    def open(self) -> None:
-        """Open it now, which may take seconds."""
-        self.tell(lambda _: None)
 
     def close(self) -> None:
         """Finish, and store the place of the results."""
@@ -147,7 +132,8 @@ class WatchedRun:
         rows = dict(self._rows)
         self._look_at_what_has_grown()
         if rows != self._rows:
-            self._tell_table([self._rows[name] for name in self._jobs if name in self._rows])
+            table = [self._rows[name] for name in self._jobs if name in self._rows]
+            self._tell(lambda tracker: tracker.log_table(table))
 
     def finish(self) -> None:
         """Look once more, send the trackers the final table, and close them."""
@@ -159,7 +145,7 @@ class WatchedRun:
         for row in rows:
             # If jobs stop as soon as a question is answered, only the table knows the episodes that count.
             self._tell_row(self._jobs[str(row["name"])], row)
-        self._tell_table(rows)
+        self._tell(lambda tracker: tracker.log_table(rows))
         for tracker in self._trackers:
             tracker.close()
 
@@ -174,26 +160,29 @@ class WatchedRun:
         self._answers = answers_in(self._plan, self._logs) if grown else self._answers
         # The episodes of one job may answer a question that another job waits for.
         asked = {job for answer in self._answers if grown & {*answer.question.jobs} for job in answer.question.jobs}
+        news = grown | (asked & self._logs.keys())
+
+        failed = {Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR}
         for name, job in self._jobs.items():
-            if name in grown | (asked & self._logs.keys()):
-                self._look_at(job)
-
-    def _look_at(self, job: PlanEntry) -> None:
-        evidence = self._evidence(job)
-        row = job_row(evidence) | (answer_cells(evidence) if self._answers else {})
-        self._failed[job.name] = {
-            line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in _FAILED
-        }
-        self._tell_films(job.name)
-        self._tell_row(job, row | distinct_cells(evidence))
-        if row["status"] in _ENDED:
-            self._rows[job.name] = row
-
-    def _evidence(self, job: PlanEntry) -> JobEvidence:
-        log = self._logs[job.name]
-        read = read_evidence(self._output_directory, job, [], run=self._plan.run_id, same_conditions=True, commits=log)
-        evidence = as_answered(read, log, self._answers)
-        return replace(evidence, contents=self._contents[job.name], times_rerun=self._times_rerun[job.name])
+            if name not in news:
+                continue
+            log = self._logs[name]
+            read = read_evidence(
+                self._output_directory, job, [], run=self._plan.run_id, same_conditions=True, commits=log
+            )
+            evidence = replace(
+                as_answered(read, log, self._answers),
+                contents=self._contents[name],
+                times_rerun=self._times_rerun[name],
+            )
+            row = job_row(evidence) | (answer_cells(evidence) if self._answers else {})
+            self._failed[name] = {
+                line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in failed
+            }
+            self._tell_films(name)
+            self._tell_row(job, row | distinct_cells(evidence))
+            if row["status"] in _ENDED:
+                self._rows[name] = row
 
     def _tell(self, say: Callable[[Tracker], None]) -> None:
         for tracker in self._trackers:
@@ -201,29 +190,25 @@ class WatchedRun:
 
     def _tell_row(self, job: PlanEntry, row: Mapping[str, Any]) -> None:
         """Send a job's measures, and its checkpoint's once the job has ended, unless they have been sent."""
-        values = {name: float(row[name]) for name in _MEASURES if row.get(name) is not None}
+        names = ["success_rate", "success_low", "success_high", "mean_length", "mean_return"]
+        names += ["failures", "timeouts", "errors"]
         # The number of distinct conditions is of interest only if conditions repeat.
-        if repeats_in_words(row) is None:
-            values.pop("distinct_conditions", None)
+        if repeats_in_words(row) is not None:
+            names.append("distinct_conditions")
+        values = {name: float(row[name]) for name in names if row.get(name) is not None}
         measures = JobMeasures(job=job.name, episodes=int(row["episodes"]), values=values)
         if measures.episodes and self._told.get(job.name) != measures:
             self._told[job.name] = measures
             self._tell(lambda tracker: tracker.log_job(measures))
-        if row["status"] in _ENDED:
-            self._tell_checkpoint(job, values)
 
-    def _tell_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._tell(lambda tracker: tracker.log_table(rows))
-
-    def _tell_checkpoint(self, job: PlanEntry, values: Mapping[str, float]) -> None:
-        found = checkpoint_step(job.config.swept)
+        found = checkpoint_step(job.config.swept) if row["status"] in _ENDED else None
         if found is not None:
             key, step = found
             series = series_name(job.config.environment, job.config.swept, key)
-            measures = CheckpointMeasures(series=series, step=step, values=values)
-            if self._curves.get(job.name) != measures:
-                self._curves[job.name] = measures
-                self._tell(lambda tracker: tracker.log_checkpoint(measures))
+            point = CheckpointMeasures(series=series, step=step, values=values)
+            if self._curves.get(job.name) != point:
+                self._curves[job.name] = point
+                self._tell(lambda tracker: tracker.log_checkpoint(point))
 
     def _tell_films(self, job: str) -> None:
         filmed, failed = self._filmed.setdefault(job, set()), self._failed[job]
@@ -253,23 +238,15 @@ def tracked_run(output_directory: Path, plan: RunPlan, directory: Path) -> Track
             "versions": dict(plan.versions),
             "options": dict(plan.settings),
         },
-        jobs={job.name: _without_secrets(job_settings(job)) for job in plan.jobs if job.is_to_run},
+        jobs={
+            job.name: {key: value for key, value in job_settings(job).items() if not holds_secret(key)}
+            for job in plan.jobs
+            if job.is_to_run
+        },
     )
 
 
-def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if not holds_secret(key)}
-
-
 # Follow a run with trackers while it goes on, from a thread of its own.
-
-_DIRECTORY = "logs"
-_INTERVAL_S = 10.0
-_LONGEST_INTERVAL_S = 60.0
-_SHARE_OF_A_CORE = 0.01
-"""What looking may take, as long as that makes no interval longer than a minute."""
-
-_LONGEST_CLOSE_S = 120.0
 
 
 class LiveTracking:
@@ -281,13 +258,13 @@ class LiveTracking:
         plan: RunPlan,
         names: Iterable[str],
         *,
-        interval_s: float = _INTERVAL_S,
-        longest_close_s: float = _LONGEST_CLOSE_S,
+        interval_s: float = 10.0,
+        longest_close_s: float = 120.0,
         opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
     ) -> None:
         # A tracker's failure is a warning, once for each tracker, and never ends the run. Files of services without a
         # server are in the run's ``logs`` directory.
-        run = tracked_run(output_directory, plan, output_directory / _DIRECTORY)
+        run = tracked_run(output_directory, plan, output_directory / "logs")
         self._trackers = [OpenedTracker(name, partial(opened, name, run)) for name in names]
         self._watched = WatchedRun(output_directory, plan, self._trackers)
         self._interval_s = interval_s  # between two looks [s]; more if looking takes a share of it
@@ -307,14 +284,16 @@ class LiveTracking:
 
     def _watch(self) -> None:
         try:
+            # Open the trackers before the first look, because this may take seconds.
             for tracker in self._trackers:
-                tracker.open()
+                tracker.tell(lambda _: None)
             pause_s = 0.0
             while not self._closing.wait(pause_s):
                 began_s = time.thread_time()
                 self._watched.look()
-                wanted_s = (time.thread_time() - began_s) / _SHARE_OF_A_CORE
-                pause_s = max(self._interval_s, min(wanted_s, _LONGEST_INTERVAL_S))
+                # Looking takes at most 1 % of a core, as long as that makes no interval longer than a minute.
+                wanted_s = (time.thread_time() - began_s) / 0.01
+                pause_s = max(self._interval_s, min(wanted_s, 60.0))
             self._watched.finish()
         except Exception as error:  # noqa: BLE001  the results are on disk, whatever becomes of what is told of them
             _LOG.warning("tracking has stopped, and the run goes on: %s", first_line(error))
@@ -326,21 +305,6 @@ class LiveTracking:
 # Send a finished run, or the existing part of one, to a tracker.
 
 
-def export_wandb(run: Path, output: Path) -> list[str]:
-    """Send a run to Weights & Biases; see `export_to`."""
-    return export_to(TrackerName.WANDB, run, output)
-
-
-def export_tensorboard(run: Path, output: Path) -> list[str]:
-    """Write a run for TensorBoard; see `export_to`."""
-    return export_to(TrackerName.TENSORBOARD, run, output)
-
-
-def export_mlflow(run: Path, output: Path) -> list[str]:
-    """Send a run to MLflow; see `export_to`."""
-    return export_to(TrackerName.MLFLOW, run, output)
-
-
 def export_to(name: TrackerName, run: Path, output: Path) -> list[str]:
     """Send a run's directory to a tracker, and return lines for the user; ConfigError or ArenaError if that fails."""
     check_trackers([name], key=f"--{name}")
@@ -350,3 +314,8 @@ def export_to(name: TrackerName, run: Path, output: Path) -> list[str]:
     if tracker.failure is not None:
         raise ArenaError(f"{name} did not take the run: {tracker.failure}")
     return [tracker.place or ""]
+
+
+export_wandb = partial(export_to, TrackerName.WANDB)
+export_tensorboard = partial(export_to, TrackerName.TENSORBOARD)
+export_mlflow = partial(export_to, TrackerName.MLFLOW)

@@ -35,7 +35,6 @@ ALLOWED = {
     "report/writing.py",
     "results/commit_watch.py",
     "results/merge.py",
-    "tracking/watched_run.py",
     "tracking/tensorboard_tracker.py",
 }
 
