@@ -1,9 +1,9 @@
 """What happened in an episode: facts of a task, moment after moment, and the events read from them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -90,8 +90,6 @@ def ran_out_of_time(progress: np.ndarray, max_steps: int) -> bool:
 MOMENT_FIELDS = ("qpos", "qvel", "ctrl", "sensordata", "site_xpos")
 """What of a state can be kept of each moment."""
 
-_Array = TypeVar("_Array", np.ndarray, torch.Tensor)
-
 
 class Moments(NamedState):
     """The states of one episode; its first dimension is moments in place of env slots."""
@@ -113,19 +111,17 @@ class Moments(NamedState):
 
     def body_position(self, body: str) -> torch.Tensor:
         """Return the position of a loose or fixed body [m]. Shape: (moments, 3)."""
-        pose = self._pose(body)
-        return self._standing[self.names.bodies[body]].expand(len(self), 3) if pose is None else pose[:, :3]
+        joint = self.names.free_joints.get(body)
+        if joint is None:
+            return self._standing[self.names.bodies[body]].expand(len(self), 3)
+        return self.joint_position(joint)[:, :3]
 
     def body_orientation(self, body: str) -> torch.Tensor:
         """Return the orientation of a loose body; KeyError without a free joint. Shape: (moments, 4)."""
-        pose = self._pose(body)
-        if pose is None:
-            raise KeyError(f"{body} is not loose")
-        return pose[:, 3:]
-
-    def _pose(self, body: str) -> torch.Tensor | None:
         joint = self.names.free_joints.get(body)
-        return None if joint is None else self.joint_position(joint)
+        if joint is None:
+            raise KeyError(f"{body} is not loose")
+        return self.joint_position(joint)[:, 3:]
 
 
 class MomentRing:
@@ -178,40 +174,37 @@ class MomentRing:
 
     def moments(self, env_ids: Sequence[int]) -> list[Moments]:
         """Return the moments of the env slots' episodes, each with its start first; one read from a GPU for all."""
-        there = [self._state.xpos[env_id] for env_id in env_ids]
+        starts, steps = self._starts, self._steps
         if self._on_host:
-            starts, steps, read = self._starts.numpy(), self._steps.numpy(), iter(there)
-            numbers = [_by_number([starts[env_id : env_id + 1], *self._since(env_id, steps)]) for env_id in env_ids]
-        else:
-            kept = [(self._starts[env_id : env_id + 1], *self._since(env_id, self._steps)) for env_id in env_ids]
-            read = iter(on_cpu([*(part for parts in kept for part in parts), *there]))
-            numbers = [_by_number([next(read).numpy() for _ in parts]) for parts in kept]
+            starts, steps = starts.numpy(), steps.numpy()
+        episodes: list[list[Any]] = []
+        for env_id in env_ids:
+            # The ring holds the control steps of an episode in order, in up to two parts.
+            first = self._first[env_id]
+            begin, end = first % len(steps), self._next % len(steps)
+            parts = [steps[begin:end, env_id]] if begin < end else [steps[begin:, env_id], steps[:end, env_id]]
+            if self._next == first:
+                parts = []
+            episodes.append([starts[env_id : env_id + 1], *(part for part in parts if len(part))])
+        standing = [self._state.xpos[env_id] for env_id in env_ids]
+        if not self._on_host:
+            read = iter(on_cpu([*(part for parts in episodes for part in parts), *standing]))
+            episodes = [[next(read).numpy() for _ in parts] for parts in episodes]
+            standing = list(read)
+
         names, widths = list(self._widths), list(self._widths.values())
-        return [
-            Moments(self._state.names, dict(zip(names, each.split(widths, dim=1), strict=True)), standing)
-            for each, standing in zip(numbers, read, strict=True)
-        ]
-
-    def _since(self, env_id: int, steps: _Array) -> list[_Array]:
-        """Return the control steps of an env slot's episode in order, in up to two parts. Shape of each: (n, width)."""
-        first = self._first[env_id]
-        begin, end = first % len(steps), self._next % len(steps)
-        if self._next == first:
-            return []
-        if begin < end:
-            return [steps[begin:end, env_id]]
-        return [part for part in (steps[begin:, env_id], steps[:end, env_id]) if len(part)]
-
-
-def _by_number(parts: Sequence[np.ndarray]) -> torch.Tensor:
-    """Join parts (n, width) along the moments, with the moments of each number contiguous in memory."""
-    # Facts read number by number. NumPy copies in this thread; torch would wake others, which takes longer.
-    copied = np.empty((parts[0].shape[1], sum(map(len, parts))), parts[0].dtype)
-    at = 0
-    for part in parts:
-        copied[:, at : at + len(part)] = part.T
-        at += len(part)
-    return torch.from_numpy(copied).T
+        found = []
+        for parts, bodies in zip(episodes, standing, strict=True):
+            # Facts read number by number, so the moments of each number lie side by side in memory. NumPy copies in
+            # this thread; torch would wake others, which takes longer.
+            copied = np.empty((parts[0].shape[1], sum(map(len, parts))), parts[0].dtype)
+            at = 0
+            for part in parts:
+                copied[:, at : at + len(part)] = part.T
+                at += len(part)
+            each = torch.from_numpy(copied).T.split(widths, dim=1)
+            found.append(Moments(self._state.names, dict(zip(names, each, strict=True)), bodies))
+        return found
 
 
 # State the facts of an arm: the distance of its hand from the start, and whether an obstacle blocks it.
@@ -290,9 +283,9 @@ def progress_of(facts: Facts, *, solved: bool) -> np.ndarray:
     """Return the progress up to each moment, 0 to 1, never falling. Shape: (moments,), float64."""
     # With n stages, stage k (from 0) moves progress from k / (n + 1) to (k + 1) / (n + 1).
     stages = np.stack([stage.numpy() for stage in facts.stages]).astype(np.float64).clip(0, 1)
-    before = np.arange(len(stages))[:, None]
-    now = np.where(stages > 0, before + stages, 0.0).max(axis=0) / (len(stages) + 1)
+    now = np.where(stages > 0, np.arange(len(stages))[:, None] + stages, 0.0).max(axis=0) / (len(stages) + 1)
     so_far = np.maximum.accumulate(now)
+
     # The rest is for success: only the last moment of a solved episode has 1.
     if solved:
         so_far[-1] = 1.0
@@ -320,7 +313,6 @@ def strayed(position: torch.Tensor, held: torch.Tensor, settle_steps: int = 10) 
 BRIEF_S = 0.25
 ROBOT_MOVED_M = 0.1
 TURNED_RAD = 0.2
-_MOST_OF_A_FAILURE = 0.9999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,28 +331,49 @@ class FloorFacts:
     moved: np.ndarray | None = None  # the robot has left its start, bool; None without a command to move
     off_rail: np.ndarray | None = None  # beyond the end of its rail, bool
 
-    @property
-    def brief_steps(self) -> int:
-        """Control steps of the shortest visible event, `BRIEF_S`."""
-        return round(BRIEF_S / self.dt_s)
-
 
 def floor_events_of(facts: FloorFacts, *, solved: bool, max_steps: int) -> EpisodeEvents:
     """Return the events of an episode that succeeded or not within ``max_steps`` control steps."""
     progress = floor_progress_of(facts, solved=solved)
-    found = _setbacks(facts)
-    if not solved:
-        found |= _shortfalls_on_floor(facts, progress, max_steps)
-    found = {name: each for name, each in found.items() if each}
-    decisive = None if solved else _decisive_on_floor(facts, found, progress)
-    return summed_up(progress, found, decisive, solved=solved, max_steps=max_steps)
+    last, brief_steps = len(progress) - 1, round(BRIEF_S / facts.dt_s)
+    holds = {"fell_over": facts.fallen, "left_the_rail": facts.off_rail, "strayed": facts.strayed}
+    found = {name: spans(each, gap=brief_steps) for name, each in holds.items() if each is not None}
+    if facts.met is not None:
+        found["success_undone"] = ends(facts.met, shortest=brief_steps, gap=1)
+    if solved:
+        return summed_up(progress, found, None, solved=True, max_steps=max_steps)
+
+    # A failure also has events that describe its progress.
+    is_lost = bool(facts.lost[-1])
+    found["almost"] = spans(facts.nearly, gap=brief_steps)
+    if facts.moved is not None and not bool(facts.moved.any()):
+        found["never_moved"] = [(last, last)]
+    if not is_lost and ran_out_of_time(progress, max_steps):
+        found["out_of_time_while_progressing"] = [(last, last)]
+
+    # An observer would blame what is visible at the end first. Then it is the first setback after which progress
+    # stopped; a lost success is never made up for.
+    at_end = {name for name, each in found.items() if each and each[-1][1] > last - brief_steps}
+    good_at = 0 if is_lost else last_growth(progress)
+    lasting = [
+        (span[0], rank, name)
+        for rank, name in enumerate(SETBACKS)
+        for span in found.get(name, ())
+        if span[1] >= good_at
+    ]
+    decisive = next((name for name in ("fell_over", "left_the_rail", "never_moved", "almost") if name in at_end), None)
+    if decisive is None and lasting:
+        decisive = min(lasting)[2]
+    elif decisive is None and "out_of_time_while_progressing" in at_end:
+        decisive = "out_of_time_while_progressing"
+    return summed_up(progress, found, decisive, solved=False, max_steps=max_steps)
 
 
 def floor_progress_of(facts: FloorFacts, *, solved: bool) -> np.ndarray:
     """Return the progress up to each moment, 0 to 1, never falling. Shape: (moments,), float64."""
     # Nothing counts once success is lost; only the last moment of a solved episode has 1.
     counts = np.where(facts.lost, 0.0, facts.share.astype(np.float64))
-    so_far = np.maximum.accumulate(counts.clip(0, _MOST_OF_A_FAILURE))
+    so_far = np.maximum.accumulate(counts.clip(0, 0.9999))
     if solved:
         so_far[-1] = 1.0
     return so_far
@@ -386,47 +399,6 @@ def moved_from_start(pose: np.ndarray) -> np.ndarray:
     return (x * x + y * y > ROBOT_MOVED_M * ROBOT_MOVED_M) | (half_turn_cos < math.cos(TURNED_RAD / 2))
 
 
-def _setbacks(facts: FloorFacts) -> dict[str, list[Span]]:
-    """Return the spans of each setback."""
-    brief = facts.brief_steps
-    holds = {"fell_over": facts.fallen, "left_the_rail": facts.off_rail, "strayed": facts.strayed}
-    found = {name: spans(each, gap=brief) for name, each in holds.items() if each is not None}
-    if facts.met is not None:
-        found["success_undone"] = ends(facts.met, shortest=brief, gap=1)
-    return found
-
-
-def _shortfalls_on_floor(facts: FloorFacts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
-    """Return the spans of the events that describe a failure's progress."""
-    at_end = [(len(progress) - 1, len(progress) - 1)]
-    found = {"almost": spans(facts.nearly, gap=facts.brief_steps)}
-    if facts.moved is not None and not bool(facts.moved.any()):
-        found["never_moved"] = at_end
-    if not bool(facts.lost[-1]) and ran_out_of_time(progress, max_steps):
-        found["out_of_time_while_progressing"] = at_end
-    return found
-
-
-def _decisive_on_floor(facts: FloorFacts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
-    """Return the event that an observer would blame for a failure, None if no event explains it."""
-    # What is visible at the end comes first. Then it is the first setback after which progress stopped; a lost success
-    # is never made up for.
-    at_end = {name for name, each in found.items() if each[-1][1] >= len(progress) - facts.brief_steps}
-    for name in ("fell_over", "left_the_rail", "never_moved", "almost"):
-        if name in at_end:
-            return name
-    good_at = 0 if bool(facts.lost[-1]) else last_growth(progress)
-    lasting = [
-        (span[0], rank, name)
-        for rank, name in enumerate(SETBACKS)
-        for span in found.get(name, ())
-        if span[1] >= good_at
-    ]
-    if lasting:
-        return min(lasting)[2]
-    return "out_of_time_while_progressing" if "out_of_time_while_progressing" in at_end else None
-
-
 # Read the events of an episode from its facts, and choose the one that explains its failure.
 
 MOVED_M = 0.02
@@ -442,145 +414,101 @@ _FLICKER = 4
 def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
     """Return the events of an episode that succeeded or not within ``max_steps`` control steps."""
     progress = progress_of(facts, solved=solved)
-    found = {name: read(facts) for name, read in _SETBACKS.items()}
+    last, found = len(progress) - 1, _setbacks(facts)
     if solved:
         # A solved episode ends with its goal met, so an end in the last moment is not undone.
-        found["success_undone"] = [span for span in found["success_undone"] if span[0] < len(progress) - 1]
-    else:
-        found |= _shortfalls(facts, progress, max_steps)
+        found["success_undone"] = [span for span in found["success_undone"] if span[0] < last]
+        return summed_up(progress, found, None, solved=True, max_steps=max_steps)
+
+    # A failure also has events that describe its progress.
+    found["almost"] = spans(facts.nearly.numpy(), gap=_FLICKER)
+    if facts.arm.travel_m.numpy().max() < MOVED_M:
+        found["never_moved"] = [(last, last)]
+    if facts.hand_m.numpy().min() > facts.reach_m and not facts.taken.numpy().any():
+        found["never_reached"] = [(last, last)]
+    if ran_out_of_time(progress, max_steps):
+        found["out_of_time_while_progressing"] = [(last, last)]
     found = {name: each for name, each in found.items() if each}
-    decisive = None if solved else _decisive(facts, found, progress)
-    return summed_up(progress, found, decisive, solved=solved, max_steps=max_steps)
 
-
-def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
-    """Return the event that an observer would blame for a failure, None if no event explains it."""
-    last = len(progress) - 1
-    # First, what is visible at the end: an object beside the table, a hand that never arrived, a goal nearly met.
+    # An observer would blame what is visible at the end first: an object beside the table, a hand that never arrived, a
+    # goal nearly met.
     at_end = {name for name, each in found.items() if each[-1][1] >= last - _FLICKER}
-    for name in ("fell_off_table", "lifted", "never_moved", "never_reached", "almost"):
-        if name in at_end and not (name == "never_reached" and "wrong_object" in found):
-            return name
-    if facts.is_pushed and "pushed_away" in at_end:
-        return "pushed_away"
-    # Then, the first setback that was not made up for by later progress or by a new grasp. Pushing away and being stuck
-    # are also made up for by their end.
-    taken_at = 0 if facts.carried is None else _last(_numpy(facts.carried))
-    good_at = max(last_growth(progress), taken_at)
+    visible = ["fell_off_table", "lifted", "never_moved", "never_reached", "almost"]
+    if "wrong_object" in found:
+        visible.remove("never_reached")
+    if facts.is_pushed:
+        visible.append("pushed_away")
+    decisive = next((name for name in visible if name in at_end), None)
+    if decisive is not None:
+        return summed_up(progress, found, decisive, solved=False, max_steps=max_steps)
+
+    # Then it is the first setback that was not made up for by later progress or by a new grasp. Pushing away and being
+    # stuck are also made up for by their end.
+    carried_at = [] if facts.carried is None else np.flatnonzero(facts.carried.numpy()).tolist()
+    good_at = max(last_growth(progress), *carried_at[-1:], 0)
     progressing = "out_of_time_while_progressing" in at_end
     lasting = [
         (span[0], rank, name)
         for rank, name in enumerate(SETBACKS)
-        if name in (at_end if name in _LASTS else found)
+        if name in (at_end if name in ("pushed_away", "stuck") else found)
         for span in found[name]
         if span[1] >= good_at and not (name == "reached_and_missed" and span[1] == last and progressing)
     ]
-    names = {name for _, _, name in lasting}
-    if "reached_and_missed" in names and not facts.is_pushed:
+    if not facts.is_pushed and any(name == "reached_and_missed" for _, _, name in lasting):
         # A failed grasp that pushes the object away counts as a failed grasp alone.
         lasting = [each for each in lasting if each[2] != "pushed_away"]
     if lasting:
-        return min(lasting)[2]
-    return "out_of_time_while_progressing" if progressing else None
+        decisive = min(lasting)[2]
+    elif progressing:
+        decisive = "out_of_time_while_progressing"
+    return summed_up(progress, found, decisive, solved=False, max_steps=max_steps)
 
 
-def _last(holds: np.ndarray) -> int:
-    """Return the last moment of a mask, 0 if there is none."""
-    return int(np.flatnonzero(holds)[-1]) if holds.any() else 0
+def _setbacks(facts: Facts) -> dict[str, list[Span]]:
+    """Return the spans of every setback, none for one that did not happen."""
 
+    def during(holds: torch.Tensor | None, shortest: int = 1) -> list[Span]:
+        return [] if holds is None else spans(holds.numpy(), shortest=shortest, gap=_FLICKER)
 
-def _shortfalls(facts: Facts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
-    """Return the spans of the events that describe a failure's progress."""
-    last = len(progress) - 1
-    at_end = [(last, last)]
-    found: dict[str, list[Span]] = {"almost": spans(_numpy(facts.nearly), gap=_FLICKER)}
-    if _numpy(facts.arm.travel_m).max() < MOVED_M:
-        found["never_moved"] = at_end
-    if _numpy(facts.hand_m).min() > facts.reach_m and not _numpy(facts.taken).any():
-        found["never_reached"] = at_end
-    if ran_out_of_time(progress, max_steps):
-        found["out_of_time_while_progressing"] = at_end
-    return found
+    hand_m, taken, met = facts.hand_m.numpy(), facts.taken.numpy(), facts.met.numpy()
+    carried = None if facts.carried is None else facts.carried.numpy()
+    last, reach_m, left_m = len(hand_m) - 1, facts.reach_m, LEFT * facts.reach_m
 
+    # The hand holds another object, or visits one and never the right one.
+    wrong_object = during(facts.wrong_object, shortest=3)
+    if not wrong_object and facts.other_m is not None and not bool((facts.hand_m <= reach_m).any()):
+        wrong_object = visits(facts.other_m.numpy(), reach=reach_m, left=left_m)
 
-def _while(field: str, shortest: int = 1) -> Callable[[Facts], list[Span]]:
-    def read(facts: Facts) -> list[Span]:
-        holds = getattr(facts, field)
-        return [] if holds is None else spans(_numpy(holds), shortest=shortest, gap=_FLICKER)
-
-    return read
-
-
-def _wrong_object(facts: Facts) -> list[Span]:
-    """Return the spans in which the hand held another object, or visited one and never the right one."""
-    found = _while("wrong_object", shortest=3)(facts)
-    if found or facts.other_m is None or bool((facts.hand_m <= facts.reach_m).any()):
-        return found
-    return visits(_numpy(facts.other_m), reach=facts.reach_m, left=LEFT * facts.reach_m)
-
-
-def _missed(facts: Facts) -> list[Span]:
-    """Return the visits that the hand left with nothing done, or at which it waited in vain to the end."""
-    # An object that slips before it leaves the table was not taken; a pushed one has to arrive.
-    distance, done = _numpy(facts.hand_m), _numpy(facts.met if facts.carried is None else facts.carried)
+    # A visit fails if the hand leaves with nothing done, or waits in vain to the end. An object that slips before it
+    # leaves the table was not taken; a pushed one has to arrive.
+    done, begun = (met, taken) if carried is None else (carried, carried)
     if facts.is_pushed:
         # A pushed object that moves was reached, by the knuckles if not by the fingertips.
-        distance = np.where(_numpy(facts.taken), np.minimum(distance, facts.reach_m), distance)
-    begun = done if facts.carried is not None else _numpy(facts.taken)
-    last = len(distance) - 1
-    found = []
-    for first, end in visits(distance, reach=facts.reach_m, left=LEFT * facts.reach_m):
+        hand_m = np.where(taken, np.minimum(hand_m, reach_m), hand_m)
+    missed = []
+    for first, end in visits(hand_m, reach=reach_m, left=left_m):
         left = end < last and not done[first : end + 1].any()
         waited = end == last and end - first >= HOVER_STEPS and not begun[first : end + 1].any()
         if left or waited:
-            found.append((first, end))
-    return found
+            missed.append((first, end))
 
+    # A carried object is dropped where it is released away from its destination. The height does not matter: a fall of
+    # 1 cm and a placement in the wrong spot look alike.
+    delivered = np.zeros_like(taken) if facts.delivered is None else facts.delivered.numpy()
+    dropped = []
+    for _, end in during(facts.carried):
+        gone = np.flatnonzero(~taken[end + 1 :])
+        if len(gone) and not delivered[(at := end + 1 + int(gone[0])) : at + DELIVERED_WITHIN_STEPS].any():
+            dropped.append((at, at))
 
-def _dropped(facts: Facts) -> list[Span]:
-    """Return the moments at which a carried object was released away from its destination."""
-    if facts.carried is None:
-        return []
-    taken = _numpy(facts.taken)
-    # The height does not matter: a fall of 1 cm and a placement in the wrong spot look alike.
-    delivered = np.zeros_like(taken) if facts.delivered is None else _numpy(facts.delivered)
-    found = []
-    for _, last in spans(_numpy(facts.carried), gap=_FLICKER):
-        gone = np.flatnonzero(~taken[last + 1 :])
-        if len(gone) and not delivered[(at := last + 1 + int(gone[0])) : at + DELIVERED_WITHIN_STEPS].any():
-            found.append((at, at))
-    return list(dict.fromkeys(found))
-
-
-def _pushed_away(facts: Facts) -> list[Span]:
-    return [] if facts.strayed_m is None else spans(_numpy(facts.strayed_m > STRAYED_M), gap=_FLICKER)
-
-
-def _undone(facts: Facts) -> list[Span]:
-    """Return the moments at which a goal that was met for `SEEN_STEPS` stops being met."""
-    return ends(_numpy(facts.met), shortest=SEEN_STEPS, gap=1)
-
-
-def _stuck(facts: Facts) -> list[Span]:
-    """Return the spans of half a second or more in which the arm was blocked away from its goal."""
-    return spans(_numpy(facts.arm.blocked) & ~_numpy(facts.met), shortest=STUCK_STEPS, gap=1)
-
-
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.numpy()
-
-
-_LASTS = frozenset({"pushed_away", "stuck"})
-"""Setbacks that decide only where they last to the end."""
-
-_SETBACKS: Mapping[str, Callable[[Facts], list[Span]]] = {
-    "wrong_object": _wrong_object,
-    "wrong_order": _while("wrong_order", shortest=3),
-    "fell_off_table": _while("off_table"),
-    "lifted": _while("lifted"),
-    "dropped": _dropped,
-    "pushed_away": _pushed_away,
-    "reached_and_missed": _missed,
-    "success_undone": _undone,
-    "stuck": _stuck,
-}
+    return {
+        "wrong_object": wrong_object,
+        "wrong_order": during(facts.wrong_order, shortest=3),
+        "fell_off_table": during(facts.off_table),
+        "lifted": during(facts.lifted),
+        "dropped": list(dict.fromkeys(dropped)),
+        "pushed_away": during(None if facts.strayed_m is None else facts.strayed_m > STRAYED_M),
+        "reached_and_missed": missed,
+        "success_undone": ends(met, shortest=SEEN_STEPS, gap=1),
+        "stuck": spans(facts.arm.blocked.numpy() & ~met, shortest=STUCK_STEPS, gap=1),
+    }
