@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import mujoco
 import torch
@@ -45,8 +45,6 @@ from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary, Variation, described_success
-from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.registry import Registry
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
@@ -104,14 +102,21 @@ class TableTask:
         Raises:
             ConfigError: With ``key`` set to the option at fault; all unknown names at once.
         """
-        problems = _embodiment_problems(config.embodiment)
-        if hasattr(config, "object"):
-            problems += _unknown("object", config.object, OBJECTS)
+        problems: list[Problem] = []
+        try:
+            find_embodiment(config.embodiment)
+        except ConfigError as error:
+            problems += error.problems
+        if hasattr(config, "object") and not (isinstance(config.object, str) and config.object in OBJECTS):
+            hint = did_you_mean(str(config.object), OBJECTS.names())
+            problems.append(Problem(f"no {OBJECTS.kind} called '{config.object}'{hint}", key="object"))
         if config.action_mode not in ACTION_MODES:
             hint = did_you_mean(str(config.action_mode), ACTION_MODES)
             problems.append(Problem(f"no action mode called '{config.action_mode}'{hint}", key="action_mode"))
         if problems:
             raise ConfigError(problems)
+
+        # With known names, the combination has to work.
         check_camera_options(_camera_options(config))
         embodiment = find_embodiment(config.embodiment)
         if hasattr(config, "object"):
@@ -140,6 +145,14 @@ class TableTask:
 
     def summary(self) -> EnvironmentSummary:
         """Return the environment's summary with its default options, and the robots and objects that it accepts."""
+
+        def accepts(**options: str) -> bool:
+            try:
+                self.check(self.config_class(**options))
+            except ConfigError:
+                return False
+            return True
+
         default = self.config_class()
         task = self.make_task(default, find_embodiment(default.embodiment))
         objects = OBJECTS.names() if hasattr(default, "object") else ()
@@ -148,8 +161,8 @@ class TableTask:
             success=described_success(task),
             episode_length=round(task.spec.time_limit_s / CONTROL_DT),
             episode_s=task.spec.time_limit_s,
-            embodiments=tuple(name for name in EMBODIMENTS.names() if self._accepts(embodiment=name)),
-            objects=tuple(name for name in objects if self._accepts(object=name)),
+            embodiments=tuple(name for name in EMBODIMENTS.names() if accepts(embodiment=name)),
+            objects=tuple(name for name in objects if accepts(object=name)),
         )
 
     def faster_backend(
@@ -166,15 +179,8 @@ class TableTask:
         Raises:
             EnvironmentBuildError: If the scene does not compile.
         """
-        model = self._scene_of(config, variations).compiled()
+        model = self._compiled(config, variations)[-1]
         return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
-
-    def _accepts(self, **options: str) -> bool:
-        try:
-            self.check(self.config_class(**options))
-        except ConfigError:
-            return False
-        return True
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
         """Return the possible variations of the environment; see `VariableEnvironmentBuilder`.
@@ -184,15 +190,17 @@ class TableTask:
             EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        parts = self._scene_of(config)
-        home, noise = parts.embodiment.robot.home, START_NOISE_RAD
-        span = (tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home))
+        embodiment, task, _, model = self._compiled(config)
+        home, noise = embodiment.robot.home, START_NOISE_RAD
         scene = Scene(
-            model=parts.compiled(),
-            task=parts.task,
-            has_distractors=bool(distractor_kinds(parts.task)),
-            joint_position_span=span,
-            joint_limits=(parts.embodiment.robot.joint_low, parts.embodiment.robot.joint_high),
+            model=model,
+            task=task,
+            has_distractors=bool(distractor_kinds(task)),
+            joint_position_span=(
+                tuple(round(value - noise, 6) for value in home),
+                tuple(round(value + noise, 6) for value in home),
+            ),
+            joint_limits=(embodiment.robot.joint_low, embodiment.robot.joint_high),
         )
         return catalogue(scene)
 
@@ -224,92 +232,61 @@ class TableTask:
             EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        scene, device = self._scene_of(config, variations), torch.device(device)
-        robot = scene.embodiment.robot
+        embodiment, task, distractors, model = self._compiled(config, variations)
+        robot, device = embodiment.robot, torch.device(device)
         backend = self.make_backend(
-            scene.compiled(),
-            choice=backend_choice(config),
-            num_envs=num_envs,
-            device=device,
-            num_threads=num_threads,
+            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
         action_mode = make_action_mode(config.action_mode, robot, backend, CONTROL_DT)
+        cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
+        varied = None
+        if variations:
+            varied = VariedWorld(
+                backend=backend,
+                base_body=robot.base_body,
+                task=task,
+                action_spec=action_mode.spec,
+                variations=variations,
+                distractors=distractors,
+                device=device,
+            )
         return TableEnvironment(
             backend=backend,
             robot=robot,
-            task=scene.task,
+            task=task,
             action_mode=action_mode,
-            cameras=EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads),
+            cameras=cameras,
             device=device,
-            varied=scene.varied(backend, action_mode.spec, variations, device) if variations else None,
+            varied=varied,
         )
 
-    def _scene_of(self, config: Any, variations: tuple[Variation, ...] = ()) -> "_TableScene":
+    def _compiled(
+        self, config: Any, variations: tuple[Variation, ...] = ()
+    ) -> tuple[Embodiment, Task, Distractors, mujoco.MjModel]:
+        """Return the robot, the task and the distractors of a scene, and the scene as a model."""
         embodiment = find_embodiment(config.embodiment)
         task = self.make_task(config, embodiment)
         distractors = Distractors.ready(task, most_distractors(variations))
-        return _TableScene(embodiment, task, distractors, covered(variations))
-
-
-class _TableScene(NamedTuple):
-    """The robot, the task's things, the distractors and the varied surfaces of a table scene."""
-
-    embodiment: Embodiment
-    task: Task
-    distractors: Distractors
-    surfaces: tuple[str, ...]
-
-    def compiled(self) -> mujoco.MjModel:
-        """Return the scene as a model; EnvironmentBuildError if it does not compile."""
-        spec = self.task.spec
-        parts = (self.embodiment.part(), *spec.parts, *self.distractors.parts())
-        try:
-            return compose_scene(
-                TABLE,
-                parts,
-                spec.contact_sensors,
-                self.embodiment.scene_cameras,
-                surface_textures(TABLE, self.surfaces),
-            )
-        except ValueError as error:
-            raise EnvironmentBuildError(f"the scene of '{spec.name}' does not compile: {error}") from error
-
-    @property
-    def episode_length(self) -> int:
-        """Control steps after which an episode is truncated."""
-        return round(self.task.spec.time_limit_s / CONTROL_DT)
-
-    def varied(
-        self, backend: Backend, action_spec: ArraySpec, variations: tuple[Variation, ...], device: torch.device
-    ) -> VariedWorld:
-        """Return the variations of worlds of this scene, observed on ``device``."""
-        return VariedWorld(
-            backend=backend,
-            base_body=self.embodiment.robot.base_body,
-            task=self.task,
-            action_spec=action_spec,
-            variations=variations,
-            distractors=self.distractors,
-            device=device,
+        model = _composed(
+            task,
+            TABLE,
+            (embodiment.part(), *task.spec.parts, *distractors.parts()),
+            cameras=embodiment.scene_cameras,
+            textures=surface_textures(TABLE, covered(variations)),
         )
+        return embodiment, task, distractors, model
+
+
+def _composed(task: Task, scene: str, parts: Sequence[ScenePart], **more: Any) -> mujoco.MjModel:
+    """Return the model of a task's scene; EnvironmentBuildError if it does not compile."""
+    try:
+        return compose_scene(scene, parts, task.spec.contact_sensors, **more)
+    except ValueError as error:
+        raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
 
 
 def _camera_options(config: Any) -> CameraOptions:
     return config if isinstance(config, CameraOptions) else CameraOptions()
-
-
-def _embodiment_problems(name: object) -> list[Problem]:
-    try:
-        find_embodiment(name)
-    except ConfigError as error:
-        return list(error.problems)
-    return []
-
-
-def _unknown(key: str, name: object, registry: Registry) -> list[Problem]:
-    if isinstance(name, str) and name in registry:
-        return []
-    return [Problem(f"no {registry.kind} called '{name}'{did_you_mean(str(name), registry.names())}", key=key)]
 
 
 TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
@@ -383,10 +360,9 @@ class FloorEnvironmentBuilder:
             EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        task = self.make_task(config)
-        device = torch.device(device)
+        task, device = self.make_task(config), torch.device(device)
         backend = self.make_backend(
-            _compile(task), choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
+            _floor(task), choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
         cameras = EnvironmentCameras(backend, _viewport_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
@@ -406,17 +382,13 @@ class FloorEnvironmentBuilder:
             EnvironmentBuildError: If the scene does not compile.
         """
         del variations
-        model = _compile(self.make_task(config))
+        model = _floor(self.make_task(config))
         return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
 
 
-def _compile(task: FloorTask) -> mujoco.MjModel:
-    robot = task.robot
-    try:
-        part = ScenePart(prefix="robot", asset=robot.asset)
-        return compose_scene(FLOOR, (part, *task.spec.parts), task.spec.contact_sensors, (robot.viewport,))
-    except ValueError as error:
-        raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
+def _floor(task: FloorTask) -> mujoco.MjModel:
+    parts = (ScenePart(prefix="robot", asset=task.robot.asset), *task.spec.parts)
+    return _composed(task, FLOOR, parts, cameras=(task.robot.viewport,))
 
 
 def _viewport_options(config: ViewportOptions) -> CameraOptions:

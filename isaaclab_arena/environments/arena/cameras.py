@@ -22,7 +22,7 @@ from isaaclab_arena.sim.backends import BackendChoice
 from isaaclab_arena.sim.pictures import VisibleWorld
 
 if TYPE_CHECKING:
-    from isaaclab_arena.sim.warp.cameras import Backdrops, BatchCameras, Picture, RayTracer
+    from isaaclab_arena.sim.warp.cameras import Backdrops, RayTracer
 
 
 # Define the options of the simulation, and select its backend.
@@ -77,7 +77,24 @@ class FilmStudio:
         if world is None:
             return {name: np.zeros((self._height, self._width, 3), np.uint8) for name in self._cameras}
         # pop and append are atomic, so threads can share the list.
-        tracer = self._idle.pop() if self._idle else self._new_tracer()
+        if self._idle:
+            tracer = self._idle.pop()
+        else:
+            from isaaclab_arena.sim.warp.cameras import (  # noqa: PLC0415  Warp loads for seconds
+                Backdrops,
+                Camera,
+                RayTracer,
+            )
+
+            model, is_alone = self._backend.model, len(self._cameras) == 1
+            cameras = [
+                Camera(name=name, width=self._width, height=self._height, depth=is_alone)
+                for name in self._cameras.values()
+            ]
+            tracer = RayTracer(model, cameras, shadows=self._shadows)
+            with self._making:
+                if is_alone and self._backdrops is None:
+                    self._backdrops = Backdrops(model, cameras[0])
         try:
             if self._backdrops is not None:
                 return dict.fromkeys(self._cameras, self._backdrops.draw(tracer, world))
@@ -85,23 +102,6 @@ class FilmStudio:
             return {name: pictures[camera].rgb for name, camera in self._cameras.items()}
         finally:
             self._idle.append(tracer)
-
-    def _new_tracer(self) -> "RayTracer":
-        from isaaclab_arena.sim.warp.cameras import (  # noqa: PLC0415  Warp loads for seconds
-            Backdrops,
-            Camera,
-            RayTracer,
-        )
-
-        model, is_alone = self._backend.model, len(self._cameras) == 1
-        cameras = [
-            Camera(name=name, width=self._width, height=self._height, depth=is_alone) for name in self._cameras.values()
-        ]
-        tracer = RayTracer(model, cameras, shadows=self._shadows)
-        with self._making:
-            if is_alone and self._backdrops is None:
-                self._backdrops = Backdrops(model, cameras[0])
-        return tracer
 
 
 # Render the pictures of a batch of worlds, and keep the last ones of every env slot.
@@ -173,20 +173,17 @@ class ThreadStudio(Studio):
         self.render_s = time.perf_counter() - begin
 
     def _render(self, env_ids: Sequence[int]) -> None:
-        for env_id, pictures in self._tracers.render(env_ids, self._load).items():
-            for name, picture in pictures.items():
-                self._keep(env_id, name, picture)
+        def sound_world(env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
+            model, data = self._backend.visible_world(env_id)
+            return (model, data) if np.isfinite(data.qpos).all() else None
 
-    def _load(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
-        model, data = self._backend.visible_world(env_id)
-        return (model, data) if np.isfinite(data.qpos).all() else None
-
-    def _keep(self, env_id: int, camera: str, picture: "Picture") -> None:
-        self._arrays[rgb_term(camera)][env_id] = picture.rgb
-        if picture.depth is not None:
-            self._arrays[term(camera, "depth")][env_id] = picture.depth
-        if picture.segmentation is not None:
-            self._arrays[term(camera, "segmentation")][env_id] = picture.segmentation
+        for env_id, pictures in self._tracers.render(env_ids, sound_world).items():
+            for camera, picture in pictures.items():
+                self._arrays[rgb_term(camera)][env_id] = picture.rgb
+                if picture.depth is not None:
+                    self._arrays[term(camera, "depth")][env_id] = picture.depth
+                if picture.segmentation is not None:
+                    self._arrays[term(camera, "segmentation")][env_id] = picture.segmentation
 
 
 class BatchStudio(Studio):
@@ -213,7 +210,13 @@ class BatchStudio(Studio):
     def _render(self, env_ids: Sequence[int]) -> None:
         slots = torch.tensor(list(env_ids))
         there = slots.to(self._backend.device, non_blocking=True)
-        drawn = self._renderer(len(slots)).render(there)
+        # The renderer with the least work is the one of all worlds, or the one of a few at a time.
+        rendered = -(-len(slots) // self._at_once) * self._at_once
+        if self._all is not None and rendered >= self._backend.num_envs:
+            renderer = self._all
+        else:
+            renderer = self._some = self._some or self._made(at_once=self._at_once)
+        drawn = renderer.render(there)
         broken, pictures = self._backend.diverged[there], list(drawn.values())
         if self._keeps_on_cpu:
             broken, *pictures = on_cpu([broken, *pictures])
@@ -224,14 +227,6 @@ class BatchStudio(Studio):
             kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
             # The mask of broken worlds stays on the GPU, without a synchronisation.
             kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
-
-    def _renderer(self, num_worlds: int) -> "BatchCameras":
-        """Return the renderer with the least work for ``num_worlds``: all at once, or a few at a time."""
-        rendered = -(-num_worlds // self._at_once) * self._at_once
-        if self._all is not None and rendered >= self._backend.num_envs:
-            return self._all
-        self._some = self._some or self._made(at_once=self._at_once)
-        return self._some
 
 
 def term(camera: str, kind: str) -> str:
@@ -375,21 +370,22 @@ class EnvironmentCameras:
         self._before_observed = self._announced, self.num_drawn
         announced, self._announced = self._announced, None
         self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
-        # All pictures are current: plain tensors. Otherwise only current ones are returned, so a stale one cannot be
-        # read.
         if not self._outdated.any():
             kept = self._studio(HEAD_CAMERA).pictures
             return {name: kept[name].to(self._device, copy=True) for name in self.spec()}
+
+        # Only current pictures are returned, so a stale one cannot be read. None at all needs no renderer.
         env_ids = np.flatnonzero(~self._outdated)
-        places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
-        if not len(env_ids):
-            return {
-                name: SomePictures(name, torch.empty((0, *spec.shape), dtype=spec.dtype, device=self._device), places)
+        if len(env_ids):
+            kept = self._studio(HEAD_CAMERA).pictures
+            slots = torch.from_numpy(env_ids).to(self._backend.device, non_blocking=True)
+            drawn = {name: kept[name][slots].to(self._device) for name in self.spec()}
+        else:
+            drawn = {
+                name: torch.empty((0, *spec.shape), dtype=spec.dtype, device=self._device)
                 for name, spec in self.spec().items()
             }
-        kept = self._studio(HEAD_CAMERA).pictures
-        slots = torch.from_numpy(env_ids).to(self._backend.device, non_blocking=True)
-        drawn = {name: kept[name][slots].to(self._device) for name in self.spec()}
+        places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
         return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
 
     def observe_again(self) -> None:
@@ -411,9 +407,15 @@ class EnvironmentCameras:
         unknown = sorted(set(cameras) - set(self.filmable))
         if unknown:
             raise ConfigError(f"no camera called '{unknown[0]}'; there are {', '.join(self.filmable) or 'none'}")
-        wanted = {VIEWPORT if name == VIEWPORT else HEAD_CAMERA: None for name in cameras}
+        names = tuple(cameras)
+
+        def drawn(calls: Sequence[Callable[[], Mapping[str, np.ndarray]]]) -> Mapping[str, np.ndarray]:
+            pictures = {name: picture for draw in calls for name, picture in draw().items()}
+            return {name: pictures[name] for name in names}
+
+        wanted = {VIEWPORT if name == VIEWPORT else HEAD_CAMERA: None for name in names}
         places = [self._film_later(place, env_ids) for place in wanted]
-        return [partial(_together, drawing, tuple(cameras)) for drawing in zip(*places, strict=True)]
+        return [partial(drawn, calls) for calls in zip(*places, strict=True)]
 
     def _film_later(self, place: str, env_ids: Sequence[int]) -> list[Callable[[], Mapping[str, np.ndarray]]]:
         """Return a call per env slot that draws the current pictures of one studio's cameras."""
@@ -421,7 +423,12 @@ class EnvironmentCameras:
         # The policies' current pictures exist already.
         drawn = [env_id for env_id in env_ids if is_seen and not self._outdated[env_id]]
         if not self._backend.renders and len(drawn) < len(env_ids):
-            film_studio = self._film_studio(place)
+            if place not in self._film_studios:
+                names, size = self._cameras_at(place)
+                self._film_studios[place] = FilmStudio(
+                    self._backend, {rgb_term(name): name for name in names}, size=size, shadows=place == VIEWPORT
+                )
+            film_studio = self._film_studios[place]
             seen = dict(zip(drawn, self._film_later(place, drawn), strict=True)) if drawn else {}
             return [seen[env_id] if env_id in seen else film_studio.film_later(env_id) for env_id in env_ids]
         studio = self._studio(place)
@@ -434,18 +441,9 @@ class EnvironmentCameras:
         kept = [studio.pictures[name] for name in names]
         read = on_cpu([pictures[slots.to(pictures.device, non_blocking=True)] for pictures in kept])
         pictures = {name: each.numpy() for name, each in zip(names, read, strict=True)}
-        return [partial(_shown, pictures, number) for number in range(len(env_ids))]
-
-    def _film_studio(self, place: str) -> FilmStudio:
-        if place not in self._film_studios:
-            names = self._viewport if place == VIEWPORT else self._observed
-            self._film_studios[place] = FilmStudio(
-                self._backend,
-                {rgb_term(name): name for name in names},
-                size=self._viewport_size if place == VIEWPORT else self._options.resolution,
-                shadows=place == VIEWPORT,
-            )
-        return self._film_studios[place]
+        return [
+            partial(dict, {name: each[number] for name, each in pictures.items()}) for number in range(len(env_ids))
+        ]
 
     def _bring_up_to_date(self, env_ids: Sequence[int]) -> None:
         """Render the outdated pictures of these env slots for policies."""
@@ -456,79 +454,25 @@ class EnvironmentCameras:
             self.num_drawn += len(outdated) * len(self.spec())
 
     def _studio(self, place: str) -> Studio:
+        """Return the renderer of a place's cameras, which is made at its first use."""
         if place not in self._studios:
-            self._studios[place] = self._viewport_studio() if place == VIEWPORT else self._policy_studio()
+            names, (width, height) = self._cameras_at(place)
+            is_seen = place != VIEWPORT and self.enabled
+            wanted = {
+                "shadows": place == VIEWPORT,
+                "width": width,
+                "height": height,
+                "depth": is_seen and self._options.camera_depth,
+                "segmentation": is_seen and self._options.camera_segmentation,
+            }
+            if self._backend.renders:
+                self._studios[place] = BatchStudio(self._backend, names, only_films=not is_seen, **wanted)
+            else:
+                self._studios[place] = ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
         return self._studios[place]
 
-    def _policy_studio(self) -> Studio:
-        options = self._options
-        width, height = options.resolution
-        return self._made_studio(
-            self._observed,
-            only_films=not options.enable_cameras,
-            shadows=False,
-            width=width,
-            height=height,
-            depth=options.enable_cameras and options.camera_depth,
-            segmentation=options.enable_cameras and options.camera_segmentation,
-        )
-
-    def _viewport_studio(self) -> Studio:
-        width, height = self._viewport_size
-        return self._made_studio(self._viewport, only_films=True, shadows=True, width=width, height=height)
-
-    @property
-    def _viewport_size(self) -> tuple[int, int]:
-        return self._options.viewport_width, self._options.viewport_height
-
-    def _made_studio(self, names: Sequence[str], *, only_films: bool, **wanted: Any) -> Studio:
-        if self._backend.renders:
-            return BatchStudio(self._backend, names, only_films=only_films, **wanted)
-        return ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
-
-
-class ShowsPictures:
-    """A mixin: the cameras of an environment, for readers of its pictures."""
-
-    _cameras: EnvironmentCameras
-
-    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Announce the env slots that are read next; see `PicturesOnDemand`."""
-        self._cameras.announce(env_ids)
-
-    def load_renderer(self) -> None:
-        """Load the policies' renderer; see `LoadsRenderer`."""
-        self._cameras.load()
-
-    @property
-    def pictures_drawn(self) -> int:
-        """Number of pictures drawn for policies so far."""
-        return self._cameras.num_drawn
-
-    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return the cameras' current pictures of env slots; see `Filmable`."""
-        return self._cameras.film(env_ids, cameras)
-
-    def film_later(
-        self, env_ids: Sequence[int], cameras: Sequence[str]
-    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
-        """Copy the current view of env slots, to be drawn later; see `FilmableLater`."""
-        return self._cameras.film_later(env_ids, cameras)
-
-    @property
-    def render_s(self) -> float:
-        """Time spent on rendering so far [s]."""
-        return self._cameras.render_s
-
-
-def _together(
-    drawing: Sequence[Callable[[], Mapping[str, np.ndarray]]], cameras: Sequence[str]
-) -> Mapping[str, np.ndarray]:
-    """Draw an env slot's pictures of several studios."""
-    pictures = {name: picture for draw in drawing for name, picture in draw().items()}
-    return {name: pictures[name] for name in cameras}
-
-
-def _shown(pictures: Mapping[str, np.ndarray], number: int) -> Mapping[str, np.ndarray]:
-    """Return one env slot's pictures."""
-    return {name: each[number] for name, each in pictures.items()}
+    def _cameras_at(self, place: str) -> tuple[Sequence[str], tuple[int, int]]:
+        """Return the names and the picture size of the viewport, or of all cameras that policies may see."""
+        if place == VIEWPORT:
+            return self._viewport, (self._options.viewport_width, self._options.viewport_height)
+        return self._observed, self._options.resolution

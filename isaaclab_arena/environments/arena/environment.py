@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
+from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
 from isaaclab_arena.environments.events import MomentRing, Moments
 from isaaclab_arena.environments.mdp.spaces import ActionMode, FloorActions, ObservationTerm, read_terms, robot_terms
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, Verdict
@@ -25,7 +25,8 @@ from isaaclab_arena.sim.scene import Robot
 
 # Read the simulator's state in Isaac Lab's layout, for recordings.
 
-_Read: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
+_Root: TypeAlias = tuple[slice, slice | None]
+"""The columns of a root's pose, and of its velocity; None for a fixed root."""
 
 
 class StateReader:
@@ -38,52 +39,48 @@ class StateReader:
         # ``rigid_object/<name>/{root_pose,root_velocity}``.
         # ``parts`` are the backend's own tensors and views of them, each (num_envs, n).
         self.parts: list[torch.Tensor] = [backend.qpos, backend.qvel]
-        self._num_positions, self._width = backend.qpos.shape[1], backend.qpos.shape[1] + backend.qvel.shape[1]
-        self._articulations = {name: self._articulation(backend, thing) for name, thing in articulations.items()}
-        self._rigid_objects = {name: self._free(backend, joint) for name, joint in rigid_objects.items()}
+        num_positions, width = backend.qpos.shape[1], backend.qpos.shape[1] + backend.qvel.shape[1]
+
+        def free_root(joint: str) -> _Root:
+            first = num_positions + backend.names.joint_dof[joint].start
+            return backend.names.joint_qpos[joint], slice(first, first + 6)
+
+        # Each articulation's columns of joint positions, joint velocities, and root.
+        self._articulations: dict[str, tuple[np.ndarray, np.ndarray, _Root]] = {}
+        for name, thing in articulations.items():
+            positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(thing.joints))
+            if thing.free_joint is None:
+                self.parts += [backend.body_position(thing.root_body), backend.body_orientation(thing.root_body)]
+                root = slice(width, width + 7), None
+                width += 7
+            else:
+                root = free_root(thing.free_joint)
+            self._articulations[name] = positions, dofs + num_positions, root
+        self._rigid_objects = {name: free_root(joint) for name, joint in rigid_objects.items()}
 
     def tree(self, parts: np.ndarray) -> StateTree:
         """Return the state in Isaac Lab's layout, as views of ``parts`` (n, width): ``self.parts`` side by side."""
-        return {
-            "articulation": {name: read(parts) for name, read in self._articulations.items()},
-            "rigid_object": {name: read(parts) for name, read in self._rigid_objects.items()},
-        }
 
-    def _articulation(self, backend: Backend, thing: ArticulatedAsset) -> _Read:
-        positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(thing.joints))
-        dofs = dofs + self._num_positions
-        root = self._fixed_root(backend, thing) if thing.free_joint is None else self._free(backend, thing.free_joint)
-
-        def read(parts: np.ndarray) -> dict[str, np.ndarray]:
-            return {
-                "joint_position": parts.take(positions, axis=1),
-                "joint_velocity": parts.take(dofs, axis=1),
-                **root(parts),
-            }
-
-        return read
-
-    def _fixed_root(self, backend: Backend, thing: ArticulatedAsset) -> _Read:
-        root = slice(self._width, self._width + 7)
-        self.parts += [backend.body_position(thing.root_body), backend.body_orientation(thing.root_body)]
-        self._width = root.stop
-
-        def read(parts: np.ndarray) -> dict[str, np.ndarray]:
-            return {"root_pose": parts[:, root], "root_velocity": np.zeros_like(parts[:, root.start : root.stop - 1])}
-
-        return read
-
-    def _free(self, backend: Backend, joint: str) -> _Read:
-        position, dof = backend.names.joint_qpos[joint], backend.names.joint_dof[joint]
-        first = self._num_positions + dof.start
-
-        def read(parts: np.ndarray) -> dict[str, np.ndarray]:
-            pose, velocity = parts[:, position], parts[:, first : first + 6]
+        def root_state(root: _Root) -> dict[str, np.ndarray]:
+            pose = parts[:, root[0]]
+            if root[1] is None:
+                return {"root_pose": pose, "root_velocity": np.zeros_like(pose[:, :6])}
+            velocity = parts[:, root[1]]
             # A free joint's angular velocity is in its body's frame.
             angular = _rotated(pose[:, 3:], velocity[:, 3:])
             return {"root_pose": pose, "root_velocity": np.concatenate((velocity[:, :3], angular), axis=1)}
 
-        return read
+        return {
+            "articulation": {
+                name: {
+                    "joint_position": parts.take(positions, axis=1),
+                    "joint_velocity": parts.take(dofs, axis=1),
+                    **root_state(root),
+                }
+                for name, (positions, dofs, root) in self._articulations.items()
+            },
+            "rigid_object": {name: root_state(root) for name, root in self._rigid_objects.items()},
+        }
 
 
 _YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
@@ -119,8 +116,10 @@ class Judging:
         self._is_replayed = capture is not None and task.can_be_captured() and device == backend.device
         self._moved = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
         name = task.spec.name
-        self._judge = Replayed(self._judge_moved, capture, keeper=task, name=f"the verdict of '{name}'")
-        self._read = Replayed(self._read_terms, capture, name=f"what is seen of '{name}'")
+        self._judge = Replayed(
+            lambda: task.judge(backend, self._moved), capture, keeper=task, name=f"the verdict of '{name}'"
+        )
+        self._read = Replayed(lambda: read_terms(terms, backend, device), capture, name=f"what is seen of '{name}'")
 
     def judge(self, moved: torch.Tensor) -> Verdict:
         """Return the verdict for the sound env slots ``moved`` (num_envs,), bool; valid until the next call."""
@@ -140,12 +139,6 @@ class Judging:
         """Release the captured graphs."""
         self._judge.forget()
         self._read.forget()
-
-    def _judge_moved(self) -> Verdict:
-        return self._task.judge(self._backend, self._moved)
-
-    def _read_terms(self) -> dict[str, torch.Tensor]:
-        return read_terms(self._terms, self._backend, self._device)
 
 
 # An environment made of a backend and a task; subclasses define the robot's motion.
@@ -170,7 +163,7 @@ def _remembering(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
     return call
 
 
-class ArenaEnvironment(ShowsPictures, Environment):
+class ArenaEnvironment(Environment):
     """A batch of one task; a subclass maps actions to controls in `_controls`, and may extend the start."""
 
     returns_own_tensors = True
@@ -277,6 +270,34 @@ class ArenaEnvironment(ShowsPictures, Environment):
             self._moments.take_back()
         self.backend.step(self._running, self._num_substeps)
         return self._outcome(self._running, may_be_unmade=True)
+
+    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
+        """Announce the env slots that are read next; see `PicturesOnDemand`."""
+        self._cameras.announce(env_ids)
+
+    def load_renderer(self) -> None:
+        """Load the policies' renderer; see `LoadsRenderer`."""
+        self._cameras.load()
+
+    @property
+    def pictures_drawn(self) -> int:
+        """Number of pictures drawn for policies so far."""
+        return self._cameras.num_drawn
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return the cameras' current pictures of env slots; see `Filmable`."""
+        return self._cameras.film(env_ids, cameras)
+
+    def film_later(
+        self, env_ids: Sequence[int], cameras: Sequence[str]
+    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
+        """Copy the current view of env slots, to be drawn later; see `FilmableLater`."""
+        return self._cameras.film_later(env_ids, cameras)
+
+    @property
+    def render_s(self) -> float:
+        """Time spent on rendering so far [s]."""
+        return self._cameras.render_s
 
     def state(self) -> StateTree:
         """Return the state of everything that moves; see `StateReader`."""
