@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -21,7 +21,7 @@ from isaaclab_arena.environments.gym.env_slots import (
     SlotReset,
     SlotSource,
 )
-from isaaclab_arena.environments.gym.env_worker import ANSWERS, FAMILIES, WorkerSlots, find_in_worker, finding_worker
+from isaaclab_arena.environments.gym.env_worker import ANSWERS, FAMILIES, WorkerSlots
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     GymEnvironment,
@@ -32,15 +32,18 @@ from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
-from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerOptions, stop_kept_workers
-
-_UNKNOWN_CONTROL_DT_S = 1.0
-_RATES = {"render_fps": "metadata['render_fps']"}
+from isaaclab_arena.workers.worker_process import (
+    RequestError,
+    WorkerError,
+    WorkerOptions,
+    ask_kept_worker,
+    asked_worker,
+    stop_kept_workers,
+)
 
 STEPS_OF_A_SLOW_RESET = 8
 """What simulators with large scenes take for a reset, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
 
-_NEIGHBOUR_STEPS = 4
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,8 +127,28 @@ class GymBuilder(Generic[_Config]):
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
         problems = list(_contradictions(config))
-        if not problems:
-            problems = self._unfindable(config)
+        if problems:
+            raise ConfigError(problems)
+
+        hint = self.install_hint
+        if config.python is not None:
+            hint = f"for {config.python}: {self.worker_install_hint or hint}"
+        try:
+            found = self._find(config)
+        except ImportError as error:
+            message = f"'{self.name}' cannot be imported: {error}; {self._way_out(config, hint)}"
+            problems.append(Problem(message, key="environment"))
+        except LookupError as error:
+            problems.append(Problem(str(error), key="environment"))
+        except WorkerError as error:
+            hint = self._way_out(config, f"name a Python that has the packages of '{self.kind}:'")
+            problems.append(Problem(f"'{config.python}' cannot be used: {error}\n{hint}", key="python"))
+        else:
+            if found["max_episode_length"] is None and config.max_episode_length is None:
+                message = f"is missing: '{self.name}' has no limit of its own"
+                problems.append(Problem(message, key="max_episode_length"))
+            else:
+                problems += config.problems_with(found)
         if problems:
             raise ConfigError(problems)
 
@@ -165,29 +188,60 @@ class GymBuilder(Generic[_Config]):
     def build(self, config: _Config, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
         """Build the environment, EnvironmentBuildError if it cannot be made or used; see `EnvironmentBuilder`."""
         del num_threads
+        device = torch.device(device)
         # Before any import of a renderer: workers read these variables at their start, as does this process.
-        self.draw_on(torch.device(device))
-        opengl = self.choose_opengl(torch.device(device), config.environment_variables)
-        slots = self._slots(_drawing_with(opengl, config), num_envs)
+        self.draw_on(device)
+        opengl = self.choose_opengl(device, config.environment_variables)
+        options = _drawing_with(opengl, config)
+        source, begun = self._source(options), None
+        if config.python is not None:
+            # A worker that has found this environment, and no other, has its imports loaded.
+            variables = options.environment_variables
+            begun = asked_worker(ANSWERS, options.interpreter, variables, source.question())
+        # The other kept workers have answered all questions.
+        stop_kept_workers(ANSWERS)
+        if config.python is not None:
+            slots: EnvSlots = WorkerSlots(source, num_envs, options, begun)
+        else:
+            try:
+                slots = LocalSlots(source, num_envs)
+            except Exception as error:
+                message = f"'{self.name}' cannot be made: {type(error).__name__}: {error}"
+                raise EnvironmentBuildError(message) from error
+
         try:
-            traits = self._traits(config, slots.description)
-            if config.python is not None and _draws_with_opengl(slots.description):
-                drawn_with = slots.description.get("opengl") or opengl.name
+            described = slots.description
+            traits = self._traits(config, described)
+            has_pictures = described["renders"] or any(term["image"] for term in described["observation"].values())
+            if config.python is not None and has_pictures and "mujoco" in described["versions"].get("engine", ""):
+                drawn_with = described.get("opengl") or opengl.name
                 reason = opengl.reason if drawn_with == opengl.name else "the environment has set it"
                 _say_once(f"workers draw with {VARIABLE}={drawn_with}: {reason}")
-                traits = replace(traits, opengl=drawn_with, renderer=slots.description.get("renderer"))
-            environment = self._environment(config, slots, traits, num_envs=num_envs, device=torch.device(device))
-            self._check_seeding(config, slots, environment)
-            if config.steps_per_message > 1 and any(
-                each["image"] for each in slots.description["observation"].values()
-            ):
-                raise EnvironmentBuildError(f"'{self.name}' observes pictures; set steps_per_message to 1")
-            if config.envs_per_worker > 1 and num_envs > 1:
-                self._check_neighbours(slots, environment.slot_reset(self._seeding_trial(config)))
+                traits = replace(traits, opengl=drawn_with, renderer=described.get("renderer"))
+            environment = self._environment(config, slots, traits, num_envs=num_envs, device=device)
+            self._try_out(config, slots, environment)
         except ArenaError:
             slots.close()
             raise
         return environment
+
+    def _try_out(self, config: _Config, slots: EnvSlots, environment: GymEnvironment) -> None:
+        """Raise EnvironmentBuildError for an environment whose episodes would not repeat themselves."""
+        reset = environment.slot_reset(self._seeding_trial(config))
+        if config.seeded and not _same(*(_shown(slots, reset, num_steps=0) for _ in range(2))):
+            raise EnvironmentBuildError(
+                f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
+                "set seeded to false to run it all the same"
+            )
+        if config.steps_per_message > 1 and any(each["image"] for each in slots.description["observation"].values()):
+            raise EnvironmentBuildError(f"'{self.name}' observes pictures; set steps_per_message to 1")
+        if config.envs_per_worker > 1 and slots.num_envs > 1:
+            # An environment may behave differently beside another in its process.
+            alone = _shown(slots, reset, num_steps=4)
+            slots.reset({1: replace(reset, seed=reset.seed // 2)}, seen=[])
+            if not _same(alone, _shown(slots, reset, num_steps=4, beside=1)):
+                message = "moves differently beside another environment in its process; set envs_per_worker to 1"
+                raise EnvironmentBuildError(f"'{self.name}' {message}")
 
     def _environment(
         self, config: _Config, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
@@ -200,21 +254,6 @@ class GymBuilder(Generic[_Config]):
         """Return the conditions of an episode that has to start identically twice."""
         return {SEED_CONDITION: 2**config.seed_bits - 1, INDEX_CONDITION: 0}
 
-    def _unfindable(self, config: _Config) -> list[Problem]:
-        try:
-            found = self._find(config)
-        except ImportError as error:
-            return [Problem(f"'{self.name}' cannot be imported: {error}; {self._way_out(config)}", key="environment")]
-        except LookupError as error:
-            return [Problem(str(error), key="environment")]
-        except WorkerError as error:
-            message = f"'{config.python}' cannot be used: {error}"
-            default = f"name a Python that has the packages of '{self.kind}:'"
-            return [Problem(f"{message}\n{self._way_out(config, default)}", key="python")]
-        if found["max_episode_length"] is None and config.max_episode_length is None:
-            return [Problem(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")]
-        return list(config.problems_with(found))
-
     def _find(self, config: _Config) -> Mapping[str, Any]:
         """Return the source's facts of the environment; a worker's errors become those of a local call."""
         if config.python is None:
@@ -222,31 +261,17 @@ class GymBuilder(Generic[_Config]):
         try:
             # The variables are those of a rank on the CPU, whose first worker this one can become.
             opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
-            return find_in_worker(self._source(config), _drawing_with(opengl, config))
+            question, options = self._source(config).question(), _drawing_with(opengl, config)
+            variables, timeout_s = options.environment_variables, options.start_timeout_s
+            return ask_kept_worker(ANSWERS, options.interpreter, variables, question, timeout_s)
         except RequestError as error:
             raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
-    def _way_out(self, config: _Config, default: str | None = None) -> str:
-        """Return the advice after a failed import: for the library that OpenGL lacks, else for the package."""
+    def _way_out(self, config: _Config, hint: str) -> str:
+        """Return the advice after a failed import: for the library that OpenGL lacks, else ``hint``."""
         if self.choose_opengl(torch.device("cpu"), config.environment_variables).lacks_library:
             return f"{VARIABLE}=osmesa needs the library OSMesa: install libosmesa6, or set {VARIABLE} to egl"
-        if default is not None:
-            return default
-        if config.python is None:
-            return self.install_hint
-        return f"for {config.python}: {self.worker_install_hint or self.install_hint}"
-
-    def _slots(self, config: _Config, num_envs: int) -> EnvSlots:
-        source = self._source(config)
-        begun = None if config.python is None else finding_worker(source, config)
-        # The other kept workers have answered all questions.
-        stop_kept_workers(ANSWERS)
-        if config.python is not None:
-            return WorkerSlots(source, num_envs, config, begun)
-        try:
-            return LocalSlots(source, num_envs)
-        except Exception as error:
-            raise EnvironmentBuildError(f"'{self.name}' cannot be made: {type(error).__name__}: {error}") from error
+        return hint
 
     def _source(self, config: _Config) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)
@@ -294,9 +319,10 @@ class GymBuilder(Generic[_Config]):
             rates_hz = 1.0 / seconds[one], 1.0 / seconds[other]
             most_apart_hz = max(0.01 * max(rates_hz), 0.5 if "render_fps" in (one, other) else 0.0)
             if abs(rates_hz[0] - rates_hz[1]) > most_apart_hz:
+                where = ["metadata['render_fps']" if name == "render_fps" else name for name in (one, other)]
                 raise EnvironmentBuildError(
-                    f"'{self.name}' says {rates_hz[0]:g} control steps per second with {_RATES.get(one, one)}, and "
-                    f"{rates_hz[1]:g} with {_RATES.get(other, other)}; give control_dt, the seconds between two of them"
+                    f"'{self.name}' says {rates_hz[0]:g} control steps per second with {where[0]}, and "
+                    f"{rates_hz[1]:g} with {where[1]}; give control_dt, the seconds between two of them"
                 )
         if not seconds:
             _say_once(
@@ -310,29 +336,7 @@ class GymBuilder(Generic[_Config]):
                 logging.WARNING,
             )
         exact_first = ("control_timestep", "control_hz", "control_freq", "dt", "render_fps")
-        return next((seconds[name] for name in exact_first if name in seconds), _UNKNOWN_CONTROL_DT_S)
-
-    def _check_seeding(self, config: _Config, slots: EnvSlots, environment: GymEnvironment) -> None:
-        """Raise EnvironmentBuildError if one seed gives two starts: its episodes could never be repeated."""
-        if not config.seeded:
-            return
-        reset = environment.slot_reset(self._seeding_trial(config))
-        [first], [again] = (_shown(slots, reset, num_steps=0) for _ in range(2))
-        if not _same(first, again):
-            raise EnvironmentBuildError(
-                f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
-                "set seeded to false to run it all the same"
-            )
-
-    def _check_neighbours(self, slots: EnvSlots, reset: SlotReset) -> None:
-        """Raise EnvironmentBuildError if an environment behaves differently beside another in its process."""
-        alone = _shown(slots, reset, num_steps=_NEIGHBOUR_STEPS)
-        slots.reset({1: replace(reset, seed=reset.seed // 2)}, seen=[])
-        beside = _shown(slots, reset, num_steps=_NEIGHBOUR_STEPS, beside=1)
-        if len(alone) != len(beside) or not all(map(_same, alone, beside)):
-            raise EnvironmentBuildError(
-                f"'{self.name}' moves differently beside another environment in its process; set envs_per_worker to 1"
-            )
+        return next((seconds[name] for name in exact_first if name in seconds), 1.0)
 
 
 def gymnasium_environment(name: str) -> GymBuilder:
@@ -357,31 +361,31 @@ def meta_world_environment(name: str) -> GymBuilder:
 def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | None = None) -> list[dict[str, Any]]:
     """Return env slot 0's observations of the first steps, while env slot ``beside`` (None: none) steps too."""
     slots.reset({0: reset}, seen=[0])
-    shown = [_observed(slots)]
     low, high = (
         np.nan_to_num(slots.description[f"action_{side}"], posinf=1.0, neginf=-1.0) for side in ("low", "high")
     )
     # An action off the middle of its range, so that the environment moves.
     action = (0.25 * np.asarray(low) + 0.75 * np.asarray(high)).astype(np.float32)
     moving = [0] if beside is None else [0, beside]
-    for _ in range(num_steps):
-        steps = slots.step(SlotMoves(actions=np.tile(action, (slots.num_envs, 1)), moving=moving, seen=[0]))
-        over = steps.terminated | steps.truncated
-        moving = [index for index in moving if index not in steps.failures and not over[index]]
-        if 0 not in moving:
-            break
-        shown.append(_observed(slots))
+    shown = []
+    for number in range(num_steps + 1):
+        if number > 0:
+            steps = slots.step(SlotMoves(actions=np.tile(action, (slots.num_envs, 1)), moving=moving, seen=[0]))
+            over = steps.terminated | steps.truncated
+            moving = [index for index in moving if index not in steps.failures and not over[index]]
+            if 0 not in moving:
+                break
+        numbers = {name: values[0] for name, values in slots.numbers.items()}
+        shown.append({name: value.copy() for name, value in {**numbers, **slots.pictures(0)}.items()})
     return shown
 
 
-def _observed(slots: EnvSlots) -> dict[str, Any]:
-    """Return env slot 0's last observation."""
-    numbers = {name: values[0] for name, values in slots.numbers.items()}
-    return {name: value.copy() for name, value in {**numbers, **slots.pictures(0)}.items()}
-
-
-def _same(first: Mapping[str, np.ndarray], again: Mapping[str, np.ndarray]) -> bool:
-    return all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)
+def _same(shown: Sequence[Mapping[str, np.ndarray]], again: Sequence[Mapping[str, np.ndarray]]) -> bool:
+    return len(shown) == len(again) and all(
+        np.array_equal(first[name], other[name], equal_nan=True)
+        for first, other in zip(shown, again, strict=True)
+        for name in first
+    )
 
 
 @functools.cache
@@ -392,11 +396,6 @@ def _say_once(line: str, level: int = logging.INFO) -> None:
 def _drawing_with(opengl: OpenglChoice, config: _Config) -> _Config:
     """Return options whose workers use the chosen renderer, unless the job sets it."""
     return replace(config, environment_variables={**opengl.variables, **config.environment_variables})
-
-
-def _draws_with_opengl(description: Mapping[str, Any]) -> bool:
-    has_pictures = description["renders"] or any(term["image"] for term in description["observation"].values())
-    return has_pictures and "mujoco" in description["versions"].get("engine", "")
 
 
 def _contradictions(config: GymConfig) -> Iterator[Problem]:

@@ -14,9 +14,6 @@ import numpy as np
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, OwnGenerators, drawing_of, others_kept
 from isaaclab_arena.environments.gym.worker.shared_arrays import (
     FIRST_ENTRY,
-    MOVE,
-    MOVE_AND_LOOK,
-    REST,
     REWARD,
     TERMINATED,
     TRUNCATED,
@@ -51,6 +48,10 @@ class SlotSource:
         del told["code"]
         return {"source": told.pop("kind"), **told}
 
+    def question(self) -> dict[str, Any]:
+        """Return the question for a worker about the environment, as plain JSON values."""
+        return {"request": "find", "source": self.kind, "name": self.name, "make_kwargs": dict(self.make_kwargs)}
+
     def served_by(self, options: WorkerOptions) -> Hashable:
         """Return a key: workers with equal keys can replace each other."""
         return self.kind, self.code, options.interpreter, tuple(sorted(options.environment_variables.items()))
@@ -73,12 +74,6 @@ class SlotWords(NamedTuple):
     error: str | None = None  # mismatch of the observation with its space, None if it fits
 
 
-def reset_request(slots: Sequence[int], starting: Sequence[tuple[SlotReset, bool]]) -> dict[str, Any]:
-    """Return a worker's reset message, plain JSON; each start is a reset and a flag that pictures are wanted."""
-    starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting]
-    return {"request": "reset", "slots": slots, "starts": starts, "pictures": [is_seen for _, is_seen in starting]}
-
-
 @dataclass(kw_only=True)
 class PlayedEpisode:
     """The history of an env slot's episode, for replay if its worker dies because of another env slot."""
@@ -97,13 +92,6 @@ class SlotMoves:
     seen: Container[int] = ()  # env slots whose pictures are wanted
     # env slot -> its next actions, fixed in advance, each (n, action_dim), float32
     planned: Mapping[int, np.ndarray] = field(default_factory=dict)
-
-    @property
-    def asked(self) -> np.ndarray:
-        """Request to each env slot, as in `SharedArrays.asked`. Shape: (num_envs,), uint8."""
-        asked = np.full(len(self.actions), REST, np.uint8)
-        asked[self.moving] = [MOVE_AND_LOOK if index in self.seen else MOVE for index in self.moving]
-        return asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +303,5 @@ class LocalSlots(EnvSlots):
         make, generators = source_of(source.kind).make, OwnGenerators()
         with generators:
             environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
-        drawing = drawing_of(environment)
-        told = source.info_keys, drawing, source.instruction_key, generators
-        return EnvSlot(environment, *told, checks_ranges=source.checks_ranges)
+        drawing, told = drawing_of(environment), source.instruction_key
+        return EnvSlot(environment, source.info_keys, drawing, told, generators, checks_ranges=source.checks_ranges)

@@ -17,10 +17,10 @@ from isaaclab_arena.environments.gym.env_slots import (
     SlotSource,
     SlotSteps,
     SlotWords,
-    reset_request,
 )
 from isaaclab_arena.environments.gym.worker.shared_arrays import (
     MOVE,
+    MOVE_AND_LOOK,
     NO_SLOT,
     REST,
     SharedArrays,
@@ -34,8 +34,6 @@ from isaaclab_arena.workers.worker_process import (
     WorkerError,
     WorkerOptions,
     WorkerProcess,
-    ask_kept_worker,
-    asked_worker,
     can_spare_workers,
     spare_worker,
     taken_worker,
@@ -63,12 +61,13 @@ class EnvWorker:
         # If the process dies in a step, only the env slot that was moving has failed; a new process continues the
         # others from there. ``begun`` is a process that already runs.
         self.indices, self._failures = indices, failures
+        self._places = slice(indices.start, indices.stop)  # of its env slots in arrays of all
         self._source, self._options = source, options
         self._process = None if begun is None else self._started(begun)
         self._shared: SharedArrays | None = None
         self._numbers: dict[str, np.ndarray] = {}
         self._making: list[int] = []
-        self._held: set[int] = set()
+        self.held: set[int] = set()  # its env slots that have an environment
         self._played: dict[int, PlayedEpisode] = {}
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
         self._unsent: WorkerError | None = None
@@ -77,10 +76,6 @@ class EnvWorker:
         self._most_ahead = options.steps_per_message - 1
         self._num_asked = self._num_ahead = 0
         self._is_sound = True
-
-    def holds(self, index: int) -> bool:
-        """True if an env slot has an environment."""
-        return index in self._held
 
     def show_in(self, numbers: Mapping[str, np.ndarray]) -> None:
         """Write observations, without pictures, into ``numbers``, the arrays of all env slots."""
@@ -97,7 +92,8 @@ class EnvWorker:
                 self._process = self._started()
             except WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
-        told = {"slots": self._local(self._making), "num_slots": len(self.indices), "num_ahead": self._most_ahead}
+        slots = [index - self.indices[0] for index in self._making]
+        told = {"slots": slots, "num_slots": len(self.indices), "num_ahead": self._most_ahead}
         self._send_frame(frames.encode({"request": "make", **told, **self._source.request()}, {}))
 
     def finish_making(self) -> dict[str, Any]:
@@ -114,7 +110,7 @@ class EnvWorker:
             self._shared = SharedArrays(self._process.share(num_bytes(*sizes)), *sizes)
             self._ahead = StepsAhead(self._shared, self._most_ahead) if self._most_ahead else None
             self._share_numbers()
-        self._held.update(self._making)
+        self.held.update(self._making)
         return description
 
     def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
@@ -163,11 +159,27 @@ class EnvWorker:
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
-        # PolicyError: a step was made ahead with actions that the policy did not repeat.
         made = [index for index in moving if self._asked[1][index - self.indices[0]] == REST]
-        moving = [index for index in moving if index not in made]
         if made and self._ahead is not None:
-            self._show_ahead(self._ahead, made, steps)
+            # These steps were made with an earlier message.
+            slots = [index - self.indices[0] for index in made]
+            try:
+                names = self._ahead.show(slots, self._asked[0])
+            except ValueError as error:
+                # The worker may never read the next message.
+                self._is_sound = False
+                message = f"{error}; with steps_per_message its planned actions must stay as they are"
+                raise PolicyError(message) from error
+            steps.info_names.update({self.indices[slot]: each for slot, each in names.items()})
+            # Only these env slots are read: the worker may be stepping its others.
+            shared = self._showing()
+            steps.results[made] = shared.results[slots]
+            for name, values in self._numbers.items():
+                values[slots] = shared.arrays[name][slots]
+            for index in made:
+                self._played[index].actions.append(self._asked[0])
+
+        moving = [index for index in moving if index not in made]
         if not moving:
             return
         try:
@@ -178,13 +190,12 @@ class EnvWorker:
 
     def pictures(self, index: int) -> dict[str, np.ndarray]:
         """Return the last observed pictures of an env slot."""
-        arrays, [slot] = self._showing().arrays, self._local([index])
-        return {name: each[slot] for name, each in arrays.items() if name not in self._numbers}
+        slot = index - self.indices[0]
+        return {name: each[slot] for name, each in self._showing().arrays.items() if name not in self._numbers}
 
     def render(self, index: int) -> np.ndarray:
         """Return an env slot's own picture. Shape: (height, width, 3), uint8."""
-        [slot] = self._local([index])
-        self._send_frame(frames.encode({"request": "render", "slot": slot}, {}))
+        self._send_frame(frames.encode({"request": "render", "slot": index - self.indices[0]}, {}))
         return self._receive(self._options.step_timeout_s)[1]["picture"]
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
@@ -211,7 +222,7 @@ class EnvWorker:
 
     def close(self) -> None:
         """Stop the process, if there is one."""
-        self._held, self.starting = set(), {}
+        self.held, self.starting = set(), {}
         self._is_sound = True
         self._shared, self._ahead, self._unsent = None, None, None
         process, self._process = self._process, None
@@ -219,32 +230,18 @@ class EnvWorker:
             process.close()
 
     def _ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
-        slots = self._local(starting)
+        slots = [index - self.indices[0] for index in starting]
         if self._ahead is not None:
             self._ahead.forget(slots)
-        self._send_frame(frames.encode(reset_request(slots, list(starting.values())), {}))
+        starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting.values()]
+        pictures = [is_seen for _, is_seen in starting.values()]
+        message = {"request": "reset", "slots": slots, "starts": starts, "pictures": pictures}
+        self._send_frame(frames.encode(message, {}))
 
     def _ask_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
         shared = self._showing()
         shared.actions[:], shared.asked[:] = actions, asked
         self._send_frame(frames.EMPTY)
-
-    def _show_ahead(self, ahead: StepsAhead, made: Sequence[int], steps: SlotSteps) -> None:
-        """Show steps of env slots that were made with an earlier message."""
-        try:
-            names = ahead.show(self._local(made), self._asked[0])
-        except ValueError as error:
-            # The worker may never read what it is sent from now on.
-            self._is_sound = False
-            raise PolicyError(f"{error}; with steps_per_message its planned actions must stay as they are") from error
-        steps.info_names.update({self.indices[slot]: each for slot, each in names.items()})
-        # Only these env slots are read: the worker may be stepping its others.
-        shared, slots = self._showing(), self._local(made)
-        steps.results[made] = shared.results[slots]
-        for name, values in self._numbers.items():
-            values[slots] = shared.arrays[name][slots]
-        for index in made:
-            self._played[index].actions.append(self._asked[0])
 
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         notes, _ = self._receive(self._options.step_timeout_s * (self._num_asked + self._num_ahead))
@@ -264,7 +261,11 @@ class EnvWorker:
         # The actions are stored for a replay, in case the worker dies later in the episode.
         for index in moving:
             if index in steps.failures:
-                self._drop(index)
+                self._is_sound = False
+                self.held.discard(index)
+                self._played.pop(index, None)
+                if not self.held:  # An environment that raised may have left the process in any state.
+                    self.close()
             elif self._played:
                 self._played[index].actions.append(self._asked[0])
 
@@ -278,7 +279,10 @@ class EnvWorker:
         ]
         while True:
             if self._num_ahead == 0:
-                asked[self._give_up_one(playing) - self.indices[0]] = REST
+                failed = self._moving(playing)
+                playing.remove(failed)
+                self._played.pop(failed, None)
+                asked[failed - self.indices[0]] = REST
             self._num_ahead = 0
             self.close()
             if not playing:
@@ -305,12 +309,6 @@ class EnvWorker:
                 steps.failures.update(again.failures)
                 return
 
-    def _give_up_one(self, playing: list[int]) -> int:
-        """Remove the env slot that moved last from ``playing``, and return it."""
-        playing.remove(failed := self._moving(playing))
-        self._played.pop(failed, None)
-        return failed
-
     def _moving(self, indices: Collection[int]) -> int:
         """Return the env slot of ``indices`` that moved last, the first if none did."""
         moving = NO_SLOT if self._shared is None else self.indices[0] + int(self._shared.moving[0])
@@ -328,8 +326,7 @@ class EnvWorker:
             played = self._played[index]
             self._ask_resets({index: (played.reset, False)})
             self._receive(self._options.start_timeout_s)
-            [slot] = self._local([index])
-            asked = np.full(len(self.indices), REST, np.uint8)
+            slot, asked = index - self.indices[0], np.full(len(self.indices), REST, np.uint8)
             asked[slot] = MOVE
             for actions in played.actions:
                 self._ask_steps(actions, asked)
@@ -346,18 +343,6 @@ class EnvWorker:
             begun.close()
         return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
 
-    def _drop(self, index: int) -> None:
-        self._is_sound = False
-        self._held.discard(index)
-        self._played.pop(index, None)
-        if not self._held:  # An environment that raised may have left the process in any state.
-            self.close()
-
-    @property
-    def _places(self) -> slice:
-        """The slice of its env slots in arrays of all."""
-        return slice(self.indices.start, self.indices.stop)
-
     def _take_numbers(self) -> None:
         arrays = self._showing().arrays
         for name, values in self._numbers.items():
@@ -367,10 +352,6 @@ class EnvWorker:
         """Initialise the shared memory with known values: resting env slots will not write theirs again."""
         for name, values in self._numbers.items():
             self._showing().arrays[name][:] = values
-
-    def _local(self, indices: Iterable[int]) -> list[int]:
-        """Return the process's own numbers of env slots."""
-        return [index - self.indices[0] for index in indices]
 
     def _showing(self) -> SharedArrays:
         if self._shared is None:
@@ -431,7 +412,7 @@ class WorkerSlots(EnvSlots):
         """Begin to start episodes in all workers at once; EnvironmentBuildError if a new environment cannot be made."""
         asked = [(worker, {index: resets[index] for index in indices}) for worker, indices in self._divided(resets)]
         for worker, part in asked:
-            worker.begin_making([index for index in part if not worker.holds(index)])
+            worker.begin_making([index for index in part if index not in worker.held])
         for worker, _ in asked:
             worker.finish_making()
         for worker, part in asked:
@@ -452,7 +433,8 @@ class WorkerSlots(EnvSlots):
     def begin_step(self, moves: SlotMoves) -> None:
         """Begin a step in all workers at once. See `EnvSlots.begin_step`."""
         # A copy, because a worker of several env slots stores the actions until their episodes end.
-        actions, asked = moves.actions.copy(), moves.asked
+        actions, asked = moves.actions.copy(), np.full(len(moves.actions), REST, np.uint8)
+        asked[moves.moving] = [MOVE_AND_LOOK if index in moves.seen else MOVE for index in moves.moving]
         self._stepping = self._divided(moves.moving)
         for worker, _ in self._stepping:
             worker.begin_steps(actions, asked, moves.planned)
@@ -512,18 +494,3 @@ class WorkerSlots(EnvSlots):
         for index in indices:
             by_worker.setdefault(index // self._options.envs_per_worker, []).append(index)
         return [(self._workers[number], part) for number, part in by_worker.items()]
-
-
-def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]:
-    """Return the result of the source's `find` in another interpreter; RequestError or WorkerError if it fails."""
-    interpreter, variables = options.interpreter, options.environment_variables
-    return ask_kept_worker(ANSWERS, interpreter, variables, _finding(source), options.start_timeout_s)
-
-
-def finding_worker(source: SlotSource, options: WorkerOptions) -> WorkerProcess | None:
-    """Return the worker that found this source and no other, with its imports loaded; None if there is none."""
-    return asked_worker(ANSWERS, options.interpreter, options.environment_variables, _finding(source))
-
-
-def _finding(source: SlotSource) -> dict[str, Any]:
-    return {"request": "find", "source": source.kind, "name": source.name, "make_kwargs": dict(source.make_kwargs)}

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, HoldAction, Observation, Step
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, PictureLayout, SomePictures, picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -26,11 +25,6 @@ class SuccessRule:
     return_threshold: float | None = None  # an episode succeeds once its return reaches this
     # Whether an episode ends at the first step with a true key; if False, its last step counts.
     end_on_success: bool = True
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether success is measured."""
-        return self.key is not None or self.return_threshold is not None
 
     @property
     def ends_episode(self) -> bool:
@@ -168,10 +162,20 @@ class GymEnvironment(Environment):
         self.task_description = traits.task_description
         self.max_episode_length = traits.max_episode_length
         self.reproducible = traits.reproducible
-        self.action_spec = _action_spec(slots.description)
-        described = slots.description["observation"]
-        specs = {name: _spec(term) for name, term in described.items() if not term["image"]}
-        cameras = {name: _spec(term) for name, term in described.items() if term["image"]}
+        described = slots.description
+        low, high = tuple(described["action_low"]), tuple(described["action_high"])
+        is_bounded = bool(np.isfinite([*low, *high]).any())
+        self.action_spec = ArraySpec(
+            shape=(len(low),),
+            low=low if is_bounded else None,
+            high=high if is_bounded else None,
+            names=None if described["action_names"] is None else tuple(described["action_names"]),
+        )
+        specs: dict[str, ArraySpec] = {}
+        cameras: dict[str, ArraySpec] = {}
+        for name, term in described["observation"].items():
+            dtype = torch.uint8 if term["image"] else torch.float32
+            (cameras if term["image"] else specs)[name] = ArraySpec(shape=tuple(term["shape"]), dtype=dtype)
         self.observation_spec = {"policy": specs, CAMERAS: cameras} if cameras else {"policy": specs}
         self._layouts: dict[str, PictureLayout] = {}
         unclear = ""
@@ -185,11 +189,12 @@ class GymEnvironment(Environment):
         self.steps_elsewhere, self.steps_while_starting = slots.steps_elsewhere, slots.steps_while_starting
         # With steps made ahead, a rendered picture may belong to a later step.
         self.makes_steps_ahead = slots.makes_steps_ahead
-        renders = slots.description["renders"] and not self.makes_steps_ahead
+        renders = described["renders"] and not self.makes_steps_ahead
         self.filmable = (*self._layouts, *((VIEWPORT,) if renders else ()))
         self.films_only_drawn = bool(self._layouts)
-        self.filming_hint = unclear + ("" if renders else AHEAD_HINT if slots.description["renders"] else RENDER_HINT)
-        self.hold_action = _hold_action(slots.description["hold_action"])
+        self.filming_hint = unclear + ("" if renders else AHEAD_HINT if described["renders"] else RENDER_HINT)
+        held = described["hold_action"]
+        self.hold_action = held if held is None or isinstance(held, str) else tuple(held)
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
@@ -201,7 +206,7 @@ class GymEnvironment(Environment):
         self._moves: SlotMoves | None = None
         self._planned: dict[int, np.ndarray] = {}
         self._traits = traits
-        self._pictures = SlotPictures(cameras, num_envs, always_drawn=not slots.description["draws_on_demand"])
+        self._pictures = SlotPictures(cameras, num_envs, always_drawn=not described["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
         self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
@@ -304,25 +309,42 @@ class GymEnvironment(Environment):
         moves, self._moves = self._moves, None
         if moves is None:
             raise RuntimeError("no step was begun")
-        steps = self._slots.finish_step(moves)
+        steps, rule = self._slots.finish_step(moves), self._traits.success
         self._look([slot for slot in moves.moving if slot not in steps.failures], moves.seen)
-        errors = self._problems(steps)
+
+        # An env slot whose step failed or is not finite leaves its episode as diverged, without reward and success.
+        self._lost.update(steps.failures)
+        with np.errstate(over="ignore"):
+            rewards = steps.rewards.astype(np.float32)
+        errors = {}
+        for slot in self._unsound(rewards):
+            beyond = ", beyond float32" if np.isfinite(steps.rewards[slot]) else ""
+            errors[slot] = f"the reward is {steps.rewards[slot]}{beyond}"
+        for name, values in self._slots.numbers.items():
+            for slot in self._unsound(values):
+                errors.setdefault(slot, f"observation '{name}' holds NaN or infinity")
+        errors |= steps.failures
         moved = self._running.copy()
         if errors:
             moved[list(errors)] = False
-        # An env slot with an error leaves its episode as diverged; it has no reward and no success.
-        success = self._judged(steps, moved)
-        terminated = moved & (steps.terminated | (success & self._traits.success.ends_episode))
+
+        # The other env slots add the step to their returns and metrics, by which it is judged.
+        np.add(self._return, steps.rewards, out=self._return, where=moved)
+        for key, values in self._metrics.items():
+            is_there, found = steps.entry(key)
+            values[moved] = np.where(is_there, found, np.nan)[moved]
+        success = rule.judge(steps, self._return, moved)
+        terminated = moved & (steps.terminated | (success & rule.ends_episode))
         truncated = moved & steps.truncated & ~terminated
         diverged = self._running & ~moved
         self._running = moved & ~(terminated | truncated)
-        measured = self._tensor(success) if self._traits.success.is_measured else None
+        is_measured = rule.key is not None or rule.return_threshold is not None
         return Step(
             observation=self._observation(),
             reward=self._tensor(np.where(moved, steps.rewards, 0.0).astype(np.float32)),
             terminated=self._tensor(terminated),
             truncated=self._tensor(truncated),
-            success=measured,
+            success=self._tensor(success) if is_measured else None,
             diverged=self._tensor(diverged),
             metrics={key: self._tensor(values.copy()) for key, values in self._metrics.items()},
             errors=errors,
@@ -361,7 +383,17 @@ class GymEnvironment(Environment):
         observed = {name: self._pictures.of(name, env_ids) for name in cameras if name != VIEWPORT}
         pictures = {name: self._layouts[name].colours(each) for name, each in observed.items()}
         if VIEWPORT in cameras:
-            pictures[VIEWPORT] = np.stack([self._viewport(slot) for slot in env_ids])
+            rendered = []
+            for slot in env_ids:
+                # A lost environment cannot render, so its last frame stays.
+                if slot not in self._lost:
+                    frame = self._slots.render(slot)
+                    try:
+                        self._viewports[slot] = picture_layout(frame.shape, frame.dtype).colours(frame)
+                    except ValueError as reason:
+                        raise ArenaError(f"what '{self._traits.name}' renders {reason}") from None
+                rendered.append(self._viewports[slot])
+            pictures[VIEWPORT] = np.stack(rendered)
         self._render_s += time.perf_counter() - began_s
         return pictures
 
@@ -374,44 +406,12 @@ class GymEnvironment(Environment):
         """Close the single environments."""
         self._slots.close()
 
-    def _problems(self, steps: SlotSteps) -> dict[int, str]:
-        """Return the error of each running env slot whose step failed or is not finite."""
-        self._lost.update(steps.failures)
-        with np.errstate(over="ignore"):
-            rewards = steps.rewards.astype(np.float32)
-        problems = {}
-        for slot in self._unsound(rewards):
-            beyond = ", beyond float32" if np.isfinite(steps.rewards[slot]) else ""
-            problems[slot] = f"the reward is {steps.rewards[slot]}{beyond}"
-        for name, values in self._slots.numbers.items():
-            for slot in self._unsound(values):
-                problems.setdefault(slot, f"observation '{name}' holds NaN or infinity")
-        return {**problems, **steps.failures}
-
     def _unsound(self, values: np.ndarray) -> list[int]:
         """Return the running env slots with NaN or infinity in ``values`` (num_envs, ...)."""
         sound = np.isfinite(values)
         if sound.all():
             return []
         return np.flatnonzero(self._running & ~sound.reshape(len(values), -1).all(axis=1)).tolist()
-
-    def _judged(self, steps: SlotSteps, moved: np.ndarray) -> np.ndarray:
-        """Add a step of the ``moved`` env slots to returns and metrics; return the solved ones. (num_envs,), bool."""
-        np.add(self._return, steps.rewards, out=self._return, where=moved)
-        for key, values in self._metrics.items():
-            is_there, found = steps.entry(key)
-            values[moved] = np.where(is_there, found, np.nan)[moved]
-        return self._traits.success.judge(steps, self._return, moved)
-
-    def _viewport(self, slot: int) -> np.ndarray:
-        # A lost environment cannot render, so its last frame stays.
-        if slot not in self._lost:
-            frame = self._slots.render(slot)
-            try:
-                self._viewports[slot] = picture_layout(frame.shape, frame.dtype).colours(frame)
-            except ValueError as reason:
-                raise ArenaError(f"what '{self._traits.name}' renders {reason}") from None
-        return self._viewports[slot]
 
     def _look(self, moved: Sequence[int], seen: Container[int]) -> None:
         """Store the pictures of env slots that moved."""
@@ -420,32 +420,12 @@ class GymEnvironment(Environment):
             self._pictures.put(slot, self._slots.pictures(slot) if drawn else {}, drawn=drawn)
 
     def _observation(self) -> Observation:
-        numbers = {name: self._tensor(values.copy()) for name, values in self._slots.numbers.items()}
-        return (
-            {"policy": numbers, CAMERAS: self._pictures.observed(self.device)}
-            if self._pictures
-            else {"policy": numbers}
-        )
+        observation: Observation = {
+            "policy": {name: self._tensor(values.copy()) for name, values in self._slots.numbers.items()}
+        }
+        if self._pictures:
+            observation[CAMERAS] = self._pictures.observed(self.device)
+        return observation
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self.device)
-
-
-def _hold_action(declared: Sequence[float | None] | str | None) -> HoldAction:
-    return declared if declared is None or isinstance(declared, str) else tuple(declared)
-
-
-def _action_spec(description: Mapping[str, Any]) -> ArraySpec:
-    low, high = (tuple(description[f"action_{side}"]) for side in ("low", "high"))
-    bounded = bool(np.isfinite([*low, *high]).any())
-    names = description["action_names"]
-    return ArraySpec(
-        shape=(len(low),),
-        low=low if bounded else None,
-        high=high if bounded else None,
-        names=None if names is None else tuple(names),
-    )
-
-
-def _spec(term: Mapping[str, Any]) -> ArraySpec:
-    return ArraySpec(shape=tuple(term["shape"]), dtype=torch.uint8 if term["image"] else torch.float32)

@@ -57,15 +57,6 @@ def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int,
     return gymnasium.spaces.Box(-np.inf, np.inf, (*batch, size), np.float32)
 
 
-def formed(observation: Mapping[str, Any], form: ObservationForm, *, batch_dims: int) -> Any:
-    """Return an observation of nested arrays (*batch, ...) in a form."""
-    if form is ObservationForm.NESTED:
-        return observation
-    if form is ObservationForm.DICT:
-        return {name: part if part.ndim > batch_dims else part[..., None] for name, part in _terms(observation)}
-    return flat_array(dict(_terms({_POLICY: observation[_POLICY]})), batch_dims=batch_dims)
-
-
 def _terms(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of every term; names have no dots, which torch forbids in module names."""
     for group, terms in tree.items():
@@ -141,13 +132,21 @@ class EnvironmentVectorEnv(VectorEnv):
         if isinstance(seed, int):
             self._seed, self._next_episode = seed, 0
         own = seed if isinstance(seed, Sequence) else [None] * self.num_envs
-        slots = np.flatnonzero(mask).tolist()
-        episodes = [self._episode(own[slot]) for slot in slots]
-        conditions = [self._conditions(episode) for episode in episodes]
-        observation = self.environment.reset(
-            torch.tensor(slots, dtype=torch.int64, device=self.environment.device), conditions
-        )
-        return self._formed(observation), {"conditions": dict(zip(slots, conditions, strict=True))}
+        episodes: dict[int, Episode] = {}
+        for slot in np.flatnonzero(mask).tolist():
+            own_seed = own[slot]
+            if own_seed is not None:
+                episodes[slot] = Episode(job="vector", episode_index=0, seed=own_seed)
+            else:
+                episodes[slot] = Episode(job="vector", episode_index=self._next_episode, seed=self._seed)
+                self._next_episode += 1
+        conditions = {}
+        for slot, episode in episodes.items():
+            drawn = self.environment.draw_conditions(episode.conditions_generator())
+            conditions[slot] = self.environment.vary_conditions(drawn, episode)
+        slots = torch.tensor(list(conditions), dtype=torch.int64, device=self.environment.device)
+        observation = self.environment.reset(slots, list(conditions.values()))
+        return self._formed(observation), {"conditions": conditions}
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Advance every env slot that has not finished. Shape of ``actions``: (num_envs, action_dim)."""
@@ -156,14 +155,8 @@ class EnvironmentVectorEnv(VectorEnv):
         info = {"diverged": step.diverged.cpu().numpy(), **{name: v.cpu().numpy() for name, v in step.metrics.items()}}
         if step.success is not None:
             info["success"] = step.success.cpu().numpy()
-        truncated = step.truncated | step.diverged
-        return (
-            self._formed(step.observation),
-            step.reward.cpu().numpy(),
-            step.terminated.cpu().numpy(),
-            truncated.cpu().numpy(),
-            info,
-        )
+        ended = step.terminated.cpu().numpy(), (step.truncated | step.diverged).cpu().numpy()
+        return (self._formed(step.observation), step.reward.cpu().numpy(), *ended, info)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environment."""
@@ -172,17 +165,11 @@ class EnvironmentVectorEnv(VectorEnv):
 
     def _formed(self, observation: Observation) -> Any:
         arrays = with_leaves(observation, lambda part: part.cpu().numpy())
-        return formed(arrays, self._form, batch_dims=1)
-
-    def _episode(self, seed: int | None) -> Episode:
-        if seed is not None:
-            return Episode(job="vector", episode_index=0, seed=seed)
-        index, self._next_episode = self._next_episode, self._next_episode + 1
-        return Episode(job="vector", episode_index=index, seed=self._seed)
-
-    def _conditions(self, episode: Episode) -> Mapping[str, Any]:
-        drawn = self.environment.draw_conditions(episode.conditions_generator())
-        return self.environment.vary_conditions(drawn, episode)
+        if self._form is ObservationForm.NESTED:
+            return arrays
+        if self._form is ObservationForm.DICT:
+            return {name: part if part.ndim > 1 else part[..., None] for name, part in _terms(arrays)}
+        return flat_array(dict(_terms({_POLICY: arrays[_POLICY]})), batch_dims=1)
 
 
 # Present an environment with one env slot as Gymnasium's own interface, for programs that use single environments.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import random
 import sys
 import threading
@@ -151,6 +152,7 @@ class EnvSlot:
         self._instruction_key = instruction_key
         # None: the environment always draws its pictures.
         self._drawing = drawing
+        self._told = drawing or (lambda _: _NOTHING_TOLD)
         self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
         # A key such as ``episode.success`` is entry ``success`` of entry ``episode``, unless an entry has that whole
         # name.
@@ -171,6 +173,22 @@ class EnvSlot:
         """Return the properties of the environment, as JSON."""
         environment, spec = self.environment, self.environment.spec
         low, high = action_bounds(self._action_space)
+
+        def is_rate(value: typing.Any) -> bool:
+            array = np.asarray(value)
+            return array.size == 1 and array.dtype.kind in "iuf" and bool(0.0 < array.reshape(()) < np.inf)
+
+        # The environment's own statements of its step rate or duration. The outermost wrapper that states one wins.
+        inner = environment.unwrapped
+        layers: list[typing.Any] = [environment]
+        while layers[-1] is not inner:
+            layers.append(getattr(layers[-1], "env", inner))
+        said = {name: next(filter(is_rate, (getattr(each, name, None) for each in layers)), None) for name in RATES}
+        said["render_fps"] = (environment.metadata or {}).get("render_fps")
+        rates = {name: float(np.asarray(value).reshape(())) for name, value in said.items() if is_rate(value)}
+        # In Gymnasium's own environments ``dt`` is the time of a step, and ``render_fps`` may differ, as in Pendulum.
+        if "dt" in rates and type(inner).__module__.startswith("gymnasium.envs."):
+            rates = {"control_timestep": rates["dt"]}
         return {
             "observation": {
                 entry.name: {"shape": list(entry.shape), "image": entry.is_picture} for entry in self._entries
@@ -180,7 +198,7 @@ class EnvSlot:
             "action_names": action_names(self._action_space),
             "max_episode_length": spec.max_episode_steps if spec is not None else None,
             "nondeterministic": spec is not None and spec.nondeterministic,
-            "rates": _rates(environment),
+            "rates": rates,
             "renders": environment.render_mode == "rgb_array",
             "draws_on_demand": self._drawing is not None,
             "metric_keys": list(self._metric_keys),
@@ -197,9 +215,25 @@ class EnvSlot:
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ValueError("reset must return an observation and an info, as Gymnasium has it since 0.26")
         observation, info = answer
-        numbers = {key: _plain_number(_entry(info, key)) for key in self._info_keys}
-        entries = {key: number for key, number in numbers.items() if number is not None}
-        instruction = self._instruction(info, observation)
+        entries = {}
+        for key in self._info_keys:
+            # The info of a reset may hold any value; only numbers are kept.
+            with contextlib.suppress(TypeError, ValueError):
+                entries[key] = _number(_entry(info, key), "")
+
+        instruction, key = None, self._instruction_key
+        if key is not None:
+            instruction = _entry(info, key)
+            if instruction is _MISSING and key in self._texts:
+                instruction = functools.reduce(operator.getitem, self._texts[key], observation)
+            if instruction is _MISSING:
+                try:
+                    instruction = self.environment.get_wrapper_attr(key)
+                except AttributeError as error:
+                    message = f"instruction_key: neither reset's info nor the environment has '{key}'"
+                    raise ValueError(message) from error
+            if not isinstance(instruction, str) or not instruction:
+                raise ValueError(f"instruction_key: '{key}' is {instruction!r}, not an instruction in words")
         try:
             return SlotStart(self._arrays(observation, pictures=pictures), instruction, entries)
         except ValueError as misfit:
@@ -236,25 +270,6 @@ class EnvSlot:
     def close(self) -> None:
         """Close the environment."""
         self.environment.close()
-
-    def _instruction(self, info: dict, observation: typing.Any) -> str | None:
-        key = self._instruction_key
-        if key is None:
-            return None
-        words = _entry(info, key)
-        if words is _MISSING and key in self._texts:
-            words = _part(observation, self._texts[key])
-        if words is _MISSING:
-            try:
-                words = self.environment.get_wrapper_attr(key)
-            except AttributeError as error:
-                raise ValueError(f"instruction_key: neither reset's info nor the environment has '{key}'") from error
-        if not isinstance(words, str) or not words:
-            raise ValueError(f"instruction_key: '{key}' is {words!r}, not an instruction in words")
-        return words
-
-    def _told(self, pictures: bool) -> contextlib.AbstractContextManager[None]:  # noqa: FBT001  passed on
-        return _NOTHING_TOLD if self._drawing is None else self._drawing(pictures)
 
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
@@ -303,7 +318,7 @@ class _Entry:
     def read(self, observation: typing.Any) -> np.ndarray:
         """Return the entry of an observation; ValueError if it is missing or not as its space declares."""
         try:
-            value = _part(observation, self._path)
+            value = functools.reduce(operator.getitem, self._path, observation)
         except (KeyError, IndexError, TypeError):
             raise ValueError(f"the observation lacks '{self.name}', which its space has") from None
         try:
@@ -455,12 +470,6 @@ def _leaves(space: typing.Any, path: tuple[str, ...] = ()) -> typing.Iterator[tu
         raise TypeError(f"observations in {space} are not supported; numbers, arrays and dicts of them are")
 
 
-def _part(observation: typing.Any, path: tuple[str, ...]) -> typing.Any:
-    for key in path:
-        observation = observation[key]
-    return observation
-
-
 def _entry(info: dict, key: str) -> typing.Any:
     """Return an entry of ``info`` by its whole name, else by a path of names joined with dots."""
     if key in info or "." not in key:
@@ -477,14 +486,6 @@ def _names(info: dict, prefix: str = "") -> typing.Iterator[str]:
         yield f"{prefix}{key}"
         if isinstance(value, dict):
             yield from _names(value, f"{prefix}{key}.")
-
-
-def _plain_number(value: typing.Any) -> float | None:
-    """Return a number, None for any other value, which the info of a reset may hold."""
-    try:
-        return _number(value, "")
-    except (TypeError, ValueError):
-        return None
 
 
 def _number(value: typing.Any, what: str) -> float:
@@ -504,27 +505,6 @@ def _truth(value: typing.Any, what: str) -> bool:
     if number not in (0.0, 1.0):
         raise ValueError(f"{what} is {value!r}, neither true nor false")
     return number == 1.0
-
-
-def _rates(environment: gymnasium.Env) -> dict[str, float]:
-    """Return an environment's own statements of its step rate or duration, by attribute name."""
-    inner = environment.unwrapped
-    layers: list[typing.Any] = [environment]
-    while layers[-1] is not inner:
-        layers.append(getattr(layers[-1], "env", inner))
-    # The outermost wrapper that states a rate wins.
-    said = {name: next(filter(_is_rate, (getattr(each, name, None) for each in layers)), None) for name in RATES}
-    said["render_fps"] = (environment.metadata or {}).get("render_fps")
-    rates = {name: float(np.asarray(value).reshape(())) for name, value in said.items() if _is_rate(value)}
-    # In Gymnasium's own environments ``dt`` is the time of a step, and ``render_fps`` may differ, as in Pendulum.
-    if "dt" in rates and type(inner).__module__.startswith("gymnasium.envs."):
-        return {"control_timestep": rates["dt"]}
-    return rates
-
-
-def _is_rate(value: typing.Any) -> bool:
-    array = np.asarray(value)
-    return array.size == 1 and array.dtype.kind in "iuf" and bool(0.0 < array.reshape(()) < np.inf)
 
 
 # Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
@@ -553,19 +533,20 @@ def drawing_of(environment: gymnasium.Env) -> Drawing | None:
     while type(layer).__name__ in _TRANSPARENT and type(layer).__module__.startswith("gymnasium.wrappers."):
         layer = layer.env
     if callable(getattr(type(layer), HOOK, None)):
-        return functools.partial(_telling, layer)
+
+        @contextlib.contextmanager
+        def telling(wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  as the hook has it
+            getattr(layer, HOOK)(wanted)
+            yield
+
+        return telling
     if callable(getattr(type(layer), ROBOSUITE_HOOK, None)):
-        return _on_demand(*getattr(layer, ROBOSUITE_HOOK)())
-    if not _is_robosuite(layer) or kind_of(layer.observation_space) != "Dict":
+        cameras = RobosuiteCameras(*getattr(layer, ROBOSUITE_HOOK)())
+    elif _is_robosuite(layer) and kind_of(layer.observation_space) == "Dict":
+        names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
+        cameras = RobosuiteCameras(layer.unwrapped, names)
+    else:
         return None
-    names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
-    return _on_demand(layer.unwrapped, names)
-
-
-def _on_demand(
-    environment: typing.Any, names: typing.Sequence[str], trusted: typing.Sequence[str] = ()
-) -> Drawing | None:
-    cameras = RobosuiteCameras(environment, names, trusted)
     return cameras.drawing if cameras.names else None
 
 
@@ -632,23 +613,16 @@ class RobosuiteCameras:
         self._is_drawn[name] = True
 
 
-@contextlib.contextmanager
-def _telling(layer: typing.Any, wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  as the hook has it
-    getattr(layer, HOOK)(wanted)
-    yield
-
-
 def _is_robosuite(layer: typing.Any) -> bool:
     """True for a robosuite environment, if all its layers use robosuite's own step."""
     inner = layer.unwrapped
-    while _steps_as_robosuite(layer) and layer is not inner:
+    while True:
+        step, flatten = (getattr(type(layer), name, None) for name in ("step", "_flatten_obs"))
+        if step is None or any(_package(each) != "robosuite" for each in (step, flatten) if each is not None):
+            return False
+        if layer is inner:
+            return isinstance(getattr(inner, "_observables", None), dict)
         layer = layer.env
-    return layer is inner and _steps_as_robosuite(inner) and isinstance(getattr(inner, "_observables", None), dict)
-
-
-def _steps_as_robosuite(layer: typing.Any) -> bool:
-    methods = [getattr(type(layer), name, None) for name in ("step", "_flatten_obs")]
-    return methods[0] is not None and all(_package(each) == "robosuite" for each in methods if each is not None)
 
 
 def _package(thing: typing.Any) -> str:
