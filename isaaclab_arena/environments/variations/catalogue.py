@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import mujoco
 import numpy as np
@@ -63,18 +63,16 @@ def check_paraphrases(instruction: str, paraphrases: Sequence[str]) -> None:
     nearest = 0.0
     for said in paraphrases:
         telling = sorted((_words(said) - _words(instruction)) & TELLTALES | set(re.findall(r"\d+", said)))
+        distance, wrong = word_distance(instruction, said), ""
         if telling:
-            raise _refused(f"'{said}' tells more than '{instruction}' does: {', '.join(telling)}")
-        distance = word_distance(instruction, said)
-        if distance == 0.0:
-            raise _refused(f"'{said}' has the words of '{instruction}'")
-        if distance < nearest:
-            raise _refused(f"'{said}' is nearer to '{instruction}' than the one before it; order them from near to far")
+            wrong = f"tells more than '{instruction}' does: {', '.join(telling)}"
+        elif distance == 0.0:
+            wrong = f"has the words of '{instruction}'"
+        elif distance < nearest:
+            wrong = f"is nearer to '{instruction}' than the one before it; order them from near to far"
+        if wrong:
+            raise ConfigError(Problem(f"paraphrase '{said}' {wrong}", key="paraphrases"))
         nearest = distance
-
-
-def _refused(message: str) -> ConfigError:
-    return ConfigError(Problem(f"paraphrase {message}", key="paraphrases"))
 
 
 def _words(text: str) -> set[str]:
@@ -114,12 +112,16 @@ def covered(variations: Sequence[Variation]) -> tuple[str, ...]:
 
 def surface_textures(scene: str, assets: Sequence[str]) -> Iterator[SceneTexture]:
     """Yield each mixture of each pattern with each surface's own texture."""
+    # Integer arithmetic, so that textures are the same on every machine.
     for asset in assets:
-        own = _resized(texture_of(scene, SURFACES[asset])).astype(np.int64)
+        # The scene's own texture is shrunk to the size of the patterns by block means.
+        pixels = texture_of(scene, SURFACES[asset])
+        tall, wide = (side // _SIZE for side in pixels.shape[:2])
+        blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
+        own = (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
         for pattern in range(NUM_PATTERNS):
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
-                # Integer arithmetic, so that textures are the same on every machine.
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
                 yield SceneTexture(name=_name(asset, pattern, parts), pixels=pixels.astype(np.uint8))
 
@@ -127,13 +129,16 @@ def surface_textures(scene: str, assets: Sequence[str]) -> Iterator[SceneTexture
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
     """Return a seamless pattern; coarseness 2 doubles its size. Shape: (256, 256, 3), uint8."""
     y, x = np.mgrid[:_SIZE, :_SIZE] // coarseness
+    # Hashed whole numbers without a visible order, and triangle waves, both the same on every machine.
+    scattered = (((x // 8 * 73856093) ^ (y // 8 * 19349663)) * 2654435761 % 2**32) >> 16
+    waves = np.abs(x % 128 - 64) + np.abs(y % 128 - 64)
     of_first = (
         (x // 32) % 2 == 0,
         (x // 64 + y // 64) % 2 == 0,
         (x % 64 - 32) ** 2 + (y % 64 - 32) ** 2 > 18**2,
-        _scatter(x // 8, y // 8) % 3 > 0,
+        scattered % 3 > 0,
         (x % 64 < 44) & (y % 64 < 44),
-        (_wave(x, 128) + _wave(y, 128)) % 64 < 32,
+        waves % 64 < 32,
     )[pattern]
     first, second = _COLOURS[pattern]
     return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
@@ -161,24 +166,6 @@ def _name(asset: str, pattern: int, parts: int) -> str:
     return f"{asset}_{TEXTURE}_{pattern}_{parts}"
 
 
-def _resized(pixels: np.ndarray) -> np.ndarray:
-    """Shrink a texture to 256 x 256 by block means."""
-    tall, wide = (side // _SIZE for side in pixels.shape[:2])
-    blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
-    return (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
-
-
-def _wave(values: np.ndarray, length: int) -> np.ndarray:
-    """Return a triangle wave of whole numbers with period ``length``."""
-    return np.abs(values % length - length // 2)
-
-
-def _scatter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return hashed whole numbers without a visible order, the same on every machine."""
-    mixed = (x * 73856093) ^ (y * 19349663)
-    return (mixed * 2654435761 % 2**32) >> 16
-
-
 # Build the catalogue: every possible variation of an environment, from its task and its compiled model.
 
 ACTION_NOISE = "action.noise"
@@ -199,15 +186,8 @@ MAX_DELAY = 100
 Ends: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """The lowest and the highest value of each component."""
 
-_TABLE_TOP = "table_top"
 _ON_TABLE = "for it has to be on the table"
 _ON_ROBOT = "for no joint goes beyond its limits"
-_SAMPLES = 256
-_VIEWPORT = "viewport"
-_SEEN = {"table": "table", "background": "floor around the table"}
-_COLOUR_SPREAD = 0.25
-_NOWHERE = (0.0, 0.0, 0.0)
-_COLOUR_WORDS = frozenset({"red", "green", "blue", "yellow"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,13 +206,11 @@ def catalogue(scene: Scene) -> tuple[Variation, ...]:
     """Return every variation of an environment, switched off."""
     found: dict[str, Variation] = {}
     for variation in (
-        *_starts(scene.task, _table_edges(scene.model)),
+        *_starts(scene),
         *_objects(scene),
-        *_light(scene.model),
-        *_cameras(scene.model),
-        *_others(scene),
-        *_pictures(scene.model),
-        *_surfaces(scene.model),
+        *_light_and_cameras(scene.model),
+        *_robot_and_table(scene),
+        *_senses(scene),
         *_language(scene.task),
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
@@ -246,13 +224,6 @@ def object_bodies(model: mujoco.MjModel, task: Task) -> dict[str, str]:
         name: model.body(int(model.jnt_bodyid[model.joint(joint).id])).name
         for name, joint in task.spec.rigid_objects.items()
     }
-
-
-def _table_edges(model: mujoco.MjModel) -> Ends:
-    """Return the lowest and highest x and y of the table [m]."""
-    top = model.geom(_TABLE_TOP)
-    middle = model.body(int(model.geom_bodyid[top.id])).pos[:2] + top.pos[:2]
-    return _within((middle - top.size[:2]).tolist(), (middle + top.size[:2]).tolist())
 
 
 def _within(low: Sequence[float], high: Sequence[float]) -> Ends:
@@ -275,183 +246,159 @@ def _around(ends: Ends, drawn: Ends) -> Ends:
     return tuple(map(min, zip(low, lowest, strict=False))), tuple(map(max, zip(high, highest, strict=False)))
 
 
-def _starts(task: Task, table: Ends) -> Iterator[Variation]:
-    """Yield a variation for each of the task's own draws, which it replaces."""
+def _starts(scene: Scene) -> Iterator[Variation]:
+    """Yield a variation for each of the task's own draws, which it replaces, and shifts of drawn positions and yaws."""
+    # The lowest and highest x and y of the table [m].
+    top = scene.model.geom("table_top")
+    middle = scene.model.body(int(scene.model.geom_bodyid[top.id])).pos[:2] + top.pos[:2]
+    table = _within((middle - top.size[:2]).tolist(), (middle + top.size[:2]).tolist())
+
     seen: dict[str, list[ConditionValue]] = {}
-    for draw in _draws(task):
+    for draw in _draws(scene.task):
         for key, value in draw.items():
             seen.setdefault(key, []).append(value)
     for key, values in seen.items():
         asset, _, name = key.partition(".")
-        if name:
-            start = _start(asset, name, values)
-            if name == "position" and start.sizes == (2, 3):
-                low, high = _around(table, (start.sampler.low, start.sampler.high))
-                start = replace(start, lowest=low, highest=high, because=_ON_TABLE)
+        if not name:
+            continue
+        replaces: dict[str, Any] = {
+            "asset": asset,
+            "name": name,
+            "description": f"replaces the task's own draw of {key}",
+            "is_drawn_anyway": True,
+        }
+        if isinstance(values[0], str):
+            choices = tuple(sorted({str(value) for value in values}))
+            yield Variation(unit="", sampler=Sampler(type=SamplerType.CHOICE, choices=choices), **replaces)
+        else:
+            # The default range is that of the task's own draws: whole centimetres, a full turn, or the single value.
+            whole, low, high = isinstance(values[0], int), (), ()
+            for column in np.array(values, float).reshape(len(values), -1).T:
+                least, most = float(column.min()), float(column.max())
+                if least != most and not whole:
+                    is_turn = most - least > 0.98 * 2 * math.pi and most - least < 2 * math.pi
+                    cm = math.floor(100 * least) / 100, math.ceil(100 * most) / 100
+                    least, most = (-math.pi, math.pi) if is_turn else cm
+                low, high = (*low, least), (*high, most)
+            start = Variation(
+                unit="m" if name.endswith("position") else "rad" if name.endswith("yaw") else "",
+                sampler=Sampler(low=low, high=high),
+                sizes=(len(low),),
+                integer=whole and len(low) == 1,
+                **replaces,
+            )
+            is_position = name == "position" and len(low) == 3
+            if is_position:
+                lowest, highest = _around(table, (low, high))
+                start = replace(start, sizes=(2, 3), lowest=lowest, highest=highest, because=_ON_TABLE)
             yield start
-            yield from _moved(asset, name, values[0], _room(table, (start.sampler.low, start.sampler.high)))
+            if is_position:
+                words, span = f"added to {asset}.position along x and y", ((-0.02, -0.02), (0.02, 0.02))
+                shift = _variation(asset, SHIFT, "m", words, span, (-0.5, 0.5), (0.0, 0.0))
+                lowest, highest = _room(table, (low, high))
+                yield replace(shift, lowest=lowest, highest=highest, because=_ON_TABLE)
+        if name == "yaw":
+            yield _variation(asset, TURN, "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
 
 
 def _draws(task: Task) -> list[Mapping[str, ConditionValue]]:
-    return [task.draw_conditions(np.random.default_rng([0, index])) for index in range(_SAMPLES)]
-
-
-def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation:
-    if isinstance(values[0], str):
-        choices = tuple(sorted({str(value) for value in values}))
-        sampler = Sampler(type=SamplerType.CHOICE, choices=choices)
-        return Variation(
-            asset=asset,
-            name=name,
-            unit="",
-            description=f"replaces the task's own draw of {asset}.{name}",
-            sampler=sampler,
-            is_drawn_anyway=True,
-        )
-    # The default range is that of the task's own draws.
-    whole = isinstance(values[0], int)
-    table = np.array(values, float).reshape(len(values), -1)
-    low, high = zip(*(_span(column, whole=whole) for column in table.T), strict=True)
-    is_position = name == "position" and len(low) == 3
-    unit = "m" if name.endswith("position") else "rad" if name.endswith("yaw") else ""
-    return Variation(
-        asset=asset,
-        name=name,
-        unit=unit,
-        description=f"replaces the task's own draw of {asset}.{name}",
-        sampler=Sampler(low=low, high=high),
-        sizes=(2, 3) if is_position else (len(low),),
-        integer=whole and len(low) == 1,
-        is_drawn_anyway=True,
-    )
-
-
-def _moved(asset: str, name: str, value: ConditionValue, room: Ends) -> Iterator[Variation]:
-    """Yield a variation that is added to a drawn start; a position keeps within ``room`` on the table."""
-    if name == "position" and isinstance(value, tuple) and len(value) == 3:
-        words = f"added to {asset}.position along x and y"
-        shift = _variation(asset, SHIFT, "m", words, ((-0.02, -0.02), (0.02, 0.02)), (-0.5, 0.5), nominal=(0.0, 0.0))
-        yield replace(shift, lowest=room[0], highest=room[1], because=_ON_TABLE)
-    elif name == "yaw":
-        words = f"added to {asset}.yaw"
-        yield _variation(asset, TURN, "rad", words, (-0.2, 0.2), (-math.pi, math.pi), nominal=0.0)
-
-
-def _span(values: np.ndarray, *, whole: bool) -> tuple[float, float]:
-    """Return the range that the draws suggest: whole centimetres, a full turn, or the single value."""
-    low, high = float(values.min()), float(values.max())
-    if low == high or whole:
-        return low, high
-    if high - low > 0.98 * 2 * math.pi and high - low < 2 * math.pi:
-        return -math.pi, math.pi
-    return math.floor(100 * low) / 100, math.ceil(100 * high) / 100
+    return [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
 
 
 def _objects(scene: Scene) -> Iterator[Variation]:
     model = scene.model
     for name, body in object_bodies(model, scene.task).items():
         mass = round(body_mass(model, body), 6)
-        yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), nominal=mass)
+        yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
         if is_scalable(model, body):
             words = "factor on its lengths; the mass stays the same"
-            yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), nominal=1.0)
+            yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
         touching = touching_geoms(model, body)
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
             words = "coefficient of sliding friction in all its contacts"
             span = _cm(friction / 2), _cm(1.5 * friction)
-            yield _variation(name, "friction", "", words, span, (0.0, 10.0), nominal=friction)
+            yield _variation(name, "friction", "", words, span, (0.0, 10.0), friction)
         if body_geoms(model, body):
             rgb = colour_of(model, body)[:3]
             colours = (
-                tuple(_cm(max(0.0, value - _COLOUR_SPREAD)) for value in rgb),
-                tuple(_cm(min(1.0, value + _COLOUR_SPREAD)) for value in rgb),
+                tuple(_cm(max(0.0, value - 0.25)) for value in rgb),
+                tuple(_cm(min(1.0, value + 0.25)) for value in rgb),
             )
             # An object named by its colour would be another object in another colour.
-            nominal = () if _COLOUR_WORDS & set(name.split("_")) else tuple(map(float, rgb))
+            is_named_so = {"red", "green", "blue", "yellow"} & set(name.split("_"))
+            nominal = () if is_named_so else tuple(map(float, rgb))
             words = "red, green and blue of its main surface"
-            yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal=nominal)
+            yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal)
 
 
-def _light(model: mujoco.MjModel) -> Iterator[Variation]:
-    if model.nlight == 0:
-        return
-    x, y, z = (float(value) for value in model.light_dir[0])
-    directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
-    words = "direction of sunlight; any length"
-    direction = _variation("light", "direction", "", words, directions, (-10.0, 10.0), nominal=(x, y, z))
-    yield replace(direction, is_direction=True)
-    yield _variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0), nominal=1.0)
-    words = "factors on red, green and blue of every light"
-    yield _variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0), nominal=(1.0,) * 3)
-
-
-def _cameras(model: mujoco.MjModel) -> Iterator[Variation]:
+def _light_and_cameras(model: mujoco.MjModel) -> Iterator[Variation]:
+    if model.nlight > 0:
+        x, y, z = (float(value) for value in model.light_dir[0])
+        directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
+        words = "direction of sunlight; any length"
+        yield _variation("light", "direction", "", words, directions, (-10.0, 10.0), (x, y, z), is_direction=True)
+        yield _variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0), 1.0)
+        words = "factors on red, green and blue of every light"
+        yield _variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0), (1.0,) * 3)
+    nowhere = (0.0, 0.0, 0.0)
     for name in camera_assets(model):
         words = "offset from its nominal position, along the axes of its parent"
-        yield _variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0), nominal=_NOWHERE)
-        words = "rotation vector about its own axes: right, up, backwards"
-        turn = (-math.pi, math.pi)
-        yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nominal=_NOWHERE)
+        yield _variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0), nowhere)
+        words, turn = "rotation vector about its own axes: right, up, backwards", (-math.pi, math.pi)
+        yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nowhere)
 
 
 def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
     """Map each policy camera's name in observations to its name in the model."""
     names = [model.camera(index).name for index in range(model.ncam)]
-    return {name.rpartition("/")[2]: name for name in names if name != _VIEWPORT}
+    return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
 
 
-def _others(scene: Scene) -> Iterator[Variation]:
-    words = "start of its joints; replaces the draw around home"
-    turn = (-2 * math.pi, 2 * math.pi)
-    joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn, nominal=())
+def _robot_and_table(scene: Scene) -> Iterator[Variation]:
+    words, turn = "start of its joints; replaces the draw around home", (-2 * math.pi, 2 * math.pi)
+    joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn, ())
     low, high = _around(scene.joint_limits, scene.joint_position_span)
     yield replace(joints, is_drawn_anyway=True, lowest=low, highest=high, because=_ON_ROBOT)
     num_joints = len(scene.joint_position_span[0])
     words, span = "added to the start of its joints", ((-0.05,) * num_joints, (0.05,) * num_joints)
-    shift = _variation("robot", "joint_shift", "rad", words, span, (-math.pi, math.pi), nominal=(0.0,) * num_joints)
+    shift = _variation("robot", "joint_shift", "rad", words, span, (-math.pi, math.pi), (0.0,) * num_joints)
     low, high = _room(scene.joint_limits, scene.joint_position_span)
     yield replace(shift, lowest=low, highest=high, because=_ON_ROBOT)
+
     # A higher table is a lower base of the robot; see `VariedWorld`.
     words = "height of the table above the robot's base"
-    yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), nominal=0.0)
+    yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), 0.0)
     if scene.has_distractors:
         words = "number of objects without a part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
-        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), nominal=0)
-        yield replace(count, integer=True, companions=poses)
-    words = "standard deviation of the action noise, as a share of each action's range"
-    noise = _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), nominal=0.0)
-    yield replace(noise, companions=(ACTION_NOISE_SEED,))
-    words = "age of the observations"
-    delay = _variation("observation", "delay", "control steps", words, (0, 3), (0, MAX_DELAY), nominal=0)
-    yield replace(delay, integer=True)
-    words = "standard deviation of the noise on each observed number, in its own unit"
-    noise = _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), nominal=0.0)
-    yield replace(noise, companions=(OBSERVATION_NOISE_SEED,))
+        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0, companions=poses)
+        yield replace(count, integer=True)
 
 
-def _pictures(model: mujoco.MjModel) -> Iterator[Variation]:
-    if not camera_assets(model):
-        return
-    words = "standard deviation of the noise on each colour"
-    noise = _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), nominal=0.0)
-    yield replace(noise, companions=(PICTURE_NOISE_SEED,))
-    words = "standard deviation of a Gaussian blur"
-    yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), nominal=0.0)
-    words = "light on the sensor: 1 is twice as much, -1 half"
-    yield _variation("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), nominal=0.0)
-    words = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did"
-    nominal = float(NO_COMPRESSION)
-    yield replace(_variation("picture", "jpeg_quality", "", words, (50, 95), (1, 100), nominal=nominal), integer=True)
-
-
-def _surfaces(model: mujoco.MjModel) -> Iterator[Variation]:
+def _senses(scene: Scene) -> Iterator[Variation]:
+    """Yield the variations of actions, observations, pictures and surfaces."""
+    words, seed = "standard deviation of the action noise, as a share of each action's range", (ACTION_NOISE_SEED,)
+    yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
+    words, limits = "age of the observations", (0, MAX_DELAY)
+    yield _variation("observation", "delay", "control steps", words, (0, 3), limits, 0, integer=True)
+    words, seed = "standard deviation of the noise on each observed number, in its own unit", (OBSERVATION_NOISE_SEED,)
+    yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
+    if camera_assets(scene.model):
+        words, seed = "standard deviation of the noise on each colour", (PICTURE_NOISE_SEED,)
+        yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0, companions=seed)
+        words = "standard deviation of a Gaussian blur"
+        yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
+        words = "light on the sensor: 1 is twice as much, -1 half"
+        yield _variation("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), 0.0)
+        words, best = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did", NO_COMPRESSION
+        yield _variation("picture", "jpeg_quality", "", words, (50, 95), (1, 100), float(best), integer=True)
     for asset, material in SURFACES.items():
-        words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {_SEEN[asset]}"
-        texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), nominal=0)
-        if any(model.material(index).name == material for index in range(model.nmat)):
-            yield replace(texture, integer=True, companions=(f"{asset}.{PATTERN}",))
+        where = {"table": "table", "background": "floor around the table"}[asset]
+        words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {where}"
+        texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
+        if any(scene.model.material(index).name == material for index in range(scene.model.nmat)):
+            yield replace(texture, companions=(f"{asset}.{PATTERN}",))
 
 
 def _language(task: Task) -> Iterator[Variation]:
@@ -462,9 +409,11 @@ def _language(task: Task) -> Iterator[Variation]:
         check_paraphrases(*told)
         number_of = len(told[1])
     if number_of > 0:
-        words = "which of the task's paraphrases is told, from near its own words to far from them"
-        told = _variation("instruction", "paraphrase", "", words, (1, number_of), (0, number_of), nominal=0)
-        yield replace(told, integer=True)
+        words, limits = (
+            "which of the task's paraphrases is told, from near its own words to far from them",
+            (0, number_of),
+        )
+        yield _variation("instruction", "paraphrase", "", words, (1, number_of), limits, 0, integer=True)
 
 
 def _variation(
@@ -474,8 +423,8 @@ def _variation(
     description: str,
     span: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]],
     limits: tuple[float, float],
-    *,
     nominal: float | tuple[float, ...],
+    **more: Any,
 ) -> Variation:
     """Return a uniform variation of one number, or of as many as its ends have."""
     low, high, unchanged = (end if isinstance(end, tuple) else (float(end),) for end in (*span, nominal))
@@ -490,6 +439,7 @@ def _variation(
         maximum=maximum,
         sizes=(len(low),),
         nominal=unchanged,
+        **more,
     )
 
 
@@ -501,9 +451,7 @@ def _cm(value: float) -> float:
 
 _KINDS = ("can", "cylinder", "cube")
 _NOT_PLACED_BY_US = ("table", "robot", "distractor")
-_LOW, _HIGH = (0.30, -0.42), (0.78, 0.42)
 _ROOM_M = 0.05
-_TRIES = 200
 _FLOOR_M = -0.75
 _PARKED_X_M = -1.6
 
@@ -556,17 +504,26 @@ class Distractors:
         self, among: Sequence["Footprint"], conditions: Conditions, generator: np.random.Generator
     ) -> dict[str, ConditionValue]:
         """Draw poses on the table, clear of ``among``; return them with the number that fitted."""
-        taken = [footprint.at(conditions) for footprint in among]
+        # The occupied rectangles of the table: centre, and half the lengths along x and y [m].
+        taken = []
+        for footprint in among:
+            x, y = point(conditions.get(f"{footprint.asset}.position", footprint.place))[:2]
+            taken.append((x + footprint.middle[0], y + footprint.middle[1], *footprint.half))
         count = round(number(conditions[DISTRACTOR_COUNT]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
         for name, thing in zip(self.names[:count], self.things[:count], strict=True):
-            spot = _free_spot(taken, thing.footprint_radius, generator)
-            if spot is None:
-                break
             radius = thing.footprint_radius
-            taken.append(Obstacle(x=spot[0], y=spot[1], half_x=radius, half_y=radius))
-            poses[f"{name}.position"] = (*spot, thing.half_height)
+            for _ in range(200):
+                x, y = draw_uniform(generator, (0.30, -0.42), (0.78, 0.42))
+                gaps = [(max(0.0, abs(x - at_x) - a), max(0.0, abs(y - at_y) - b)) for at_x, at_y, a, b in taken]
+                if all(math.sqrt(dx * dx + dy * dy) >= radius + _ROOM_M for dx, dy in gaps):
+                    break
+            else:
+                # The table is full.
+                break
+            taken.append((x, y, radius, radius))
+            poses[f"{name}.position"] = (x, y, thing.half_height)
             poses[f"{name}.yaw"] = float(generator.uniform(-math.pi, math.pi))
             num_placed += 1
         return {DISTRACTOR_COUNT: num_placed, **poses}
@@ -581,16 +538,6 @@ class Distractors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Obstacle:
-    """An occupied rectangle of the table."""
-
-    x: float  # of its centre [m]
-    y: float  # of its centre [m]
-    half_x: float  # half its length along x [m]
-    half_y: float  # half its length along y [m]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Footprint:
     """The area of the table that one of the task's things occupies, in any episode."""
 
@@ -599,23 +546,26 @@ class Footprint:
     middle: tuple[float, float]  # centre of its rectangle, relative to its origin [m]
     half: tuple[float, float]  # half the lengths along x and y [m]
 
-    def at(self, conditions: Conditions) -> Obstacle:
-        """Return the rectangle that it occupies in an episode."""
-        x, y = point(conditions.get(f"{self.asset}.position", self.place))[:2]
-        return Obstacle(x=x + self.middle[0], y=y + self.middle[1], half_x=self.half[0], half_y=self.half[1])
-
 
 def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
     """Return the footprints of the task's things in a compiled scene."""
     asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
     asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
     found = []
     for index in range(1, model.nbody):
         name = str(model.body(index).name)
         prefix = name.partition("/")[0]
         if int(model.body_parentid[index]) != 0 or prefix.startswith(_NOT_PLACED_BY_US):
             continue
-        low, high = _outline(model, name)
+        # The bounding rectangle of the body from above, relative to its origin [m].
+        origin, low, high = data.xpos[index][:2], np.zeros(2), np.zeros(2)
+        for geom in body_geoms(model, name):
+            rotation = data.geom_xmat[geom].reshape(3, 3)
+            centre = (data.geom_xpos[geom] + rotation @ model.geom_aabb[geom][:3])[:2] - origin
+            reach = (np.abs(rotation) @ model.geom_aabb[geom][3:])[:2]
+            low, high = np.minimum(low, centre - reach), np.maximum(high, centre + reach)
         if int(model.body_jntnum[index]) > 0:
             # A movable thing can have any yaw, so its footprint is a square around a circle.
             radius = float(np.sqrt(np.maximum(-low, high) @ np.maximum(-low, high)))
@@ -625,32 +575,3 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
         x, y, _ = model.body_pos[index].tolist()
         found.append(Footprint(asset=asset_of.get(prefix, prefix), place=(x, y), middle=middle, half=half))
     return tuple(found)
-
-
-def _outline(model: mujoco.MjModel, body: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounding rectangle of a body from above, relative to its origin [m]. Shapes: (2,), (2,)."""
-    data = mujoco.MjData(model)
-    mujoco.mj_kinematics(model, data)
-    origin = data.xpos[model.body(body).id][:2]
-    low, high = np.zeros(2), np.zeros(2)
-    for geom in body_geoms(model, body):
-        rotation = data.geom_xmat[geom].reshape(3, 3)
-        middle = (data.geom_xpos[geom] + rotation @ model.geom_aabb[geom][:3])[:2] - origin
-        half = (np.abs(rotation) @ model.geom_aabb[geom][3:])[:2]
-        low, high = np.minimum(low, middle - half), np.maximum(high, middle + half)
-    return low, high
-
-
-def _free_spot(taken: Sequence[Obstacle], radius: float, generator: np.random.Generator) -> tuple[float, float] | None:
-    for _ in range(_TRIES):
-        x, y = draw_uniform(generator, _LOW, _HIGH)
-        if all(_gap(obstacle, x, y) >= radius + _ROOM_M for obstacle in taken):
-            return x, y
-    return None
-
-
-def _gap(obstacle: Obstacle, x: float, y: float) -> float:
-    """Return the distance of a point from an obstacle [m]."""
-    beside_x = max(0.0, abs(x - obstacle.x) - obstacle.half_x)
-    beside_y = max(0.0, abs(y - obstacle.y) - obstacle.half_y)
-    return math.sqrt(beside_x * beside_x + beside_y * beside_y)

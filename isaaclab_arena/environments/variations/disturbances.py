@@ -1,7 +1,7 @@
 """Disturbances of observations and actions: noise, delay, blur, compression."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,13 +50,25 @@ def quantisation_tables(quality: int) -> np.ndarray:
 def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
     """Return pictures (n, height, width, 3), uint8, after JPEG with ``tables`` (n, 2, 8, 8), float64."""
     height, width = pictures.shape[1:3]
+    # Whole blocks of colour are needed, so the last line and column repeat.
+    for side in (1, 2):
+        length = pictures.shape[side]
+        places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
+        pictures = pictures.index_select(side, places)
+    red, green, blue = pictures.to(torch.int64).unbind(-1)
+    brightness = _quantised(_weighted(red, green, blue, _TO_Y, _HALF), tables[:, 0])
+
     # Colour has half the resolution, as in cameras and datasets.
-    red, green, blue = _padded(pictures).to(torch.int64).unbind(-1)
-    brightness = _weighted(red, green, blue, _TO_Y, _HALF)
-    # One bit less than a half, as in libjpeg, keeps white from becoming 256.
-    colours = [_weighted(red, green, blue, to, (128 << 16) + _HALF - 1) for to in (_TO_CB, _TO_CR)]
-    brightness = _quantised(brightness, tables[:, 0])
-    bluish, reddish = (_upsampled(_quantised(_downsampled(each), tables[:, 1])) - 128 for each in colours)
+    colours = []
+    for weights in (_TO_CB, _TO_CR):
+        # One bit less than a half, as in libjpeg, keeps white from becoming 256.
+        plane = _weighted(red, green, blue, weights, (128 << 16) + _HALF - 1)
+        # Means of 2 x 2 pixels round halves down and up in turn.
+        total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
+        bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
+        colours.append(_upsampled(_quantised((total + bias) >> 2, tables[:, 1])) - 128)
+
+    bluish, reddish = colours
     shown = torch.stack(
         (
             brightness + ((_CR_TO_RED * reddish + _HALF) >> 16),
@@ -68,26 +80,10 @@ def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.T
     return shown[:, :height, :width].clamp(0, 255).to(torch.uint8)
 
 
-def _padded(pictures: torch.Tensor) -> torch.Tensor:
-    """Pad pictures to whole blocks of colour by repeating their last line and column."""
-    for side in (1, 2):
-        length = pictures.shape[side]
-        places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
-        pictures = pictures.index_select(side, places)
-    return pictures
-
-
 def _weighted(
     red: torch.Tensor, green: torch.Tensor, blue: torch.Tensor, weights: tuple[int, int, int], more: int
 ) -> torch.Tensor:
     return (weights[0] * red + weights[1] * green + weights[2] * blue + more) >> 16
-
-
-def _downsampled(plane: torch.Tensor) -> torch.Tensor:
-    """Return means of 2 x 2 pixels, with halves rounded down and up in turn. Shapes: (n, h, w) -> (n, h / 2, w / 2)."""
-    total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
-    bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
-    return (total + bias) >> 2
 
 
 def _upsampled(plane: torch.Tensor) -> torch.Tensor:
@@ -108,20 +104,18 @@ def _neighbours(plane: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Ten
 
 def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     """Round each frequency of 8 x 8 blocks of a plane (n, height, width), int64, to ``steps`` (n, 8, 8)."""
+    # The matrix of the cosine transform of 8 numbers, times 2**13, rounded.
+    frequency, place = np.arange(_SIDE)[:, None], np.arange(_SIDE)[None]
+    scale = np.where(frequency == 0, np.sqrt(1 / _SIDE), np.sqrt(2 / _SIDE))
+    rounded = np.rint(2**_BITS * scale * np.cos((2 * place + 1) * frequency * np.pi / (2 * _SIDE)))
+    cosines = torch.from_numpy(rounded).to(plane.device)
+
     num, height, width = plane.shape
     blocks = plane.reshape(num, height // _SIDE, _SIDE, width // _SIDE, _SIDE).transpose(2, 3).to(torch.float64) - 128.0
-    cosines = torch.from_numpy(_cosines()).to(plane.device)
     steps = steps[:, None, None]
     kept = (cosines @ blocks @ cosines.T / (4.0**_BITS * steps)).round() * steps
     back = ((cosines.T @ kept @ cosines) / 4.0**_BITS).round() + 128.0
     return back.clamp(0, 255).to(torch.int64).transpose(2, 3).reshape(num, height, width)
-
-
-def _cosines() -> np.ndarray:
-    """Return the matrix of the cosine transform of 8 numbers, times 2**13, rounded. Shape: (8, 8)."""
-    frequency, place = np.arange(_SIDE)[:, None], np.arange(_SIDE)[None]
-    scale = np.where(frequency == 0, np.sqrt(1 / _SIDE), np.sqrt(2 / _SIDE))
-    return np.rint(2**_BITS * scale * np.cos((2 * place + 1) * frequency * np.pi / (2 * _SIDE)))
 
 
 # Add noise to a policy's actions, and delay to its observations.
@@ -212,7 +206,13 @@ class ObservationDelay:
         """Start env slots (n,), int64, with delays [control steps]; their next observation is their first."""
         depth = 1 + max(delays, default=0)
         if depth > self._depth:
-            self._deepen(depth)
+            # The history grows, and keeps the stored observations of every env slot.
+            kept = self._latest - torch.arange(self._depth, device=self._latest.device)[:, None]
+            for term, past in self._past.items():
+                deeper = past.new_zeros(depth, *past.shape[1:])
+                deeper[kept % depth, self._all_slots] = past[kept % self._depth, self._all_slots]
+                self._past[term] = deeper
+            self._depth = depth
         env_ids = env_ids.to(self._delay.device)
         self._delay[env_ids] = torch.tensor(delays).to(env_ids.device, non_blocking=True)
         self._latest[env_ids] = -1
@@ -240,23 +240,12 @@ class ObservationDelay:
             for group, terms in observation.items()
         }
 
-    def _deepen(self, depth: int) -> None:
-        """Extend the history to ``depth`` observations of every env slot, and keep the stored ones."""
-        kept = self._latest - torch.arange(self._depth, device=self._latest.device)[:, None]
-        for term, past in self._past.items():
-            deeper = past.new_zeros(depth, *past.shape[1:])
-            deeper[kept % depth, self._all_slots] = past[kept % self._depth, self._all_slots]
-            self._past[term] = deeper
-        self._depth = depth
-
 
 # Disturb the policies' observations: noise on numbers, and exposure, blur, noise and compression of pictures.
 #
 # Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in turn.
 # So other readers do not change it, and the number of operations of a step does not depend on num_envs.
 
-_STATE = "policy"
-_RGB = "_rgb"
 _GAMMA = 2.2
 _ODD = -0x61C8864680B583EB
 _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -273,9 +262,6 @@ class Disturbance:
     blur: float = 0.0  # standard deviation [pixels]
     exposure: float = 0.0  # stops; below 0 is darker
     quality: int = NO_COMPRESSION  # of JPEG, 1 to 99; 100 for no compression
-
-
-_NOTHING = Disturbance()
 
 
 class Disturbances:
@@ -306,14 +292,19 @@ class Disturbances:
         own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
         kept += [self._tables, self._weights, self._quantisation]
         own.append(torch.from_numpy(np.stack([exposure_table(each.exposure) for each in disturbances])))
-        weights = np.stack([blur_weights(each.blur, self._radius) for each in disturbances])
-        own.append(torch.from_numpy(weights).to(self._weights.dtype))
+        # The weights of each Gaussian blur sum to 1.
+        away, blurs = np.arange(-self._radius, self._radius + 1), []
+        for each in disturbances:
+            weights = np.exp(-0.5 * (away / each.blur) ** 2) if each.blur > 0.0 else (away == 0).astype(float)
+            blurs.append(weights / weights.sum())
+        own.append(torch.from_numpy(np.stack(blurs)).to(self._weights.dtype))
         own.append(torch.from_numpy(np.stack([quantisation_tables(each.quality) for each in disturbances])))
         for to, values in zip(kept, on_device(own, env_ids.device), strict=True):
             to[env_ids] = values
         # A disturbance that no episode has had costs nothing in a step.
+        nothing = Disturbance()
         for name, is_on in self._are_on.items():
-            self._are_on[name] = is_on or any(getattr(each, name) != getattr(_NOTHING, name) for each in disturbances)
+            self._are_on[name] = is_on or any(getattr(each, name) != getattr(nothing, name) for each in disturbances)
 
     def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return the disturbed observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
@@ -322,66 +313,55 @@ class Disturbances:
             return observation
         seen = dict(observation)
         if self._are_on["state_noise"]:
-            seen[_STATE] = self._noisy(seen[_STATE])
-        if CAMERAS in seen:
-            terms = seen[CAMERAS].items()
+            # Noise is computed for all terms at once: on a GPU each operation costs.
+            terms = seen["policy"]
+            sizes = [now[0].numel() for now in terms.values()]
+            if self._columns is None:
+                number = [number for number, size in enumerate(sizes) for _ in range(size)]
+                place = [place for size in sizes for place in range(1, size + 1)]
+                self._columns = torch.tensor([number, place], device=self._steps.device)
+            numbers, places = self._columns
+            keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
+            noise = _spread(mixed(keys + places * _ODD)) * self._strengths["state_noise"][:, None]
+            # An env slot without noise keeps its bits: adding 0 would change -0.
+            is_noisy, noisy = self._strengths["state_noise"] > 0, {}
+            for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
+                is_changed = is_noisy.reshape(-1, *(1,) * (now.dim() - 1))
+                noisy[name] = torch.where(is_changed, now + each.reshape(now.shape).to(now), now)
+            seen["policy"] = noisy
+        if CAMERAS in seen and any(self._are_on[each] for each in ("picture_noise", "blur", "exposure", "quality")):
             seen[CAMERAS] = {
-                name: self._picture(number, name, shown) if name.endswith(_RGB) else shown
-                for number, (name, shown) in enumerate(terms)
+                name: self._picture(number, name, shown) if name.endswith("_rgb") else shown
+                for number, (name, shown) in enumerate(seen[CAMERAS].items())
             }
         return seen
 
-    def _noisy(self, terms: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return numbers with noise, computed for all terms at once: on a GPU each operation costs."""
-        device = self._steps.device
-        sizes = [now[0].numel() for now in terms.values()]
-        if self._columns is None:
-            number = [number for number, size in enumerate(sizes) for _ in range(size)]
-            place = [place for size in sizes for place in range(1, size + 1)]
-            self._columns = torch.tensor([number, place], device=device)
-        numbers, places = self._columns
-        keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
-        noise = _spread(mixed(keys + places * _ODD)) * self._strengths["state_noise"][:, None]
-        own = noise.split(sizes, dim=1)
-        # An env slot without noise keeps its bits: adding 0 would change -0.
-        is_noisy = self._strengths["state_noise"] > 0
-        return {
-            name: torch.where(is_noisy.reshape(-1, *(1,) * (now.dim() - 1)), now + each.reshape(now.shape).to(now), now)
-            for each, (name, now) in zip(own, terms.items(), strict=True)
-        }
-
     def _picture(self, number: int, name: str, shown: torch.Tensor | SomePictures) -> torch.Tensor | SomePictures:
-        if not any(self._are_on[change] for change in ("picture_noise", "blur", "exposure", "quality")):
-            return shown
-        # Negative numbers: no picture shares the number of a term of the state.
-        keys = self._keys(-1 - number)
+        """Return disturbed pictures (num_envs, height, width, 3), or those of the env slots that have some."""
         if isinstance(shown, SomePictures):
-            env_ids = shown.env_ids
-            places = np.full(len(shown), -1)
-            places[env_ids] = np.arange(len(env_ids))
-            slots = torch.tensor(env_ids, dtype=torch.int64, device=self._steps.device)
-            return SomePictures(name, self._drawn(shown[env_ids], slots, keys), places)
-        return self._drawn(shown, torch.arange(len(self._steps), device=self._steps.device), keys)
-
-    def _drawn(self, pictures: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Return disturbed pictures. Shapes: (n, height, width, 3), (n,), (num_envs,)."""
+            slots = torch.tensor(shown.env_ids, dtype=torch.int64, device=self._steps.device)
+            pictures = shown[shown.env_ids]
+        else:
+            slots, pictures = torch.arange(len(self._steps), device=self._steps.device), shown
         if self._are_on["exposure"]:
             pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
         if self._are_on["blur"]:
             blurred = blurred_pictures(pictures, self._weights[slots])
             pictures = torch.where(_of_slots(self._strengths["blur"], slots) > 0, blurred, pictures)
         if self._are_on["picture_noise"] and len(pictures):
+            # Negative numbers: no picture shares the number of a term of the state.
+            keys = mixed(mixed(self._seeds ^ (-1 - number)) + self._steps * _ODD)
             strength = _of_slots(self._strengths["picture_noise"], slots)
             noise = noise_of(keys[slots], pictures[0].numel()).reshape(pictures.shape)
             pictures = torch.where(strength > 0, _as_colours(pictures + strength * noise), pictures)
         if self._are_on["quality"]:
             compressed = compressed_pictures(pictures, self._quantisation[slots])
             pictures = torch.where(_of_slots(self._is_compressed, slots) > 0, compressed, pictures)
-        return pictures
-
-    def _keys(self, number: int) -> torch.Tensor:
-        """Return the noise keys of a term in each env slot at this step. Shape: (num_envs,), int64."""
-        return mixed(mixed(self._seeds ^ number) + self._steps * _ODD)
+        if not isinstance(shown, SomePictures):
+            return pictures
+        places = np.full(len(shown), -1)
+        places[shown.env_ids] = np.arange(len(shown.env_ids))
+        return SomePictures(name, pictures, places)
 
 
 def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:
@@ -410,13 +390,6 @@ def exposure_table(stops: float) -> np.ndarray:
         return np.arange(256, dtype=np.uint8)
     light = (np.arange(256) / 255.0) ** _GAMMA * 2.0**stops
     return np.rint(255.0 * np.minimum(light, 1.0) ** (1.0 / _GAMMA)).astype(np.uint8)
-
-
-def blur_weights(deviation: float, radius: int) -> np.ndarray:
-    """Return the weights of a Gaussian blur [pixels], which sum to 1. Shape: (2 * radius + 1,)."""
-    away = np.arange(-radius, radius + 1)
-    weights = np.exp(-0.5 * (away / deviation) ** 2) if deviation > 0.0 else (away == 0).astype(float)
-    return weights / weights.sum()
 
 
 def blurred_pictures(pictures: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -90,22 +90,38 @@ def enabled_variations(catalogue: Sequence[Variation], overrides: Mapping[str, A
     """Return the variations that a job enables, in catalogue order; ConfigError with every problem."""
     # ``overrides`` is flat, as ``{"cube.mass.enabled": true, "cube.mass.sampler_cfg.low": 0.05}``, nested, or both.
     problems: list[Problem] = []
-    flat = _flat(overrides, problems)
+    flat: dict[str, Any] = {}
+    for path, value in leaves(overrides):
+        key = ".".join(path)
+        if key in flat:
+            problems.append(Problem("is given twice, once flat and once nested", key=f"variations.{key}"))
+        flat[key] = value
+
+    # A path has a variation and a field, such as ``cube.mass`` and ``sampler_cfg.low``.
     asked: dict[str, dict[str, Any]] = {}
     known = {variation.key: variation for variation in catalogue}
+    known_fields = ["enabled", *(f"sampler_cfg.{name}" for name in _SAMPLER_FIELDS)]
     for path, value in flat.items():
-        key, field = _split(path)
-        reason = _unknown(path, key, field, known)
-        if reason is None:
-            asked.setdefault(key, {})[field] = value
+        asset, _, rest = path.partition(".")
+        name, _, field = rest.partition(".")
+        key, wrong = f"{asset}.{name}" if name else asset, ""
+        if key not in known:
+            wrong = f"this environment has no variation '{key}'{did_you_mean(key, known)}"
+        elif not field:
+            wrong = f"needs a field: '{path}.enabled' or '{path}.sampler_cfg.low'"
+        elif field not in known_fields:
+            wrong = f"a variation has no field '{field}'{did_you_mean(field, known_fields)}"
         else:
-            problems.append(Problem(reason, key=f"variations.{path}"))
-    enabled = [_overridden(known[key], fields, problems) for key, fields in asked.items()]
-    problems += [] if problems else _beyond({variation.key: variation for variation in enabled if variation.enabled})
+            asked.setdefault(key, {})[field] = value
+        if wrong:
+            problems.append(Problem(wrong, key=f"variations.{path}"))
+    variations = [_overridden(known[key], fields, problems) for key, fields in asked.items()]
+    enabled = {variation.key: variation for variation in variations if variation.enabled}
+    if not problems:
+        problems += _beyond(enabled)
     if problems:
         raise ConfigError(problems)
-    wanted = {variation.key: variation for variation in enabled if variation.enabled}
-    return tuple(wanted[variation.key] for variation in catalogue if variation.key in wanted)
+    return tuple(enabled[variation.key] for variation in catalogue if variation.key in enabled)
 
 
 def _beyond(on: Mapping[str, Variation]) -> list[Problem]:
@@ -123,34 +139,6 @@ def _beyond(on: Mapping[str, Variation]) -> list[Problem]:
     return problems
 
 
-def _flat(tree: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for path, value in leaves(tree):
-        key = ".".join(path)
-        if key in flat:
-            problems.append(Problem("is given twice, once flat and once nested", key=f"variations.{key}"))
-        flat[key] = value
-    return flat
-
-
-def _split(path: str) -> tuple[str, str]:
-    """Split a path into variation and field: ``cube.mass`` and ``sampler_cfg.low``."""
-    asset, _, rest = path.partition(".")
-    name, _, field = rest.partition(".")
-    return f"{asset}.{name}" if name else asset, field
-
-
-def _unknown(path: str, key: str, field: str, known: Mapping[str, Variation]) -> str | None:
-    if key not in known:
-        return f"this environment has no variation '{key}'{did_you_mean(key, known)}"
-    fields = ["enabled", *(f"sampler_cfg.{name}" for name in _SAMPLER_FIELDS)]
-    if field in fields:
-        return None
-    if not field:
-        return f"needs a field: '{path}.enabled' or '{path}.sampler_cfg.low'"
-    return f"a variation has no field '{field}'{did_you_mean(field, fields)}"
-
-
 def _overridden(variation: Variation, fields: Mapping[str, Any], problems: list[Problem]) -> Variation:
     path = f"variations.{variation.key}"
     enabled = fields.get("enabled")
@@ -158,34 +146,32 @@ def _overridden(variation: Variation, fields: Mapping[str, Any], problems: list[
         problems.append(Problem("is neither on nor off; give true or false", key=f"{path}.enabled"))
     elif not isinstance(enabled, bool):
         problems.append(Problem(f"must be true or false, got {enabled!r}", key=f"{path}.enabled"))
+
+    # The sampler's own problems are (field, message) pairs.
     given = {name.removeprefix("sampler_cfg."): value for name, value in fields.items() if name != "enabled"}
     found: list[tuple[str, str]] = []
-    sampler = _sampler(variation, given, found)
-    problems.extend(Problem(message, key=f"{path}.sampler_cfg.{name}") for name, message in found)
-    return replace(variation, sampler=sampler, enabled=enabled is True)
-
-
-def _sampler(variation: Variation, given: Mapping[str, Any], found: list[tuple[str, str]]) -> Sampler:
-    default = variation.sampler
-    kind = _type(given, default, found)
+    default, kind = variation.sampler, _type(given, variation.sampler, found)
     found.extend(
         (name, f"means nothing to a sampler of type '{kind}', which has {' and '.join(_FIELDS_OF[kind])}")
         for name in given
         if name != "type" and name not in _FIELDS_OF[kind]
     )
     if kind in _CHOOSING:
-        choices = _choices(variation, given, found)
-        return Sampler(type=kind, choices=choices, probabilities=_probabilities(kind, given, len(choices), found))
-    # A count that is drawn by Bernoulli is 0 or high, unless low is given.
-    if variation.integer and kind is SamplerType.BERNOULLI:
-        low = _numbers(variation, "low", given.get("low", 0), found)
+        sampler = _choosing(variation, kind, given, found)
     else:
-        low = _numbers(variation, "low", given.get("low", default.low), found)
-    high = _numbers(variation, "high", given.get("high", default.high), found)
-    low, high = _same_size(low, high)
-    if kind is SamplerType.UNIFORM and not found and any(a > b for a, b in zip(low, high, strict=False)):
-        found.append(("low", f"{_shown(low)} is above high, which is {_shown(high)}"))
-    return Sampler(type=kind, low=low, high=high, p=_probability(given.get("p", 0.5), found))
+        # A count that is drawn by Bernoulli is 0 or high, unless low is given.
+        least = 0 if variation.integer and kind is SamplerType.BERNOULLI else default.low
+        low = _numbers(variation, "low", given.get("low", least), found)
+        high = _numbers(variation, "high", given.get("high", default.high), found)
+        # A position can lack its height, which is then the task's.
+        size = min(len(low), len(high))
+        low, high = low[:size], high[:size]
+        if kind is SamplerType.UNIFORM and not found and any(a > b for a, b in zip(low, high, strict=False)):
+            shown = [f"{ends[0]:g}" if size == 1 else [round(end, 6) for end in ends] for ends in (low, high)]
+            found.append(("low", f"{shown[0]} is above high, which is {shown[1]}"))
+        sampler = Sampler(type=kind, low=low, high=high, p=_probability(given.get("p", 0.5), found))
+    problems.extend(Problem(message, key=f"{path}.sampler_cfg.{name}") for name, message in found)
+    return replace(variation, sampler=sampler, enabled=enabled is True)
 
 
 def _type(given: Mapping[str, Any], default: Sampler, found: list[tuple[str, str]]) -> SamplerType:
@@ -204,23 +190,36 @@ def _type(given: Mapping[str, Any], default: Sampler, found: list[tuple[str, str
     return SamplerType(named)
 
 
-def _choices(
-    variation: Variation, given: Mapping[str, Any], found: list[tuple[str, str]]
-) -> tuple[tuple[float, ...] | str, ...]:
-    default = variation.sampler.choices
-    values = given.get("choices", default)
+def _choosing(
+    variation: Variation, kind: SamplerType, given: Mapping[str, Any], found: list[tuple[str, str]]
+) -> Sampler:
+    """Return a sampler of choices, with probabilities if it is categorical."""
+    choices = variation.sampler.choices
+    values = given.get("choices", choices)
+    texts = [choice for choice in choices if isinstance(choice, str)]
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
         found.append(("choices", "needs a list with at least one value"))
-        return default
-    texts = [choice for choice in default if isinstance(choice, str)]
-    if texts:
+    elif texts:
         found.extend(
             ("choices", f"{value!r} is no choice{did_you_mean(str(value), texts)}")
             for value in values
             if value not in texts
         )
-        return tuple(str(value) for value in values)
-    return tuple(_numbers(variation, "choices", value, found) for value in values)
+        choices = tuple(str(value) for value in values)
+    else:
+        choices = tuple(_numbers(variation, "choices", value, found) for value in values)
+    if kind is not SamplerType.CATEGORICAL:
+        return Sampler(type=kind, choices=choices)
+
+    shares, values = (), given.get("probabilities")
+    if not isinstance(values, list) or len(values) != len(choices):
+        message = f"needs a list of {len(choices)} numbers, one for each choice, got {values!r}"
+        found.append(("probabilities", message))
+    else:
+        shares = tuple(_probability(value, found) for value in values)
+        if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
+            found.append(("probabilities", f"must sum to 1, got {sum(shares):g}"))
+    return Sampler(type=kind, choices=choices, probabilities=shares)
 
 
 def _numbers(variation: Variation, name: str, value: Any, found: list[tuple[str, str]]) -> tuple[float, ...]:
@@ -236,36 +235,11 @@ def _numbers(variation: Variation, name: str, value: Any, found: list[tuple[str,
     return tuple(float(part) for part in parts)
 
 
-def _same_size(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    # A position can lack its height, which is then the task's.
-    size = min(len(low), len(high))
-    return low[:size], high[:size]
-
-
 def _probability(value: Any, found: list[tuple[str, str]]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         found.append(("p", f"must be a probability, 0 to 1, got {value!r}"))
         return 0.5
     return float(value)
-
-
-def _probabilities(
-    kind: SamplerType, given: Mapping[str, Any], number: int, found: list[tuple[str, str]]
-) -> tuple[float, ...]:
-    if kind is not SamplerType.CATEGORICAL:
-        return ()
-    values = given.get("probabilities")
-    if not isinstance(values, list) or len(values) != number:
-        found.append(("probabilities", f"needs a list of {number} numbers, one for each choice, got {values!r}"))
-        return ()
-    shares = tuple(_probability(value, found) for value in values)
-    if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
-        found.append(("probabilities", f"must sum to 1, got {sum(shares):g}"))
-    return shares
-
-
-def _shown(values: tuple[float, ...]) -> str:
-    return f"{values[0]:g}" if len(values) == 1 else str([round(value, 6) for value in values])
 
 
 # Define the axes of a robustness run: the variation of each, and its strength at each level.
@@ -317,40 +291,34 @@ class Axis:
     def settings(self, catalogue: Sequence[Variation], level: int) -> dict[str, Any]:
         """Return a level (from 1) as a job's ``variations``; beyond `EDGE_LEVEL` the task may be unsolvable."""
         found: dict[str, Any] = {}
+        share = self.reach * level / EDGE_LEVEL
         for variation in self.variations(catalogue):
-            low, high = self._span(variation, level)
+            default, nominal = variation.sampler, variation.nominal
+            low, high = (
+                [round(middle + share * (end - middle), 6) for middle, end in zip(nominal, ends, strict=True)]
+                for ends in (default.low, default.high)
+            )
+            if variation.lowest and level <= EDGE_LEVEL:
+                # A joint near its limit does not shorten the range of the others.
+                low = [max(*each) for each in zip(low, variation.lowest, strict=True)]
+                high = [min(*each) for each in zip(high, variation.highest, strict=True)]
+            if variation.integer:
+                low, high = (
+                    [_whole(end, middle) for end, middle in zip(ends, nominal, strict=True)] for ends in (low, high)
+                )
+            if self.is_exact:
+                # The end farther from the nominal value.
+                low = high = [
+                    max(ends, key=lambda end, middle=middle: abs(end - middle))
+                    for ends, middle in zip(zip(high, low, strict=True), nominal, strict=True)
+                ]
             found[f"{variation.key}.enabled"] = True
-            found[f"{variation.key}.sampler_cfg.low"] = low
-            found[f"{variation.key}.sampler_cfg.high"] = high
+            found[f"{variation.key}.sampler_cfg.low"] = low[0] if len(high) == 1 else low
+            found[f"{variation.key}.sampler_cfg.high"] = high[0] if len(high) == 1 else high
         return found
 
     def _is_about(self, asset: str) -> bool:
         return asset not in _NOT_OBJECTS if self.asset == _OBJECT else asset == self.asset
-
-    def _span(self, variation: Variation, level: int) -> tuple[Any, Any]:
-        share = self.reach * level / EDGE_LEVEL
-        default = variation.sampler
-        low, high = (
-            [_rounded(middle + share * (end - middle)) for middle, end in zip(variation.nominal, ends, strict=True)]
-            for ends in (default.low, default.high)
-        )
-        if variation.lowest and level <= EDGE_LEVEL:
-            # A joint near its limit does not shorten the range of the others.
-            low = [max(*each) for each in zip(low, variation.lowest, strict=True)]
-            high = [min(*each) for each in zip(high, variation.highest, strict=True)]
-        if variation.integer:
-            low, high = (
-                [_whole(end, middle) for end, middle in zip(ends, variation.nominal, strict=True)]
-                for ends in (low, high)
-            )
-        if self.is_exact:
-            # The end farther from the nominal value.
-            far = [
-                max(ends, key=lambda end: abs(end - middle))
-                for ends, middle in zip(zip(high, low, strict=True), variation.nominal, strict=True)
-            ]
-            low = high = far
-        return (low[0], high[0]) if len(high) == 1 else (low, high)
 
 
 AXES: Mapping[str, Axis] = {
@@ -365,20 +333,9 @@ AXES: Mapping[str, Axis] = {
             libero_plus="layout",
         ),
         Axis(
-            name="object_yaw",
-            asset=_OBJECT,
-            names=("turn",),
-            reach=15.7,
-            strength="angle [rad]",
-            libero_plus="layout",
+            name="object_yaw", asset=_OBJECT, names=("turn",), reach=15.7, strength="angle [rad]", libero_plus="layout"
         ),
-        Axis(
-            name="object_size",
-            asset=_OBJECT,
-            names=("size",),
-            reach=1.5,
-            strength="factor on lengths",
-        ),
+        Axis(name="object_size", asset=_OBJECT, names=("size",), reach=1.5, strength="factor on lengths"),
         Axis(name="object_mass", asset=_OBJECT, names=("mass",), reach=1.9, strength="mass [kg]"),
         Axis(name="object_friction", asset=_OBJECT, names=("friction",), reach=2.0, strength="coefficient"),
         Axis(
@@ -528,7 +485,3 @@ AXES: Mapping[str, Axis] = {
 def _whole(end: float, middle: float) -> int:
     """Return the nearest whole number that differs from ``middle``."""
     return round(end) if round(end) != middle else round(middle) + (1 if end >= middle else -1)
-
-
-def _rounded(value: float) -> float:
-    return round(value, 6)

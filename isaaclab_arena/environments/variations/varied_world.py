@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import mujoco
 import torch
 
 from isaaclab_arena.environments.mdp.task import Task
@@ -43,7 +42,6 @@ from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episod
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
 
-_NO_TURN = (0.0, 0.0, 0.0)
 _SEEDS = {
     ACTION_NOISE: ACTION_NOISE_SEED,
     OBSERVATION_NOISE: OBSERVATION_NOISE_SEED,
@@ -77,7 +75,8 @@ class VariedWorld:
         self._cameras = camera_assets(self._model)
         self._noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
         self._delay = ObservationDelay(backend.num_envs, device)
-        self._disturbances = Disturbances(backend.num_envs, device, most_blur=_most_blur(variations))
+        blurs = (max(each.sampler.numbers) for each in variations if each.key == PICTURE_BLUR)
+        self._disturbances = Disturbances(backend.num_envs, device, most_blur=max(blurs, default=0.0))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
     @property
@@ -90,7 +89,11 @@ class VariedWorld:
         varied: dict[str, ConditionValue] = dict(conditions)
         for variation in self._variations:
             stream = episode.variation_generator(variation.key)
-            _put(varied, variation.key, variation.draw(stream, episode.episode_index))
+            value, before = variation.draw(stream, episode.episode_index), varied.get(variation.key)
+            if isinstance(value, tuple) and isinstance(before, tuple) and len(value) < len(before):
+                # A position without a height keeps the task's height.
+                value = (*value, *before[len(value) :])
+            varied[variation.key] = value
         varied = with_moved_starts(varied, [variation.key for variation in self._variations])
         for noise, seed in _SEEDS.items():
             if noise in varied:
@@ -109,7 +112,20 @@ class VariedWorld:
         seeds = [round(number(own.get(ACTION_NOISE_SEED, 0))) for own in conditions]
         self._noise.begin(slots, strengths, seeds)
         self._delay.begin(env_ids, [round(number(own.get(OBSERVATION_DELAY, 0))) for own in conditions])
-        self._disturbances.begin(env_ids, [_disturbance(own) for own in conditions])
+        disturbances = []
+        for own in conditions:
+            seed = own.get(OBSERVATION_NOISE_SEED, own.get(PICTURE_NOISE_SEED, 0))
+            disturbance = Disturbance(
+                # A float would lose the last digits of the seed.
+                seed=seed if isinstance(seed, int) else round(number(seed)),
+                state_noise=number(own.get(OBSERVATION_NOISE, 0.0)),
+                picture_noise=number(own.get(PICTURE_NOISE, 0.0)),
+                blur=number(own.get(PICTURE_BLUR, 0.0)),
+                exposure=number(own.get(PICTURE_EXPOSURE, 0.0)),
+                quality=round(number(own.get(PICTURE_QUALITY, NO_COMPRESSION))),
+            )
+            disturbances.append(disturbance)
+        self._disturbances.begin(env_ids, disturbances)
         shifts = [-number(own.get(TABLE_HEIGHT, 0.0)) for own in conditions]
         shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
@@ -132,73 +148,29 @@ class VariedWorld:
         return self._delay.delayed(self._disturbances.disturbed(observation, moved), moved)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
-        return [
-            *self._object_changes(conditions),
-            *_light_changes(self._model, conditions),
-            *self._camera_changes(conditions),
-            *self._table_changes(conditions),
-            *surface_changes(self._model, conditions),
-        ]
-
-    def _object_changes(self, conditions: Conditions) -> list[ModelChange]:
-        changes = []
+        """Return the changes of an episode's model: objects, light, cameras, table, surfaces."""
+        changes, model = [], self._model
         for name, body in self._objects.items():
             mass = conditions.get(f"{name}.mass")
             scale = number(conditions.get(f"{name}.size", 1.0))
-            changes += resized(self._model, body, mass=None if mass is None else number(mass), scale=scale)
+            changes += resized(model, body, mass=None if mass is None else number(mass), scale=scale)
             if f"{name}.friction" in conditions:
-                changes += slippery(self._model, body, number(conditions[f"{name}.friction"]))
+                changes += slippery(model, body, number(conditions[f"{name}.friction"]))
             if f"{name}.color" in conditions:
-                changes += painted(self._model, body, point(conditions[f"{name}.color"]))
-        return changes
-
-    def _camera_changes(self, conditions: Conditions) -> list[ModelChange]:
-        changes = []
+                changes += painted(model, body, point(conditions[f"{name}.color"]))
+        direction, intensity, tint = (conditions.get(key) for key in (LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR))
+        changes += lit(
+            model,
+            direction=None if direction is None else point(direction),
+            intensity=None if intensity is None else number(intensity),
+            tint=None if tint is None else point(tint),
+        )
+        nowhere = (0.0, 0.0, 0.0)
         for asset, camera in self._cameras.items():
             shift, turn = conditions.get(f"{asset}.position"), conditions.get(f"{asset}.rotation")
             if shift is not None or turn is not None:
-                changes += moved_camera(
-                    self._model, camera, shift=point(shift or _NO_TURN), turn=point(turn or _NO_TURN)
-                )
-        return changes
-
-    def _table_changes(self, conditions: Conditions) -> list[ModelChange]:
-        if TABLE_HEIGHT not in conditions:
-            return []
-        return shifted_body(self._model, self._base_body, (0.0, 0.0, -number(conditions[TABLE_HEIGHT])))
-
-
-def _disturbance(conditions: Conditions) -> Disturbance:
-    seed = conditions.get(OBSERVATION_NOISE_SEED, conditions.get(PICTURE_NOISE_SEED, 0))
-    return Disturbance(
-        # A float would lose the last digits of the seed.
-        seed=seed if isinstance(seed, int) else round(number(seed)),
-        state_noise=number(conditions.get(OBSERVATION_NOISE, 0.0)),
-        picture_noise=number(conditions.get(PICTURE_NOISE, 0.0)),
-        blur=number(conditions.get(PICTURE_BLUR, 0.0)),
-        exposure=number(conditions.get(PICTURE_EXPOSURE, 0.0)),
-        quality=round(number(conditions.get(PICTURE_QUALITY, NO_COMPRESSION))),
-    )
-
-
-def _most_blur(variations: Sequence[Variation]) -> float:
-    """Return the strongest possible blur of an episode [pixels]."""
-    return max((max(each.sampler.numbers) for each in variations if each.key == PICTURE_BLUR), default=0.0)
-
-
-def _light_changes(model: mujoco.MjModel, conditions: Conditions) -> list[ModelChange]:
-    direction, intensity, tint = (conditions.get(key) for key in (LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR))
-    return lit(
-        model,
-        direction=None if direction is None else point(direction),
-        intensity=None if intensity is None else number(intensity),
-        tint=None if tint is None else point(tint),
-    )
-
-
-def _put(conditions: dict[str, ConditionValue], key: str, value: ConditionValue) -> None:
-    """Set a condition; a position without a height keeps the task's height."""
-    before = conditions.get(key)
-    if isinstance(value, tuple) and isinstance(before, tuple) and len(value) < len(before):
-        value = (*value, *before[len(value) :])
-    conditions[key] = value
+                changes += moved_camera(model, camera, shift=point(shift or nowhere), turn=point(turn or nowhere))
+        if TABLE_HEIGHT in conditions:
+            # A higher table is a lower base of the robot.
+            changes += shifted_body(model, self._base_body, (0.0, 0.0, -number(conditions[TABLE_HEIGHT])))
+        return [*changes, *surface_changes(model, conditions)]
