@@ -75,14 +75,6 @@ class ArticulatedTask(Task):
         """Return the distance from the tool centre point to the site [m]. Shape: (num_envs,)."""
         return terms.distance(backend.site_position(self.robot.tcp_site), backend.site_position(self.site))
 
-    def _handle_distance(self, state: NamedState) -> torch.Tensor:
-        """Return the distance from the tool centre point to the handle's middle line [m]. Shape: (num_envs,)."""
-        start, end = (state.qpos.new_tensor(each) for each in self.moved.bar)
-        line = end - start
-        way = state.site_position(self.robot.tcp_site) - state.site_position(self.site) - start
-        share = (dot(way, line) / dot(line, line).clamp(min=1e-12)).clamp(0, 1)
-        return norm(way - share[:, None] * line)
-
     def moved_facts(
         self,
         moments: NamedState,
@@ -97,7 +89,12 @@ class ArticulatedTask(Task):
         # ``nearly`` is the share from which the joint is nearly there. ``is_pulled``: the hand has to stay with the
         # joint, so it may let go too early.
         reach_m = self.moved.thick_m + REACH_M
-        hand_m = self._handle_distance(moments)
+        # The hand's distance is that of the tool centre point from the handle's middle line.
+        start, end = (moments.qpos.new_tensor(each) for each in self.moved.bar)
+        line = end - start
+        way = moments.site_position(self.robot.tcp_site) - moments.site_position(self.site) - start
+        along = (dot(way, line) / dot(line, line).clamp(min=1e-12)).clamp(0, 1)
+        hand_m = norm(way - along[:, None] * line)
         return Facts(
             stages=(approach(hand_m, reach_m), touched, touched.any() * share),
             arm=arm_facts(moments, self.robot),

@@ -127,8 +127,13 @@ class Cartpole(FloorTask):
         in_place = _in_place(upright, position)
         self.held_steps = terms.count_while(in_place, self.held_steps, running)
         self._length = self._length + running
+        # The reward is a product of upright, centred, slow and gentle; it is 1 per second if all are ideal.
+        action = self.actions.last(backend)[:, 0]
+        centred = terms.closeness(position, half_at=1.0)
+        calm = terms.closeness(backend.joint_velocity(_HINGE)[:, 0], half_at=8.0)
+        gentle = 1 - 0.1 * action * action
         return Verdict(
-            reward=self.control_dt * self._reward(backend, upright, position),
+            reward=self.control_dt * (0.5 * (1 + upright) * centred * calm * gentle),
             success=(self._length >= self._episode_length) & (self.held_steps >= self._held_steps),
             lost=_off_rail(position) | (_leans(upright) & self.starts_upright),
             metrics={"upright_s": self.held_steps * self.control_dt},
@@ -139,27 +144,24 @@ class Cartpole(FloorTask):
         del env_id
         angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
         upright = np.cos(angle)
-        return self._balanced(upright, position) if self.starts_upright else self._swung_up(upright, position)
-
-    def _balanced(self, upright: np.ndarray, position: np.ndarray) -> FloorFacts:
-        """Return the facts of a pole that stood at the start: one moment out of place loses the episode."""
-        steps = np.arange(len(upright))
-        lost = streak(_in_place(upright, position)) < steps
-        return FloorFacts(
-            dt_s=self.control_dt,
-            share=steps / self._episode_length,
-            lost=lost,
-            fallen=_leans(upright),
-            nearly=lost & _in_place(upright, position, _TWICE_AS_FAR_COS).all(),
-            strayed=lost,
-            off_rail=_off_rail(position),
-        )
-
-    def _swung_up(self, upright: np.ndarray, position: np.ndarray) -> FloorFacts:
-        """Return the facts of a pole that hung: it rises, and then stands; the last third is for success."""
-        in_place = _in_place(upright, position)
+        in_place, off_rail = _in_place(upright, position), _off_rail(position)
+        nearly_in_place = _in_place(upright, position, _TWICE_AS_FAR_COS)
         stands = streak(in_place)
-        off_rail = _off_rail(position)
+        if self.starts_upright:
+            # One moment out of place loses the episode.
+            steps = np.arange(len(upright))
+            lost = stands < steps
+            return FloorFacts(
+                dt_s=self.control_dt,
+                share=steps / self._episode_length,
+                lost=lost,
+                fallen=_leans(upright),
+                nearly=lost & nearly_in_place.all(),
+                strayed=lost,
+                off_rail=off_rail,
+            )
+
+        # A pole that hung rises, and then stands; the last third is for success.
         risen = ((upright + 1) / (UPRIGHT_COS + 1)).clip(0, 1)
         stages = np.where(stands > 0, 1 + np.minimum(stands / self._held_steps, 1.0), risen)
         stood = ever(stands >= round(BRIEF_S / self.control_dt))
@@ -168,19 +170,11 @@ class Cartpole(FloorTask):
             share=stages / 3,
             lost=ever(off_rail),
             fallen=stood & _leans(upright),
-            nearly=streak(_in_place(upright, position, _TWICE_AS_FAR_COS)) >= self._held_steps,
+            nearly=streak(nearly_in_place) >= self._held_steps,
             met=in_place,
             moved=upright > -_SWUNG_COS,
             off_rail=off_rail,
         )
-
-    def _reward(self, backend: Backend, upright: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Return the product of upright, centred, slow and gentle, which is 1 if all are ideal."""
-        action = self.actions.last(backend)[:, 0]
-        centred = terms.closeness(position, half_at=1.0)
-        calm = terms.closeness(backend.joint_velocity(_HINGE)[:, 0], half_at=8.0)
-        gentle = 1 - 0.1 * action * action
-        return 0.5 * (1 + upright) * centred * calm * gentle
 
 
 def _in_place(upright: Any, position: Any, least: float = UPRIGHT_COS) -> Any:

@@ -105,14 +105,9 @@ def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
     return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
 
 
-def refuse_without_gripper(robot: Robot) -> None:
-    """Raise ConfigError for a robot without fingers."""
-    _ = robot.fingers
-
-
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
     """Raise ConfigError for an object wider than the open gripper less a clearance, or without a gripper."""
-    refuse_without_gripper(robot)
+    _ = robot.fingers
     widest = robot.gripper_width - _CLEARANCE_M
     if thing.grasp_width > widest:
         raise ConfigError(

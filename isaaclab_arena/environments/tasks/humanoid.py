@@ -181,18 +181,17 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     missing = [name for name in columns if name not in names]
     if missing:
         raise _problem(path, f"has no column {', '.join(missing)}{did_you_mean(missing[0], names)}")
-    where = [names.index(name) for name in columns]
-    return np.array([_numbers(path, number, line, where) for number, line in enumerate(lines, start=2) if line])
-
-
-def _numbers(path: Path, number: int, line: Sequence[str], where: Sequence[int]) -> list[float]:
-    try:
-        values = [float(line[column]) for column in where]
-    except (ValueError, IndexError) as error:
-        raise _problem(path, f"line {number} is not a line of numbers: {error}") from error
-    if not all(math.isfinite(value) for value in values):
-        raise _problem(path, f"line {number} has a number that is not finite")
-    return values
+    where, table = [names.index(name) for name in columns], []
+    for number, line in enumerate(lines, start=2):
+        if line:
+            try:
+                values = [float(line[column]) for column in where]
+            except (ValueError, IndexError) as error:
+                raise _problem(path, f"line {number} is not a line of numbers: {error}") from error
+            if not all(math.isfinite(value) for value in values):
+                raise _problem(path, f"line {number} has a number that is not finite")
+            table.append(values)
+    return np.array(table)
 
 
 def _check(table: np.ndarray, poses: FloorRobotPoses, joints: Sequence[str], path: Path) -> None:

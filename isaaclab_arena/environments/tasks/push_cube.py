@@ -94,25 +94,6 @@ class PushCube(PushToGoal):
         zero = torch.zeros_like(height)
         return point - hand + torch.stack((zero, zero, height), dim=-1)
 
-    def _advance(self, backend: Backend, position: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
-        """Return the cube's speed towards the disc, 1 for at least 5 cm/s. Shape: (num_envs,)."""
-        way, velocity = goal - position, backend.free_velocity(OBJECT_JOINT)
-        length = terms.horizontal_distance(goal, position).clamp(min=1e-6)
-        speed = (way[:, 0] * velocity[:, 0] + way[:, 1] * velocity[:, 1]) / length
-        return torch.where(length < TOLERANCE_M, 0.0, (speed / _FAST_M_S).clamp(-1, 1))
-
-    def _closed(self, backend: Backend) -> torch.Tensor:
-        """Return 1 for a gripper commanded to be closed, 0 for open. Shape: (num_envs,)."""
-        robot = self.robot
-        if robot.gripper_actuator is None:
-            return torch.ones_like(backend.ctrl[:, 0])
-        control = backend.ctrl[:, backend.names.actuators[robot.gripper_actuator]]
-        return terms.progress(control, start=robot.gripper_open, goal=robot.gripper_closed)
-
-    def _strain(self, backend: Backend) -> torch.Tensor:
-        """Return the joints' distance from their targets [rad], large if the hand is stuck. (num_envs, num_joints)."""
-        return backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
-
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the cube's distance to the disc, and by the hand's to the push point."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
@@ -123,15 +104,27 @@ class PushCube(PushToGoal):
         in_place = torch.where(on_goal, 1.0, _near(hand_distance, _HAND_HALF_AT_M))
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
+        if self.robot.gripper_actuator is None:
+            closed = torch.ones_like(backend.ctrl[:, 0])
+        else:
+            control = backend.ctrl[:, backend.names.actuators[self.robot.gripper_actuator]]
+            closed = terms.progress(control, start=self.robot.gripper_open, goal=self.robot.gripper_closed)
+        # The cube advances by its speed towards the disc, 1 for at least 5 cm/s.
+        way, velocity = goal - position, backend.free_velocity(OBJECT_JOINT)
+        length = goal_distance.clamp(min=1e-6)
+        speed = (way[:, 0] * velocity[:, 0] + way[:, 1] * velocity[:, 1]) / length
+        advance = torch.where(length < TOLERANCE_M, 0.0, (speed / _FAST_M_S).clamp(-1, 1))
+        # The joints are far from their targets [rad] if the hand is stuck.
+        strain = backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
         success = self.held(on_goal, running)
         return Verdict(
             reward=0.1 * pointing_down
-            + 0.1 * self._closed(backend)
+            + 0.1 * closed
             + 0.3 * in_place
             + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
-            + 0.3 * self._advance(backend, position, goal)
+            + 0.3 * advance
             + success
-            - 5.0 * mean_square(self._strain(backend)),
+            - 5.0 * mean_square(strain),
             success=success,
             lost=terms.off_the_table(position),
             metrics={"final_goal_distance_m": goal_distance},

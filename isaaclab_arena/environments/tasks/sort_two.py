@@ -104,6 +104,9 @@ class SortTwo(TwoCubesTask):
         first = torch.where(red_in & ~blue_in, blue.hand_m, red.hand_m)
         second = torch.where(blue_in & ~red_in, red.hand_m, blue.hand_m)
         bins = (moments.body_position(f"{place}/body") for place in _BIN_OF.values())
+        # A release concerns the cube that was carried last.
+        steps = torch.arange(len(come))
+        carried = [torch.cummax(torch.where(each.carried, steps, -1), dim=0).values for each in (red, blue)]
         return Facts(
             stages=(
                 come,
@@ -119,7 +122,7 @@ class SortTwo(TwoCubesTask):
             reach_m=reach_m,
             taken=red.held | blue.held,
             carried=red.carried | blue.carried,
-            delivered=torch.where(_is_latest(red.carried, blue.carried), red_in | swapped, blue_in | swapped),
+            delivered=torch.where(carried[0] >= carried[1], red_in | swapped, blue_in | swapped),
             strayed_m=torch.maximum(
                 strayed(red.position, red.held | red_in), strayed(blue.position, blue.held | blue_in)
             ),
@@ -151,13 +154,6 @@ class SortTwo(TwoCubesTask):
         held = grasped(backend, self.robot, colour)
         on_the_way = 0.2 * near + held * (0.2 + 0.4 * terms.closeness(terms.distance(position, place), half_at=0.15))
         return torch.where(sorted_in[colour], 1.0, on_the_way)
-
-
-def _is_latest(holds: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """True where ``holds`` was true at least as recently as ``other``. Shape: (num_envs,), bool."""
-    moments = torch.arange(len(holds))
-    latest = [torch.cummax(torch.where(each, moments, -1), dim=0).values for each in (holds, other)]
-    return latest[0] >= latest[1]
 
 
 SORT_TWO = TableTask(

@@ -199,13 +199,16 @@ class TrackMotion(HumanoidTask):
         # lower it.
         mean_error = (errors.cumsum() - errors[0]) / due
         too_far = off.astray()
+        # The robot falls where the pelvis is too low, or tilts more than it yaws.
+        yaw = off.turn[:, 2]
+        falls = (off.rise < -FARTHEST_HEIGHT_M) | (dot(off.turn, off.turn) > 2 * yaw * yaw)
         astray = ever(too_far.numpy())
         lost = astray | (mean_error >= LARGEST_KEYPOINT_ERROR_M)
         return FloorFacts(
             dt_s=self.control_dt,
             share=np.arange(len(errors)) / due,
             lost=lost,
-            fallen=ever((too_far & off.sunk_or_tipped()).numpy()),
+            fallen=ever((too_far & falls).numpy()),
             nearly=lost & ~astray[-1] & (mean_error[-1] < 2 * LARGEST_KEYPOINT_ERROR_M),
             strayed=lost,
         )
@@ -237,12 +240,6 @@ class _OffCourse:
     def astray(self) -> torch.Tensor:
         """True where the deviation is too large. Shape: (n,), bool."""
         return (self.rise.abs() > FARTHEST_HEIGHT_M) | (norm(self.turn) > FARTHEST_TURN_RAD)
-
-    def sunk_or_tipped(self) -> torch.Tensor:
-        """True where the pelvis is too low, or tilts more than it yaws: the robot falls. Shape: (n,), bool."""
-        about_the_vertical = self.turn[:, 2]
-        tips = dot(self.turn, self.turn) > 2 * about_the_vertical * about_the_vertical
-        return (self.rise < -FARTHEST_HEIGHT_M) | tips
 
 
 def _off_course(state: NamedState, position: torch.Tensor, orientation: torch.Tensor) -> _OffCourse:

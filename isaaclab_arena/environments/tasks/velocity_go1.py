@@ -78,6 +78,7 @@ class VelocityGo1(FloorTask):
 
     robot = GO1
     control_dt = 0.02
+    settling_steps = round(SETTLING_S / control_dt)
     moment_fields = ("qpos", "qvel", "sensordata")
     capturable = True
 
@@ -153,9 +154,21 @@ class VelocityGo1(FloorTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by velocity, posture, and the feet's gait."""
         reward = self._reward(backend)
-        self._remember_step(backend, running)
+
+        # Env slots that made no step keep their state.
+        slots = running[:, None]
+        velocity = terms.low_passed(self._velocity, _planar_velocity(self.senses), self.control_dt, FILTER_S)
+        self._velocity = torch.where(slots, velocity, self._velocity)
+        self._action = torch.where(slots, self.actions.last(backend), self._action)
+        self._feet = torch.where(slots[:, None], self._feet_positions(backend), self._feet)
+        self._length = self._length + running
+        errors = _errors(self._velocity, self._command) * (slots & (self._length > self.settling_steps)[:, None])
+        self._error_sums = self._error_sums + errors
+        self._worst_errors = torch.maximum(self._worst_errors, errors)
+        self._broke_bounds = self._broke_bounds | _beyond_bounds(errors)
+
         ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
-        judged = (self._length - _settling_steps()).clamp(min=1)
+        judged = (self._length - self.settling_steps).clamp(min=1)
         return Verdict(
             reward=self.control_dt * reward,
             success=ended & ~self._broke_bounds,
@@ -171,10 +184,17 @@ class VelocityGo1(FloorTask):
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for each moment how long the robot followed its command."""
         senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
-        errors = _errors(_smoothed(_planar_velocity(senses)), command)
+
+        def low_passed(so_far: float, value: float) -> float:
+            return terms.low_passed(so_far, value, self.control_dt, FILTER_S)
+
+        # Plain numbers: filtering a tensor of one moment costs as much as a hundred of these.
+        velocity = _planar_velocity(senses)
+        columns = [list(accumulate(each.tolist(), low_passed, initial=0.0)) for each in velocity[1:].T]
+        errors = _errors(velocity.new_tensor(columns).T, command)
         steps = torch.arange(len(errors))
         # As in `judge`, the first steps do not count: the robot has to accelerate.
-        judged = steps > _settling_steps()
+        judged = steps > self.settling_steps
         strayed, fallen = (ever(holds.numpy()) for holds in (judged & _beyond_bounds(errors), _fallen(moments, senses)))
         pose = moments.joint_position("robot/free").numpy()
         return FloorFacts(
@@ -187,30 +207,9 @@ class VelocityGo1(FloorTask):
             moved=moved_from_start(pose) if bool(command.any()) else None,
         )
 
-    def _remember_step(self, backend: Backend, running: torch.Tensor) -> None:
-        slots = running[:, None]
-        velocity = terms.low_passed(self._velocity, _planar_velocity(self.senses), self.control_dt, FILTER_S)
-        self._velocity = torch.where(slots, velocity, self._velocity)
-        self._action = torch.where(slots, self.actions.last(backend), self._action)
-        self._feet = torch.where(slots[:, None], self._feet_positions(backend), self._feet)
-        self._length = self._length + running
-        errors = _errors(self._velocity, self._command) * (slots & (self._length > _settling_steps())[:, None])
-        self._error_sums = self._error_sums + errors
-        self._worst_errors = torch.maximum(self._worst_errors, errors)
-        self._broke_bounds = self._broke_bounds | _beyond_bounds(errors)
-
     def _gait_clock(self) -> torch.Tensor:
         """Return the phase of the stride as cosine and sine. Shape: (num_envs, 2)."""
         return self._clock[self._length % _GAIT_STEPS]
-
-    def _wanted_clearance(self, *, told_to_move: torch.Tensor) -> torch.Tensor:
-        """Return the feet's heights in a trot, whose diagonal pairs alternate [m]. Shape: (num_envs, 4)."""
-        lift = _SWING_HEIGHT_M * told_to_move * self._gait_clock()[:, 1]
-        one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
-        return torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
-
-    def _touching(self, backend: Backend) -> torch.Tensor:
-        return torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
 
     def _feet_positions(self, backend: Backend) -> torch.Tensor:
         return torch.stack([backend.site_position(f"robot/{leg}_foot") for leg in _LEGS], dim=1)
@@ -219,13 +218,17 @@ class VelocityGo1(FloorTask):
         """Return the reward per second."""
         senses, action = self.senses, self.actions.last(backend)
         linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
-        touching, feet = self._touching(backend), self._feet_positions(backend)
+        touching = torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
+        feet = self._feet_positions(backend)
         error, command = _planar_velocity(self.senses) - self._command, self._command
         speed_error = torch.sqrt(total_square(error[:, :2]))
         height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
         # Every third joint is a hip, with a penalty of its own.
         joints = senses.joint_position()
-        wanted = self._wanted_clearance(told_to_move=total_square(command) > 0)
+        # A robot with a command trots: diagonal pairs of feet swing in turn.
+        lift = _SWING_HEIGHT_M * (total_square(command) > 0) * self._gait_clock()[:, 1]
+        one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
+        wanted = torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
         return (
             1.0 * terms.tracking(speed_error * speed_error, width=0.25)
             + 1.5 * terms.relative_tracking(speed_error, torch.sqrt(total_square(command[:, :2])), slack=0.2)
@@ -242,10 +245,6 @@ class VelocityGo1(FloorTask):
             - 0.3 * total_square(joints[:, ::3])
             - 0.1 * terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
         )
-
-
-def _settling_steps() -> int:
-    return round(SETTLING_S / VelocityGo1.control_dt)
 
 
 def _planar_velocity(senses: FloorSenses) -> torch.Tensor:
@@ -269,20 +268,4 @@ def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
     return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > _TILTED)
 
 
-def _smoothed(velocity: torch.Tensor) -> torch.Tensor:
-    """Return the low-passed velocities of an episode, from its start on. Shape: (moments, 3)."""
-
-    def step(so_far: float, value: float) -> float:
-        return terms.low_passed(so_far, value, VelocityGo1.control_dt, FILTER_S)
-
-    # Plain numbers: filtering a tensor of one moment costs as much as a hundred of these.
-    columns = [list(accumulate(each.tolist(), step, initial=0.0)) for each in velocity[1:].T]
-    return velocity.new_tensor(columns).T
-
-
-def _make_task(config: ViewportOptions) -> VelocityGo1:
-    del config
-    return VelocityGo1()
-
-
-VELOCITY_GO1 = FloorEnvironmentBuilder(config_class=VelocityGo1Config, make_task=_make_task)
+VELOCITY_GO1 = FloorEnvironmentBuilder(config_class=VelocityGo1Config, make_task=lambda _: VelocityGo1())

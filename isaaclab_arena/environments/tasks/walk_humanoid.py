@@ -167,6 +167,17 @@ class WalkHumanoid(HumanoidTask):
         tilt = 1 + self.senses.gravity()[:, 2]
         height = backend.body_position(PELVIS)[:, 2] - STANDING_HEIGHT_M
         spin = self.senses.angular_velocity()
+
+        # The gait is up to 1 for feet that stand and swing by the clock, and swing high enough.
+        gait = torch.zeros_like(self._speed)
+        for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
+            step = (self._gait_step() + index * self._gait_steps // 2) % self._gait_steps
+            stands = step < _STANCE * self._gait_steps
+            lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
+            touches = backend.touching(contact)
+            gait = gait + 0.5 * torch.where(stands, touches.to(gait.dtype), torch.where(touches, 0.0, lifted))
+        feet_velocity = (_feet(backend) - self._feet)[:, :, :2] / self.control_dt
+        touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
         smooth = (
             0.5 * self.jerkiness(backend, running)
             + 0.002 * mean_square(self.senses.joint_velocity())
@@ -178,28 +189,10 @@ class WalkHumanoid(HumanoidTask):
             + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
             + 0.5 * terms.closeness(tilt, half_at=0.03)
             + 0.5 * terms.closeness(height, half_at=0.06)
-            + 2.0 * self._gait(backend)
-            - 0.3 * self._slip(backend)
+            + 2.0 * gait
+            - 0.3 * slip(feet_velocity, touching)
             - smooth
         )
-
-    def _gait(self, backend: Backend) -> torch.Tensor:
-        """Return up to 1 for feet that stand and swing by the clock, and swing high enough."""
-        reward = torch.zeros_like(self._speed)
-        for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
-            step = (self._gait_step() + index * self._gait_steps // 2) % self._gait_steps
-            stands = step < _STANCE * self._gait_steps
-            clearance = backend.site_position(foot)[:, 2]
-            lifted = (clearance / _SWING_HEIGHT_M).clamp(0, 1)
-            touches = backend.touching(contact)
-            reward = reward + 0.5 * torch.where(stands, touches.to(reward.dtype), torch.where(touches, 0.0, lifted))
-        return reward
-
-    def _slip(self, backend: Backend) -> torch.Tensor:
-        """Return the squared speed of the feet on the floor [m²/s²]. Shape: (num_envs,)."""
-        velocity = (_feet(backend) - self._feet)[:, :, :2] / self.control_dt
-        touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
-        return slip(velocity, touching)
 
     def _gait_step(self) -> torch.Tensor:
         return self._length % self._gait_steps
@@ -241,9 +234,4 @@ def _across(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
     return vector[:, 1] * direction[:, 0] - vector[:, 0] * direction[:, 1]
 
 
-def _make_task(config: WalkHumanoidConfig) -> WalkHumanoid:
-    del config
-    return WalkHumanoid()
-
-
-WALK_HUMANOID = FloorEnvironmentBuilder(config_class=WalkHumanoidConfig, make_task=_make_task)
+WALK_HUMANOID = FloorEnvironmentBuilder(config_class=WalkHumanoidConfig, make_task=lambda _: WalkHumanoid())
