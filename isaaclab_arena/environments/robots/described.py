@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mujoco
@@ -25,8 +25,6 @@ def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
 # Make an embodiment of a robot's description and its MJCF file, and check every name first.
 
 _TOOL = "arena_tool"
-_FEW_JOINTS_ROTATION_WEIGHT = 0.05
-_FULL_ARM = 6
 _JOINT, _ACTUATOR, _BODY = mujoco.mjtObj.mjOBJ_JOINT, mujoco.mjtObj.mjOBJ_ACTUATOR, mujoco.mjtObj.mjOBJ_BODY
 _KINDS = {_JOINT: "joint", _ACTUATOR: "actuator", _BODY: "body"}
 
@@ -41,46 +39,68 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
     asset = (directory / description.mjcf).resolve()
     checker = _Checker(str(path), _compiled(asset, directory, str(path), is_strange=is_strange))
     checker.check(description)
+
+    # The reach of a robot without a stated one goes to the farthest corner of its workspace.
+    low, high, reach_m = description.workspace.low, description.workspace.high, description.workspace.reach
+    if reach_m is None:
+        x, y, _ = description.base.position
+        reach_m = max(math.hypot(a - x, b - y) for a in (low[0], high[0]) for b in (low[1], high[1]))
+    tallest_m = math.inf if description.workspace.tallest is None else description.workspace.tallest
+    tool = description.tool
+    cameras = (
+        PartFrame(
+            name=camera.name,
+            body=camera.body,
+            position=camera.position,
+            quaternion=camera.quaternion,
+            camera_fovy_deg=camera.fovy_deg,
+        )
+        for camera in description.cameras
+    )
     return Embodiment(
         robot=_robot(description, checker.model),
         asset=str(asset),
-        workspace=_workspace(description),
+        workspace=Workspace(low=low, high=high, reach_m=reach_m, tallest_m=tallest_m),
         position=description.base.position,
         quaternion=description.base.quaternion,
-        frames=_frames(description),
+        frames=(
+            PartFrame(name=_TOOL, body=tool.body, position=tool.position, quaternion=tool.quaternion),
+            *cameras,
+        ),
         gravity_compensation=description.gravity_compensation,
     )
 
 
 def _compiled(asset: Path, directory: Path, file: str, *, is_strange: bool) -> mujoco.MjModel:
+    """Return the model of a robot's MJCF file; ConfigError for strange or broken files."""
+
+    def refusal(message: str) -> ConfigError:
+        return ConfigError(Problem(message, file=file, key="mjcf"))
+
     wrong = not_a_plain_file(asset)
     if wrong is not None:
-        raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
-    _refuse_outside(asset, directory.resolve(), file)
-    # Files of MuJoCo Menagerie are trusted, so a trial compilation is not needed.
-    wrong = wrong_with_mjcf(asset) if is_strange else None
-    if wrong is not None:
-        raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
-    try:
-        return mujoco.MjModel.from_xml_path(str(asset))
-    except ValueError as error:
-        raise ConfigError(Problem(f"MuJoCo cannot load '{asset}': {error}", file=file, key="mjcf")) from error
+        raise refusal(f"'{asset}': {wrong}")
 
-
-def _refuse_outside(asset: Path, directory: Path, file: str) -> None:
-    """Raise ConfigError for files outside the robot's directory: a foreign description must not read any file."""
-    checkout = menagerie_root()
-    root = directory
-    if checkout is not None and not asset.is_relative_to(directory) and asset.is_relative_to(Path(checkout).resolve()):
+    # A foreign description must not read any file outside the robot's directory.
+    root, checkout = directory.resolve(), menagerie_root()
+    if checkout is not None and not asset.is_relative_to(root) and asset.is_relative_to(Path(checkout).resolve()):
         root = Path(checkout).resolve()
     try:
         outside = file_outside(asset, root)
     except OSError as error:
-        message = f"a file of '{asset}' cannot be read: {error.filename}: {error.strerror}"
-        raise ConfigError(Problem(message, file=file, key="mjcf")) from error
+        raise refusal(f"a file of '{asset}' cannot be read: {error.filename}: {error.strerror}") from error
     if outside is not None:
         message = f"leads to '{outside}', which is not below '{root}'; keep the files of a robot below its description"
-        raise ConfigError(Problem(message, file=file, key="mjcf"))
+        raise refusal(message)
+
+    # Files of MuJoCo Menagerie are trusted, so a trial compilation is not needed.
+    wrong = wrong_with_mjcf(asset) if is_strange else None
+    if wrong is not None:
+        raise refusal(f"'{asset}': {wrong}")
+    try:
+        return mujoco.MjModel.from_xml_path(str(asset))
+    except ValueError as error:
+        raise refusal(f"MuJoCo cannot load '{asset}': {error}") from error
 
 
 class _Checker:
@@ -122,28 +142,25 @@ class _Checker:
                 return
         for index, (joint, actuator, home) in enumerate(zip(arm.joints, actuators, arm.home, strict=True)):
             if self._named(f"arm.joints.{index}", _JOINT, joint):
-                self._limits(index, joint, home)
-            if self._named(f"arm.actuators.{index}", _ACTUATOR, actuator) and not self._holds(actuator, joint):
-                self._problem(f"arm.actuators.{index}", f"'{actuator}' is no position actuator of joint '{joint}'")
+                found = self.model.joint(joint)
+                low, high = map(float, found.range)
+                if found.type[0] != mujoco.mjtJoint.mjJNT_HINGE:
+                    self._problem(f"arm.joints.{index}", f"'{joint}' is no hinge")
+                elif not self.model.jnt_limited[found.id]:
+                    self._problem(f"arm.joints.{index}", f"'{joint}' has no limits; give it a range in the MJCF file")
+                elif not low <= home <= high:
+                    message = f"{home} is outside the range of '{joint}', {low:.4f} to {high:.4f}"
+                    self._problem(f"arm.home.{index}", message)
 
-    def _limits(self, index: int, joint: str, home: float) -> None:
-        found = self.model.joint(joint)
-        low, high = map(float, found.range)
-        if found.type[0] != mujoco.mjtJoint.mjJNT_HINGE:
-            self._problem(f"arm.joints.{index}", f"'{joint}' is no hinge")
-        elif not self.model.jnt_limited[found.id]:
-            self._problem(f"arm.joints.{index}", f"'{joint}' has no limits; give it a range in the MJCF file")
-        elif not low <= home <= high:
-            self._problem(f"arm.home.{index}", f"{home} is outside the range of '{joint}', {low:.4f} to {high:.4f}")
-
-    def _holds(self, actuator: str, joint: str) -> bool:
-        index = self.model.actuator(actuator).id
-        of_joint = int(self.model.actuator_trntype[index]) == int(mujoco.mjtTrn.mjTRN_JOINT)
-        target = int(self.model.actuator_trnid[index, 0])
-        if not of_joint or self.model.joint(target).name != joint:
-            return False
-        gain, stiffness = self.model.actuator_gainprm[index, 0], self.model.actuator_biasprm[index, 1]
-        return bool(gain > 0 and math.isclose(gain, -stiffness))
+            # A position actuator of the joint pulls it towards its control as a spring does.
+            if self._named(f"arm.actuators.{index}", _ACTUATOR, actuator):
+                number = self.model.actuator(actuator).id
+                of_joint = int(self.model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
+                target = int(self.model.actuator_trnid[number, 0])
+                gain, stiffness = self.model.actuator_gainprm[number, 0], self.model.actuator_biasprm[number, 1]
+                is_spring = gain > 0 and math.isclose(gain, -stiffness)
+                if not (of_joint and self.model.joint(target).name == joint and is_spring):
+                    self._problem(f"arm.actuators.{index}", f"'{actuator}' is no position actuator of joint '{joint}'")
 
     def _each_once(self, key: str, names: Sequence[str], kind: str) -> None:
         for name in sorted({name for name in names if names.count(name) > 1}):
@@ -194,15 +211,21 @@ class _Checker:
 def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
     arm, gripper = description.arm, description.gripper
     actuators = arm.joints if arm.actuators is None else arm.actuators
-    weight = 1.0 if len(arm.joints) >= _FULL_ARM else _FEW_JOINTS_ROTATION_WEIGHT
+    # An arm with fewer than six joints cannot take any orientation.
+    weight = 1.0 if len(arm.joints) >= 6 else 0.05
+    torques = []
+    for name in actuators:
+        found = model.actuator(name)
+        torques.append(float(found.forcerange[1]) if model.actuator_forcelimited[found.id] else math.inf)
+    slides = gripper is None or model.joint(gripper.joints[0]).type[0] == mujoco.mjtJoint.mjJNT_SLIDE
     return Robot(
         name=description.name,
         arm_joints=_in_scene(arm.joints),
         arm_actuators=_in_scene(actuators),
-        joint_low=_each(arm.joints, lambda joint: model.joint(joint).range[0]),
-        joint_high=_each(arm.joints, lambda joint: model.joint(joint).range[1]),
+        joint_low=tuple(float(model.joint(joint).range[0]) for joint in arm.joints),
+        joint_high=tuple(float(model.joint(joint).range[1]) for joint in arm.joints),
         joint_velocity_limit=(arm.velocity_limit,) * len(arm.joints),
-        joint_torque_limit=_each(actuators, lambda name: _strongest(model, name)),
+        joint_torque_limit=tuple(torques),
         home=arm.home,
         finger_joints=_in_scene(gripper.joints) if gripper else (),
         finger_open=gripper.open if gripper else (),
@@ -215,7 +238,7 @@ def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
         finger_bodies=_in_scene(gripper.bodies) if gripper else (),
         tcp_site=_in_scene((_TOOL,))[0],
         base_body=_in_scene((description.base.body,))[0],
-        finger_unit=_finger_unit(model, gripper.joints[0]) if gripper else "m",
+        finger_unit="m" if slides else "rad",
         hand_down=description.hand_down,
         rotation_weight=description.rotation_weight or weight,
         ik_damping=description.ik_damping,
@@ -223,44 +246,5 @@ def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
     )
 
 
-def _workspace(description: RobotDescription) -> Workspace:
-    low, high, reach_m = description.workspace.low, description.workspace.high, description.workspace.reach
-    if reach_m is None:
-        x, y, _ = description.base.position
-        reach_m = max(math.hypot(a - x, b - y) for a in (low[0], high[0]) for b in (low[1], high[1]))
-    tallest_m = math.inf if description.workspace.tallest is None else description.workspace.tallest
-    return Workspace(low=low, high=high, reach_m=reach_m, tallest_m=tallest_m)
-
-
-def _frames(description: RobotDescription) -> tuple[PartFrame, ...]:
-    tool = description.tool
-    return (
-        PartFrame(name=_TOOL, body=tool.body, position=tool.position, quaternion=tool.quaternion),
-        *(
-            PartFrame(
-                name=camera.name,
-                body=camera.body,
-                position=camera.position,
-                quaternion=camera.quaternion,
-                camera_fovy_deg=camera.fovy_deg,
-            )
-            for camera in description.cameras
-        ),
-    )
-
-
 def _in_scene(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"robot/{name}" for name in names)
-
-
-def _each(names: Sequence[str], read: Callable[[str], float]) -> tuple[float, ...]:
-    return tuple(float(read(name)) for name in names)
-
-
-def _strongest(model: mujoco.MjModel, actuator: str) -> float:
-    found = model.actuator(actuator)
-    return float(found.forcerange[1]) if model.actuator_forcelimited[found.id] else math.inf
-
-
-def _finger_unit(model: mujoco.MjModel, joint: str) -> str:
-    return "m" if model.joint(joint).type[0] == mujoco.mjtJoint.mjJNT_SLIDE else "rad"
