@@ -324,7 +324,7 @@ class EnvironmentCameras:
 
     @property
     def enabled(self) -> bool:
-        """Whether policies see the pictures."""
+        """True if policies see the pictures."""
         return self._options.enable_cameras
 
     @property

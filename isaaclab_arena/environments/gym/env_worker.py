@@ -255,7 +255,7 @@ class EnvWorker:
                 steps.info_names[index] = note["info_names"]
             if self._ahead is not None:
                 self._ahead.note(int(slot), note.get("ahead_names", {}))
-        # The notes hold what the shared memory cannot: errors and names.
+        # The shared memory holds the numbers, and the notes hold errors and names.
         steps.results[self._places] = self._showing().results
         self._take_numbers()
         # The actions are stored for a replay, in case the worker dies later in the episode.
@@ -377,7 +377,7 @@ class EnvWorker:
 # Hold single environments in worker processes of another interpreter, one or several env slots each.
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
-"""What a worker calls the error that it had, to the error that is raised here."""
+"""A worker's name of an error to the error that is raised here."""
 
 
 class WorkerSlots(EnvSlots):

@@ -23,7 +23,7 @@ class SuccessRule:
 
     key: str | None = None  # entry of info that is true if solved; nested names are joined with dots
     return_threshold: float | None = None  # an episode succeeds once its return reaches this
-    # Whether an episode ends at the first step with a true key; if False, its last step counts.
+    # True: an episode ends at the first step with a true key. False: its last step counts.
     end_on_success: bool = True
 
     @property

@@ -135,7 +135,7 @@ class Cartpole(FloorTask):
         return Verdict(
             reward=self.control_dt * (0.5 * (1 + upright) * centred * calm * gentle),
             success=(self._length >= self._episode_length) & (self.held_steps >= self._held_steps),
-            lost=_off_rail(position) | (_leans(upright) & self.starts_upright),
+            lost=(abs(position) > RAIL_M) | (_leans(upright) & self.starts_upright),
             metrics={"upright_s": self.held_steps * self.control_dt},
         )
 
@@ -144,7 +144,7 @@ class Cartpole(FloorTask):
         del env_id
         angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
         upright = np.cos(angle)
-        in_place, off_rail = _in_place(upright, position), _off_rail(position)
+        in_place, off_rail = _in_place(upright, position), abs(position) > RAIL_M
         nearly_in_place = _in_place(upright, position, _TWICE_AS_FAR_COS)
         stands = streak(in_place)
         if self.starts_upright:
@@ -185,11 +185,6 @@ def _in_place(upright: Any, position: Any, least: float = UPRIGHT_COS) -> Any:
 def _leans(upright: Any) -> Any:
     """True where the cosine of the pole's angle says that it has fallen. Shape: (n,) -> (n,), bool."""
     return upright < FALLEN_COS
-
-
-def _off_rail(position: Any) -> Any:
-    """True where the cart is beyond the end of its rail. Shape: (n,) -> (n,), bool."""
-    return abs(position) > RAIL_M
 
 
 def _cos_and_sin(backend: Backend) -> torch.Tensor:

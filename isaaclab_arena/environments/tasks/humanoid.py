@@ -75,7 +75,7 @@ class HumanoidTask(FloorTask):
     control_dt = 0.02
 
     def attach(self, backend: Backend) -> None:
-        """Create the tensors of what is stored per env slot."""
+        """Create the tensors that are stored per env slot."""
         super().attach(backend)
         num_joints = len(HUMANOID.joints)
         self.previous_action = torch.zeros(
@@ -153,8 +153,18 @@ def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_d
     table = _table(path, (_TIME, *COLUMNS_OF_THE_ROOT, *joints))
     poses = FloorRobotPoses(robot)
     _check(table, poses, joints, path)
-    table = _resampled(table, frame_dt)
-    root, joint_position = table[:, 1:8], table[:, 8:]
+
+    # Each control step gets a frame. The tolerance keeps the last one if the file's times are rounded.
+    times = table[:, 0] - table[0, 0]
+    wanted = np.arange(math.floor(times[-1] / frame_dt + 1e-6) + 1) * frame_dt
+    values = table.copy()
+    # Neighbouring quaternions need the same sign for interpolation.
+    flips = np.cumprod(np.where((values[1:, 4:8] * values[:-1, 4:8]).sum(axis=1) < 0, -1.0, 1.0))
+    values[1:, 4:8] *= flips[:, None]
+    frames = np.stack([wanted, *(np.interp(wanted, times, column) for column in values[:, 1:].T)], axis=1)
+    frames[:, 4:8] /= np.linalg.norm(frames[:, 4:8], axis=1, keepdims=True)
+
+    root, joint_position = frames[:, 1:8], frames[:, 8:]
     positions = np.array([poses.positions(*pose) for pose in zip(root, joint_position, strict=True)])
     velocities = poses.velocities(positions, frame_dt)
     return ReferenceMotion(
@@ -213,20 +223,6 @@ def _check(table: np.ndarray, poses: FloorRobotPoses, joints: Sequence[str], pat
         span = f"{low[joint]:.2f} to {high[joint]:.2f} rad"
         value, at = table[frame, 8 + joint], times[frame]
         raise _problem(path, f"bends {joints[joint]} to {value:.2f} rad at {at:.2f} s, but it goes from {span}")
-
-
-def _resampled(table: np.ndarray, frame_dt: float) -> np.ndarray:
-    times = table[:, 0] - table[0, 0]
-    # The tolerance keeps the last frame if the file's times are rounded.
-    num_frames = math.floor(times[-1] / frame_dt + 1e-6) + 1
-    wanted = np.arange(num_frames) * frame_dt
-    values = table.copy()
-    # Neighbouring quaternions need the same sign for interpolation.
-    flips = np.cumprod(np.where((values[1:, 4:8] * values[:-1, 4:8]).sum(axis=1) < 0, -1.0, 1.0))
-    values[1:, 4:8] *= flips[:, None]
-    new = np.stack([wanted, *(np.interp(wanted, times, column) for column in values[:, 1:].T)], axis=1)
-    new[:, 4:8] /= np.linalg.norm(new[:, 4:8], axis=1, keepdims=True)
-    return new
 
 
 def _problem(path: Path, message: str) -> ConfigError:

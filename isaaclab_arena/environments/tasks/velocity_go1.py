@@ -98,7 +98,7 @@ class VelocityGo1(FloorTask):
         )
 
     def attach(self, backend: Backend) -> None:
-        """Create the tensors of what is stored per env slot."""
+        """Create the tensors that are stored per env slot."""
         super().attach(backend)
         like = {"dtype": backend.qpos.dtype, "device": backend.device}
         num_envs = backend.num_envs

@@ -56,13 +56,17 @@ def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.T
         places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
         pictures = pictures.index_select(side, places)
     red, green, blue = pictures.to(torch.int64).unbind(-1)
-    brightness = _quantised(_weighted(red, green, blue, _TO_Y, _HALF), tables[:, 0])
+    # One bit less than a half, as in libjpeg, keeps white from becoming 256.
+    middle = (128 << 16) + _HALF - 1
+    luminance, *chrominance = (
+        (weights[0] * red + weights[1] * green + weights[2] * blue + more) >> 16
+        for weights, more in ((_TO_Y, _HALF), (_TO_CB, middle), (_TO_CR, middle))
+    )
+    brightness = _quantised(luminance, tables[:, 0])
 
     # Colour has half the resolution, as in cameras and datasets.
     colours = []
-    for weights in (_TO_CB, _TO_CR):
-        # One bit less than a half, as in libjpeg, keeps white from becoming 256.
-        plane = _weighted(red, green, blue, weights, (128 << 16) + _HALF - 1)
+    for plane in chrominance:
         # Means of 2 x 2 pixels round halves down and up in turn.
         total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
         bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
@@ -80,26 +84,16 @@ def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.T
     return shown[:, :height, :width].clamp(0, 255).to(torch.uint8)
 
 
-def _weighted(
-    red: torch.Tensor, green: torch.Tensor, blue: torch.Tensor, weights: tuple[int, int, int], more: int
-) -> torch.Tensor:
-    return (weights[0] * red + weights[1] * green + weights[2] * blue + more) >> 16
-
-
 def _upsampled(plane: torch.Tensor) -> torch.Tensor:
     """Return a plane of twice the size: three parts of the nearest and one of the next pixel, along both sides."""
-    before, after = _neighbours(plane, 1)
-    lines = torch.stack((3 * plane + before, 3 * plane + after), dim=2).flatten(1, 2)
-    before, after = _neighbours(lines, 2)
-    return torch.stack(((3 * lines + before + 8) >> 4, (3 * lines + after + 7) >> 4), dim=3).flatten(2, 3)
-
-
-def _neighbours(plane: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the previous and the next pixel of each along a side; an edge pixel is its own neighbour."""
-    length = plane.shape[side]
-    places = torch.arange(length, device=plane.device)
-    before, after = (places - 1).clamp(min=0), (places + 1).clamp(max=length - 1)
-    return plane.index_select(side, before), plane.index_select(side, after)
+    # An edge pixel is its own neighbour. The sums are rounded after the second side.
+    for side, more, shift in ((1, (0, 0), 0), (2, (8, 7), 4)):
+        places = torch.arange(plane.shape[side], device=plane.device)
+        before = plane.index_select(side, (places - 1).clamp(min=0))
+        after = plane.index_select(side, (places + 1).clamp(max=plane.shape[side] - 1))
+        both = (3 * plane + before + more[0]) >> shift, (3 * plane + after + more[1]) >> shift
+        plane = torch.stack(both, dim=side + 1).flatten(side, side + 1)
+    return plane
 
 
 def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:

@@ -140,7 +140,7 @@ class VariedWorld:
 
     @property
     def delays_observations(self) -> bool:
-        """Whether policies see an env slot of some control steps ago."""
+        """True if policies see an env slot of some control steps ago."""
         return not self._delay.is_none
 
     def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:

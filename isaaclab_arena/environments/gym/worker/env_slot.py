@@ -559,12 +559,21 @@ class RobosuiteCameras:
         # robosuite reads a camera at a physics step inside a control step, so a picture cannot be drawn afterwards.
         # Switching an observable off would reset its clock and change later pictures. So observables stay on, and their
         # sensors repeat the last picture.
-        self._trusted = {"robosuite", *trusted}
+        allowed = {"robosuite", *trusted}
         self._environment = environment
         self._wanted = True
         self._sensors: dict[str, typing.Any] = {}
         self._is_drawn: dict[str, bool] = {}
-        self.names = [name for name in names if self._can_wait(name)]
+        self.names: list[str] = []
+        for name in names:
+            observables = environment._observables
+            if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
+                continue
+            # Nothing but the picture depends on its sensor, and each control step has to read it.
+            if all(_package(each._sensor) in allowed for each in observables.values()):
+                off_s = observables[name]._sampling_timestep - environment.control_timestep
+                if abs(off_s) < _CLOCK_TOLERANCE_S:
+                    self.names.append(name)
 
     @contextlib.contextmanager
     def drawing(self, wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  its only argument
@@ -581,16 +590,6 @@ class RobosuiteCameras:
                 raise RuntimeError(
                     f"robosuite did not read '{name}' in this step; --eager_pictures draws every picture"
                 )
-
-    def _can_wait(self, name: str) -> bool:
-        """True if only the picture depends on a sensor, and each control step reads it."""
-        observables = self._environment._observables
-        if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
-            return False
-        if not all(_package(each._sensor) in self._trusted for each in observables.values()):
-            return False
-        off_s = observables[name]._sampling_timestep - self._environment.control_timestep
-        return abs(off_s) < _CLOCK_TOLERANCE_S
 
     def _replace_sensor(self, name: str) -> None:
         """Install the drawing sensor if it is missing: a reset may create new sensors."""
