@@ -253,7 +253,8 @@ class LocalSlots(EnvSlots):
             start = self._slots[index].reset(reset.seed, pictures=pictures, options=options)
             self._shown.put(index, start.observation)
             words[index] = SlotWords(start.instruction, start.info, start.error)
-        self._take_numbers()
+        for name, values in self.numbers.items():
+            values[:] = self._shown.arrays[name]
         return words
 
     @others_kept()
@@ -273,7 +274,8 @@ class LocalSlots(EnvSlots):
             if step.info_names:
                 steps.info_names[index] = step.info_names
         steps.results[:] = self._shown.results
-        self._take_numbers()
+        for name, values in self.numbers.items():
+            values[:] = self._shown.arrays[name]
         return steps
 
     def pictures(self, index: int) -> dict[str, np.ndarray]:
@@ -293,10 +295,6 @@ class LocalSlots(EnvSlots):
         """Close all of them."""
         while self._slots:
             self._slots.popitem()[1].close()
-
-    def _take_numbers(self) -> None:
-        for name, values in self.numbers.items():
-            values[:] = self._shown.arrays[name]
 
     def _made(self) -> EnvSlot:
         source = self._source

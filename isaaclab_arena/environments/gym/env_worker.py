@@ -80,7 +80,8 @@ class EnvWorker:
     def show_in(self, numbers: Mapping[str, np.ndarray]) -> None:
         """Write observations, without pictures, into ``numbers``, the arrays of all env slots."""
         self._numbers = {name: values[self._places] for name, values in numbers.items()}
-        self._share_numbers()
+        for name, values in self._numbers.items():
+            self._showing().arrays[name][:] = values
 
     def begin_making(self, indices: Iterable[int]) -> None:
         """Request environments in these env slots, if there are any."""
@@ -109,7 +110,9 @@ class EnvWorker:
             sizes = description, len(self.indices), self._most_ahead
             self._shared = SharedArrays(self._process.share(num_bytes(*sizes)), *sizes)
             self._ahead = StepsAhead(self._shared, self._most_ahead) if self._most_ahead else None
-            self._share_numbers()
+            # Resting env slots will not write their known values again.
+            for name, values in self._numbers.items():
+                self._shared.arrays[name][:] = values
         self.held.update(self._making)
         return description
 
@@ -131,7 +134,9 @@ class EnvWorker:
             self._start_again(self._played.keys() - starting.keys(), starting)
             self._ask_resets(starting)
             message, _ = self._receive(timeout_s)
-        self._take_numbers()
+        arrays = self._showing().arrays
+        for name, values in self._numbers.items():
+            values[:] = arrays[name]
         if len(self.indices) > 1 or self._most_ahead:
             self._played.update((index, PlayedEpisode(reset=reset)) for index, (reset, _) in starting.items())
         return {index: SlotWords(*said) for index, said in zip(starting, message["starts"], strict=True)}
@@ -256,8 +261,10 @@ class EnvWorker:
             if self._ahead is not None:
                 self._ahead.note(int(slot), note.get("ahead_names", {}))
         # The shared memory holds the numbers, and the notes hold errors and names.
-        steps.results[self._places] = self._showing().results
-        self._take_numbers()
+        shared = self._showing()
+        steps.results[self._places] = shared.results
+        for name, values in self._numbers.items():
+            values[:] = shared.arrays[name]
         # The actions are stored for a replay, in case the worker dies later in the episode.
         for index in moving:
             if index in steps.failures:
@@ -342,16 +349,6 @@ class EnvWorker:
         if spare and begun:
             begun.close()
         return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
-
-    def _take_numbers(self) -> None:
-        arrays = self._showing().arrays
-        for name, values in self._numbers.items():
-            values[:] = arrays[name]
-
-    def _share_numbers(self) -> None:
-        """Initialise the shared memory with known values: resting env slots will not write theirs again."""
-        for name, values in self._numbers.items():
-            self._showing().arrays[name][:] = values
 
     def _showing(self) -> SharedArrays:
         if self._shared is None:

@@ -122,7 +122,7 @@ class WalkHumanoid(HumanoidTask):
             **super().observation_terms(),
             "speed_command": number_term("x", "m/s", lambda _: self._speed[:, None]),
             "heading_error": vector_term(("cos", "sin"), "", self._heading_error),
-            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._clock[self._gait_step()]),
+            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._clock[self._length % self._gait_steps]),
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
@@ -171,7 +171,7 @@ class WalkHumanoid(HumanoidTask):
         # The gait is up to 1 for feet that stand and swing by the clock, and swing high enough.
         gait = torch.zeros_like(self._speed)
         for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
-            step = (self._gait_step() + index * self._gait_steps // 2) % self._gait_steps
+            step = (self._length % self._gait_steps + index * self._gait_steps // 2) % self._gait_steps
             stands = step < _STANCE * self._gait_steps
             lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
             touches = backend.touching(contact)
@@ -193,9 +193,6 @@ class WalkHumanoid(HumanoidTask):
             - 0.3 * slip(feet_velocity, touching)
             - smooth
         )
-
-    def _gait_step(self) -> torch.Tensor:
-        return self._length % self._gait_steps
 
     def _heading_error(self, backend: Backend) -> torch.Tensor:
         now = heading(backend)
