@@ -53,7 +53,8 @@ class StepRing:
         self._num_envs = num_envs
         # Expected length of the longest episode [control steps]. The buffer grows if an episode is longer.
         self.capacity = max(1, capacity)
-        self._packs: list[_Pack] = []
+        self._packs: list[torch.Tensor] = []
+        self._arrays: list[np.ndarray] = []  # the same memory. Shape of each: (capacity, num_envs, width)
         self._next = 0
         self._origin = 0
         self._first: dict[int, int] = {}
@@ -68,8 +69,9 @@ class StepRing:
         """Begin a control step, and return the places of its packs to write now. Shape of each: (num_envs, width)."""
         # `packs` is the width and dtype of each pack, the same at every call.
         if not self._packs:
-            self._packs = [_Pack(width, dtype, self._num_envs, self.capacity) for width, dtype in packs]
-            self._each_step = self._places()
+            self._packs = [_untouched((self.capacity, self._num_envs, width), dtype) for width, dtype in packs]
+            self._arrays = [values.numpy() for values in self._packs]
+            self._each_step = list(zip(*self._arrays, strict=True))
         if self._next >= self._room_until:
             self._make_room(1)
         position = (self._next - self._origin) % self.capacity
@@ -78,7 +80,7 @@ class StepRing:
 
     def fill(self, pack: int, columns: slice, steps: np.ndarray) -> None:
         """Write columns of the most recent steps of a pack. Shape of `steps`: (num_steps, num_envs, width)."""
-        array, position = self._packs[pack].array, (self._next - len(steps) - self._origin) % self.capacity
+        array, position = self._arrays[pack], (self._next - len(steps) - self._origin) % self.capacity
         # The steps may wrap around the end of the buffer.
         before_the_end = array[position : position + len(steps), :, columns]
         before_the_end[:] = steps[: len(before_the_end)]
@@ -90,75 +92,53 @@ class StepRing:
         # The number of packs, of tensors per step and their dtypes are fixed by the first call. Steps may be joined
         # already along dimension 1, so widths are per `num_steps`.
         if not self._packs:
-            widths = [sum(tensor[0].numel() for tensor in tensors) // num_steps for tensors in packs]
-            types = [torch.empty(0, dtype=tensors[0].dtype).numpy().dtype for tensors in packs]
-            self._packs = [_Pack(*each, self._num_envs, self.capacity) for each in zip(widths, types, strict=True)]
+            for tensors in packs:
+                width = sum(tensor[0].numel() for tensor in tensors) // num_steps
+                dtype = torch.empty(0, dtype=tensors[0].dtype).numpy().dtype
+                self._packs.append(_untouched((self.capacity, self._num_envs, width), dtype))
+            self._arrays = [values.numpy() for values in self._packs]
         if self._next + num_steps > self._room_until:
             self._make_room(num_steps)
         position = (self._next - self._origin) % self.capacity
-        joined = on_cpu([_joined(tensors) for tensors in packs])
-        for pack, tensor in zip(self._packs, joined, strict=True):
-            pack.write(position, tensor, num_steps)
+
+        # Flattened and side by side, (num_envs, num_steps * width) per pack.
+        flat = [[each if each.ndim == 2 else each.reshape(len(each), -1) for each in tensors] for tensors in packs]
+        joined = on_cpu([each[0] if len(each) == 1 else torch.cat(each, dim=1) for each in flat])
+        for values, tensor in zip(self._packs, joined, strict=True):
+            steps = tensor.reshape(len(tensor), num_steps, values.shape[2]).transpose(0, 1)
+            before_the_end = min(num_steps, len(values) - position)
+            values[position : position + before_the_end].copy_(steps[:before_the_end])
+            if before_the_end < num_steps:
+                values[: num_steps - before_the_end].copy_(steps[before_the_end:])
         self._next += num_steps
 
     def take(self, env_id: int) -> list[np.ndarray]:
         """End an env slot's episode and return one array per pack, (length, width). Later steps may overwrite it."""
         first = self._first.pop(env_id)
         position, length = (first - self._origin) % self.capacity, self._next - first
-        return [pack.read(env_id, position, length) for pack in self._packs]
+        taken = []
+        for array in self._arrays:
+            before_the_end = array[position : position + length, env_id]
+            if len(before_the_end) < length:
+                rest = array[: length - len(before_the_end), env_id]
+                before_the_end = np.concatenate((before_the_end, rest))
+            taken.append(before_the_end)
+        return taken
 
     def _make_room(self, num_steps: int) -> None:
         """Double the buffer until the next steps overwrite no step of a running episode."""
         oldest = min(self._first.values(), default=self._next)
         while self._next + num_steps - oldest > self.capacity:
             turn = (self._next - self._origin) % self.capacity
-            for pack in self._packs:
-                pack.double(turn)
+            for number, before in enumerate(self._packs):
+                doubled = _untouched((2 * len(before), *before.shape[1:]), self._arrays[number].dtype)
+                doubled[: len(before) - turn] = before[turn:]
+                doubled[len(before) - turn : len(before)] = before[:turn]
+                self._packs[number], self._arrays[number] = doubled, doubled.numpy()
             self._origin = self._next - self.capacity
             self.capacity *= 2
-            self._each_step = self._places() if self._each_step else []
+            self._each_step = list(zip(*self._arrays, strict=True)) if self._each_step else []
         self._room_until = oldest + self.capacity
-
-    def _places(self) -> list[tuple[np.ndarray, ...]]:
-        """Return the places of each step's packs."""
-        return list(zip(*(pack.array for pack in self._packs), strict=True))
-
-
-class _Pack:
-    """One pack, step after step."""
-
-    def __init__(self, width: int, dtype: np.dtype, num_envs: int, capacity: int) -> None:
-        self._hold(_untouched((capacity, num_envs, width), dtype))
-
-    def write(self, position: int, joined: torch.Tensor, num_steps: int) -> None:
-        steps = joined.reshape(len(joined), num_steps, self._values.shape[2]).transpose(0, 1)
-        before_the_end = min(num_steps, len(self._values) - position)
-        self._values[position : position + before_the_end].copy_(steps[:before_the_end])
-        if before_the_end < num_steps:
-            self._values[: num_steps - before_the_end].copy_(steps[before_the_end:])
-
-    def read(self, env_id: int, position: int, length: int) -> np.ndarray:
-        before_the_end = self.array[position : position + length, env_id]
-        if len(before_the_end) == length:
-            return before_the_end
-        return np.concatenate((before_the_end, self.array[: length - len(before_the_end), env_id]))
-
-    def double(self, turn: int) -> None:
-        before = self._values
-        self._hold(_untouched((2 * len(before), *before.shape[1:]), self.array.dtype))
-        self._values[: len(before) - turn] = before[turn:]
-        self._values[len(before) - turn : len(before)] = before[:turn]
-
-    def _hold(self, values: torch.Tensor) -> None:
-        self._values = values
-        # All steps. Shape: (capacity, num_envs, width).
-        self.array = values.numpy()
-
-
-def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors flattened and side by side. Shapes: (num_envs, ...) -> (num_envs, width)."""
-    flat = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
 
 def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
@@ -173,18 +153,18 @@ def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
 _PARTS = "parts"
 
 HELD_STEPS = 32
-"""Control steps whose tensors are copied at once where nothing else changes them: each copy from a GPU waits for it,
-and on a CPU NumPy takes more time to be shown a tensor than to copy it."""
+"""Control steps whose tensors are copied at once if no other code changes them. Each copy from a GPU waits for it, and
+on a CPU the view of a tensor in NumPy takes more time than its copy."""
 
 HELD_OBJECTS = 350
-"""Fewer steps are copied at once where they have more objects: Python looks for garbage after 700 new ones, and now and
-then looks through all there is."""
+"""Most objects of the steps that are copied at once: Python looks for garbage after 700 new ones, and now and then
+looks through all objects."""
 
 HELD_BYTES = 1 << 26
-"""Fewer steps are copied at once where their tensors would take more memory than this."""
+"""Most memory of the steps that are copied at once [bytes]."""
 
 EXPECTED_STEPS = 1000
-"""Control steps for which there is room at first; more is made for longer episodes."""
+"""Control steps that the buffer holds at first; it grows for longer episodes."""
 
 
 class RecordedObservations(StrEnum):
@@ -236,7 +216,17 @@ class EpisodeArrays:
     def start(self, env_ids: Sequence[int]) -> None:
         """Begin an episode in the env slots, which were just reset."""
         self._copy_held()
-        states = self._initial_states(env_ids)
+        # The initial states, or their parts in a single copy if the environment has parts.
+        if self._host_parts:
+            states = {_PARTS: np.concatenate([part[env_ids] for part in self._host_parts], axis=1)}
+        elif self._state_parts:
+            started = torch.tensor(env_ids).to(self._state_parts[0].device, non_blocking=True)
+            [parts] = on_cpu([torch.cat([part[started] for part in self._state_parts], dim=1)])
+            states = {_PARTS: parts.numpy()}
+        else:
+            whole = self._state(layout.INITIAL_STATE)
+            read = on_cpu([tensor[list(env_ids)] for tensor in whole.values()])
+            states = {path: values.numpy() for path, values in zip(whole, read, strict=True)}
         simulator_states = episode_states_of(self._environment, env_ids)
         for number, (env_id, own) in enumerate(zip(env_ids, simulator_states, strict=True)):
             initial = {name: values[number : number + 1].copy() for name, values in states.items()}
@@ -250,10 +240,20 @@ class EpisodeArrays:
         if not self._columns:
             self._lay_out(transition)
         tensors = self._tensors(transition)
-        if self._written_at_once:
-            if self._max_held == 1:
-                self._write(tensors)
+        if self._written_at_once and self._max_held == 1:
+            # Write the step while its data is in the CPU's caches. NumPy copies in half of PyTorch's time here.
+            flat = list(map(torch.Tensor.numpy, tensors))
+            for number in self._not_flat:
+                flat[number] = flat[number].reshape(len(flat[number]), -1)
+            flat += self._host_parts
+            places = self._ring.next_places(self._widths)
+            if len(places) == 1:
+                np.concatenate(flat, axis=1, out=places[0])
                 return
+            for numbers, place in zip(self._packs, places, strict=True):
+                np.concatenate([flat[number] for number in numbers], axis=1, out=place)
+            return
+        if self._written_at_once:
             # The environment overwrites only the parts of its state in place, so the other tensors may wait.
             place = self._ring.next_places(self._widths)[self._parts_pack]
             np.concatenate(self._host_parts, axis=1, out=place[:, self._parts_columns])
@@ -272,8 +272,13 @@ class EpisodeArrays:
             for columns, pack in zip(self._columns, packs, strict=True)
             for column in columns
         }
+        # The states of an episode follow from their parts at its start and after each step.
         if self._partwise is not None and self._state_parts:
-            arrays |= _states_of(self._partwise, initial.pop(_PARTS), arrays.pop(_PARTS))
+            parts = np.concatenate((initial.pop(_PARTS), arrays.pop(_PARTS)))
+            for path, values in flatten(self._partwise.state_of(parts), ""):
+                whole = np.ascontiguousarray(values)
+                arrays[layout.INITIAL_STATE + path] = whole[:1]
+                arrays[layout.STATES + path] = whole[1:]
         arrays |= initial
         arrays[layout.DONES] = np.zeros(len(packs[0]), np.uint8)
         arrays[layout.DONES][-1:] = 1
@@ -286,48 +291,21 @@ class EpisodeArrays:
         self._ring.take(env_id)
 
     def _copy_held(self) -> None:
-        if self._held and self._written_at_once:
-            self._write_held()
-        elif self._held:
-            packs = [[tensors[number] for tensors in self._held for number in numbers] for numbers in self._packs]
-            self._ring.append(packs, len(self._held))
-            self._held.clear()
-
-    def _write(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Write a step at once, while its data is in the CPU's caches."""
-        # NumPy copies in half of PyTorch's time here.
-        flat = list(map(torch.Tensor.numpy, tensors))
-        for number in self._not_flat:
-            flat[number] = flat[number].reshape(len(flat[number]), -1)
-        flat += self._host_parts
-        places = self._ring.next_places(self._widths)
-        if len(places) == 1:
-            np.concatenate(flat, axis=1, out=places[0])
-            return
-        for numbers, place in zip(self._packs, places, strict=True):
-            np.concatenate([flat[number] for number in numbers], axis=1, out=place)
-
-    def _write_held(self) -> None:
-        """Write the held tensors of the last steps, all but the parts of their states."""
-        # The staging buffers are reused: an allocation of a kilobyte makes the C library consolidate all freed memory.
+        """Copy the held tensors of the last steps; the parts of their states were written at once."""
         num_steps, num_envs = len(self._held), self._environment.num_envs
-        for number, ((pack, columns), steps) in enumerate(zip(self._places, self._staging, strict=True)):
-            together = steps[: num_steps * num_envs]
-            torch.cat([tensors[number] for tensors in self._held], out=together)
-            self._ring.fill(pack, columns, together.numpy().reshape(num_steps, num_envs, -1))
+        if not num_steps:
+            return
+        if self._written_at_once:
+            # The staging buffers are reused: an allocation of a kilobyte makes the C library consolidate all freed
+            # memory.
+            for number, ((pack, columns), steps) in enumerate(zip(self._places, self._staging, strict=True)):
+                together = steps[: num_steps * num_envs]
+                torch.cat([tensors[number] for tensors in self._held], out=together)
+                self._ring.fill(pack, columns, together.numpy().reshape(num_steps, num_envs, -1))
+        else:
+            packs = [[tensors[number] for tensors in self._held for number in numbers] for numbers in self._packs]
+            self._ring.append(packs, num_steps)
         self._held.clear()
-
-    def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the initial state of env slots, or its parts in a single copy if the environment has parts."""
-        if self._host_parts:
-            return {_PARTS: np.concatenate([part[env_ids] for part in self._host_parts], axis=1)}
-        if self._state_parts:
-            started = torch.tensor(env_ids).to(self._state_parts[0].device, non_blocking=True)
-            [parts] = on_cpu([torch.cat([part[started] for part in self._state_parts], dim=1)])
-            return {_PARTS: parts.numpy()}
-        states = self._state(layout.INITIAL_STATE)
-        read = on_cpu([tensor[list(env_ids)] for tensor in states.values()])
-        return {path: values.numpy() for path, values in zip(states, read, strict=True)}
 
     def _state(self, prefix: str) -> dict[str, torch.Tensor]:
         return {} if self._recordable is None else dict(flatten(self._recordable.state(), prefix))
@@ -370,8 +348,13 @@ class EpisodeArrays:
 
     def _lay_out(self, transition: Transition) -> None:
         """Decide the layout: vectors of one dtype share a pack; images are large enough for a pack of their own."""
-        for path, name in _recorded_terms(transition.observation, self._observations):
-            self._terms.setdefault(path, []).append(name)
+        for group, terms in transition.observation.items():
+            is_state = self._observations is RecordedObservations.STATE and group == "policy"
+            if is_state or self._observations is RecordedObservations.ALL:
+                for keys, _ in leaves(terms):
+                    *path, name = (group, *keys)
+                    self._terms.setdefault(tuple(path), []).append(name)
+
         self._together = {
             path for path in self._terms if isinstance(value_at(transition.observation, path), SideBySide)
         }
@@ -380,27 +363,41 @@ class EpisodeArrays:
         self._written_at_once = are_here and (bool(self._host_parts) or not self._state_parts)
         if not self._written_at_once:
             self._host_parts = []
+
         tensors = self._tensors(transition)
+        state = self._host_parts[0].dtype if self._host_parts else None
         packs: dict[object, _TensorPack] = {}
+
+        def add(
+            key: object, numbers: Iterable[int], shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype
+        ) -> tuple[int, slice]:
+            """Append arrays to a pack, and return the number of the pack and their columns."""
+            pack = packs.setdefault(key, _TensorPack(dtype=key if isinstance(key, np.dtype) else dtype))
+            begin = stop = pack.columns[-1].stop if pack.columns else 0
+            pack.numbers += numbers
+            for name, shape in shapes.items():
+                start, stop = stop, stop + math.prod(shape)
+                pack.columns.append(_Column(name=name, start=start, stop=stop, shape=shape, dtype=dtype))
+            return list(packs).index(key), slice(begin, stop)
+
         for number, (tensor, arrays) in enumerate(zip(tensors, self._arrays_in(transition), strict=True)):
             dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
-            key = self._pack_of(dtype) if tensor.ndim <= 2 else number
-            pack = packs.setdefault(key, _TensorPack(dtype=key if isinstance(key, np.dtype) else dtype))
-            begin = pack.width
-            pack.add([number], {name: tuple(array.shape[1:]) for name, array in arrays.items()}, dtype)
-            self._places.append((list(packs).index(key), slice(begin, pack.width)))
+            # Vectors are stored in the dtype of the state if it represents the same values exactly.
+            is_exact = state is not None and dtype.kind == state.kind == "f" and np.can_cast(dtype, state)
+            key = (state if is_exact else dtype) if tensor.ndim <= 2 else number
+            shapes = {name: tuple(array.shape[1:]) for name, array in arrays.items()}
+            self._places.append(add(key, [number], shapes, dtype))
+
         # The parts of the state are written after the tensors, into the pack of their dtype.
         if self._host_parts:
             own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
             numbers = range(len(tensors), len(tensors) + len(self._host_parts))
-            pack = packs.setdefault(own, _TensorPack(dtype=own))
-            begin = pack.width
-            pack.add(numbers, {_PARTS: (width,)}, own)
-            self._parts_pack, self._parts_columns = list(packs).index(own), slice(begin, pack.width)
+            self._parts_pack, self._parts_columns = add(own, numbers, {_PARTS: (width,)}, own)
         self._not_flat = [number for number, tensor in enumerate(tensors) if tensor.ndim != 2]
         self._packs = [tuple(pack.numbers) for pack in packs.values()]
         self._columns = [pack.columns for pack in packs.values()]
-        self._widths = [(pack.width, pack.dtype) for pack in packs.values()]
+        self._widths = [(pack.columns[-1].stop, pack.dtype) for pack in packs.values()]
+
         # Tensors may wait only if the environment never reuses their memory.
         can_hold = self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors)
         if can_hold and (self._host_parts or not self._written_at_once):
@@ -411,11 +408,6 @@ class EpisodeArrays:
                 torch.empty((self._max_held * len(each), *each.shape[1:]), dtype=each.dtype) for each in tensors
             ]
 
-    def _pack_of(self, dtype: np.dtype) -> np.dtype:
-        """Return the dtype in which vectors are stored: the state's, if it represents the same values exactly."""
-        state = self._host_parts[0].dtype if self._host_parts else dtype
-        return state if dtype.kind == state.kind == "f" and np.can_cast(dtype, state) else dtype
-
 
 @dataclass(kw_only=True)
 class _TensorPack:
@@ -424,26 +416,6 @@ class _TensorPack:
     dtype: np.dtype
     numbers: list[int] = field(default_factory=list)
     columns: list[_Column] = field(default_factory=list)
-
-    @property
-    def width(self) -> int:
-        return self.columns[-1].stop if self.columns else 0
-
-    def add(self, numbers: Iterable[int], shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype) -> None:
-        self.numbers += numbers
-        for name, shape in shapes.items():
-            stop = self.width + math.prod(shape)
-            self.columns.append(_Column(name=name, start=self.width, stop=stop, shape=shape, dtype=dtype))
-
-
-def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the states of an episode from the parts kept at its start and after each step."""
-    arrays = {}
-    for path, values in flatten(environment.state_of(np.concatenate((initial, steps))), ""):
-        whole = np.ascontiguousarray(values)
-        arrays[layout.INITIAL_STATE + path] = whole[:1]
-        arrays[layout.STATES + path] = whole[1:]
-    return arrays
 
 
 def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -457,12 +429,3 @@ def observation_path(group: str) -> str:
     if group == "policy":
         return layout.OBSERVATIONS
     return group if group == layout.CAMERA_OBSERVATIONS else f"{layout.OBSERVATIONS}_{group}"
-
-
-def _recorded_terms(observation: Observation, wanted: RecordedObservations) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the keys to the holder of each recorded term, and the term's own name."""
-    for group, terms in observation.items():
-        if wanted is RecordedObservations.ALL or (wanted is RecordedObservations.STATE and group == "policy"):
-            for keys, _ in leaves(terms):
-                *path, name = (group, *keys)
-                yield tuple(path), name

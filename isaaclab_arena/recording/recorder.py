@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
@@ -33,7 +31,7 @@ from isaaclab_arena.storage.recovery import put_in_place, remove_if_empty
 _LOG = logging.getLogger(__name__)
 
 ROBOMIMIC_ENV_TYPE = 2
-"""What Isaac Lab writes into ``env_args``: an environment with Gymnasium's interface."""
+"""Isaac Lab's value in ``env_args``: an environment with Gymnasium's interface."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +100,22 @@ class EpisodeRecorder(Observer):
     ) -> None:
         """Keep the initial states of the episodes."""
         if environment not in self._underway:
-            self._underway[environment] = self._begin(environment)
+            self._underway[environment] = _UnderWay(
+                arrays=EpisodeArrays(environment, self._options.observations) if self._options.write_dataset else None,
+                # Called once: it may hash the whole model.
+                provenance=json_line({**environment.provenance(), **self._job.provenance}),
+            )
         started_s = time.perf_counter()
         self._started_s.update({self._slots.of(environment, start.env_id): started_s for start in starts})
-        self._first_seen.update(
-            {
-                self._slots.of(environment, start.env_id): _first_seen(observation, start.env_id)
-                for start in starts
-                if _may_begin_alike(environment, start)
-            }
-        )
+        for start in starts:
+            # A seed may have no effect, which shows in the first observation. Images may not be rendered yet, and the
+            # other terms may leave out what they show.
+            is_seed = not start.conditions or SEED_CONDITION in start.conditions
+            if is_seed and CAMERAS not in environment.observation_spec:
+                crc = 0
+                for _, values in leaves(observation):
+                    crc = zlib.crc32(values[start.env_id].cpu().contiguous().numpy().tobytes(), crc)
+                self._first_seen[self._slots.of(environment, start.env_id)] = crc
         arrays = self._underway[environment].arrays
         if arrays is not None:
             arrays.start([start.env_id for start in starts])
@@ -143,10 +147,19 @@ class EpisodeRecorder(Observer):
         name = layout.episode_file_name(record.episode.episode_index)
         path = self._episodes_directory / name
         line = self._line(record, f"{layout.EPISODES_DIRECTORY}/{name}", crc)
-        episode = self._recorded(environment, arrays, line)
+        more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
+        if self._contents is not None:
+            more[layout.CONTENTS_ATTRIBUTE] = self._contents
+        text = json_line(line)
+        episode = RecordedEpisode(
+            episode_index=line.episode_index,
+            arrays=arrays,
+            attributes=attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: text},
+            env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
+        )
         write = partial(write_episode, path, episode, self._options.compression, crc=crc)
-        for text in put_in_place(path, line, str(episode.attributes[layout.COMMIT_ATTRIBUTE]), write):
-            self._commits.write_line(text)
+        for committed in put_in_place(path, line, text, write):
+            self._commits.write_line(committed)
         self._parts.append(path)
 
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
@@ -170,13 +183,6 @@ class EpisodeRecorder(Observer):
         self._commits.close()
         self.begin_rebuild(())
 
-    def _begin(self, environment: Environment) -> "_UnderWay":
-        return _UnderWay(
-            arrays=EpisodeArrays(environment, self._options.observations) if self._options.write_dataset else None,
-            # Called once: it may hash the whole model.
-            provenance=json_line({**environment.provenance(), **self._job.provenance}),
-        )
-
     def _line(self, record: EpisodeRecord, episode_file: str | None = None, crc: int | None = None) -> CommitLine:
         finished = self._finished_in_env.get(record.env_id, 0)
         self._finished_in_env[record.env_id] = finished + 1
@@ -192,33 +198,6 @@ class EpisodeRecorder(Observer):
             start=self._first_seen.pop(record.env_id, None),
         )
         return commit_line(record, context)
-
-    def _recorded(
-        self, environment: Environment, arrays: Mapping[str, np.ndarray], line: CommitLine
-    ) -> RecordedEpisode:
-        more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
-        if self._contents is not None:
-            more[layout.CONTENTS_ATTRIBUTE] = self._contents
-        return RecordedEpisode(
-            episode_index=line.episode_index,
-            arrays=arrays,
-            attributes=attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: json_line(line)},
-            env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
-        )
-
-
-def _may_begin_alike(environment: Environment, start: EpisodeStart) -> bool:
-    """Whether an episode's seed may have no effect, and its first observation shows whether it has."""
-    # Images may not be rendered yet, and the other terms may leave out what they show.
-    is_seed = not start.conditions or SEED_CONDITION in start.conditions
-    return is_seed and CAMERAS not in environment.observation_spec
-
-
-def _first_seen(observation: Observation, env_id: int) -> int:
-    crc = 0
-    for _, values in leaves(observation):
-        crc = zlib.crc32(values[env_id].cpu().contiguous().numpy().tobytes(), crc)
-    return crc
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,12 +97,14 @@ def write_poster(path: Path, picture: np.ndarray) -> None:
     """Write a small WebP copy of an image, at most `POSTER_BYTES`, over an existing file."""
     image = Image.fromarray(picture)
     image.thumbnail((POSTER_SIDE, POSTER_SIDE), Image.Resampling.BILINEAR)
-    encoded = _webp(image, quality=75)
-    while len(encoded) > POSTER_BYTES:
+    encoded = BytesIO()
+    image.save(encoded, format="WEBP", quality=75)
+    while len(encoded.getvalue()) > POSTER_BYTES:
         # Images of a simulation fit at once; noise does not.
         image.thumbnail((image.width * 3 // 4, image.height * 3 // 4), Image.Resampling.BILINEAR)
-        encoded = _webp(image, quality=50)
-    write_bytes(path, encoded, overwrite=True)
+        encoded = BytesIO()
+        image.save(encoded, format="WEBP", quality=50)
+    write_bytes(path, encoded.getvalue(), overwrite=True)
 
 
 def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:
@@ -111,16 +113,10 @@ def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:
     return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BILINEAR))
 
 
-def _webp(image: Image.Image, *, quality: int) -> bytes:
-    encoded = BytesIO()
-    image.save(encoded, format="WEBP", quality=quality)
-    return encoded.getvalue()
-
-
 # Draw and encode films on threads beside the rollout loop, so that control steps do not wait for them.
 
 TASKS_UNDONE = 64
-"""Tasks for each thread that are not done yet, at most, which bounds their memory; then the loop waits."""
+"""Most unfinished tasks per thread, which bounds their memory; then the loop waits."""
 
 Task: TypeAlias = Callable[[], None]
 
@@ -168,8 +164,12 @@ class FilmThreads:
 
     def _do(self, film: deque[Task], task: Task) -> None:
         with self._changed:
+            # Wait for room. The resting thread may work meanwhile.
             while self._num_undone >= self._number * TASKS_UNDONE:
-                self._wait_for_room()
+                self._loop_waits = True
+                self._changed.notify_all()
+                self._changed.wait()
+                self._loop_waits = False
             self._num_undone += 1
             film.append(task)
             # A thread that works on the film finds the next task itself.
@@ -177,14 +177,20 @@ class FilmThreads:
                 self._waiting.append(film)
                 self._changed.notify_all()
 
-    def _wait_for_room(self) -> None:
-        self._loop_waits = True
-        self._changed.notify_all()
-        self._changed.wait()
-        self._loop_waits = False
-
     def _work(self) -> None:
-        while (film := self._next_film()) is not None:
+        def may_go_on() -> bool:
+            most = self._number if self._loop_waits else max(1, self._number - 1)
+            may_take_one = bool(self._waiting) and self._num_at_work < most
+            return may_take_one or (self._is_closing and not self._num_undone)
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(may_go_on)
+                # All tasks are done, and `close` was called.
+                if not self._waiting:
+                    return
+                self._num_at_work += 1
+                film = self._waiting.popleft()
             try:
                 film[0]()
             except BaseException as error:  # noqa: BLE001  it is raised in the loop's thread, by `raise_failure`
@@ -196,19 +202,6 @@ class FilmThreads:
                 if film:
                     self._waiting.append(film)
                 self._changed.notify_all()
-
-    def _next_film(self) -> deque[Task] | None:
-        """Wait for a film with a task and return its queue, None once all tasks are done and `close` was called."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._may_take_one() or (self._is_closing and not self._num_undone))
-            if not self._waiting:
-                return None
-            self._num_at_work += 1
-            return self._waiting.popleft()
-
-    def _may_take_one(self) -> bool:
-        most = self._number if self._loop_waits else max(1, self._number - 1)
-        return bool(self._waiting) and self._num_at_work < most
 
 
 # Write one video frame by frame; the file appears under its name when it is complete.
@@ -234,10 +227,19 @@ class VideoFile:
 
     def add(self, frame: np.ndarray) -> None:
         """Append a frame of shape (height, width, 3), uint8, equal for all frames."""
-        even = even_sized(frame)
+        height, width = frame.shape[:2]
+        # YUV 4:2:0 requires an even size: repeat the lower or right edge. An empty pad costs as much as a real one.
+        if height % 2 or width % 2:
+            frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._stream is None:
-            self._stream = self._new_stream(even)
-        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
+            self._stream = cast(
+                VideoStream, self._container.add_stream("libx264", rate=self._rate, options=dict(_ENCODER))
+            )
+            self._stream.height, self._stream.width = frame.shape[:2]
+            self._stream.pix_fmt = "yuv420p"
+            # Encoding must not take cores from other ranks.
+            self._stream.codec_context.thread_count = 1
+        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
         with storage_errors("write", self.path):
             self._container.mux(self._stream.encode(picture))
 
@@ -256,23 +258,6 @@ class VideoFile:
         with storage_errors("remove", self._temporary):
             self._container.close()
             self._temporary.unlink(missing_ok=True)
-
-    def _new_stream(self, frame: np.ndarray) -> VideoStream:
-        stream = cast(VideoStream, self._container.add_stream("libx264", rate=self._rate, options=dict(_ENCODER)))
-        stream.height, stream.width = frame.shape[:2]
-        stream.pix_fmt = "yuv420p"
-        # Encoding must not take cores from other ranks.
-        stream.codec_context.thread_count = 1
-        return stream
-
-
-def even_sized(frame: np.ndarray) -> np.ndarray:
-    """Return a frame of even size, as YUV 4:2:0 requires, padded by repeating the lower or right edge."""
-    height, width = frame.shape[:2]
-    # An empty pad costs as much as a real one.
-    if height % 2 == width % 2 == 0:
-        return frame
-    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 # Draw the contact sheet of a job: a strip per episode with its first, middle and last frame and its outcome.
@@ -295,7 +280,7 @@ _UNKNOWN_COLOUR = (200, 200, 200)
 
 
 _LARGEST_KEPT_BYTES = 2**20
-"""Frames that are larger are not kept whole until it is known whether they get onto the sheet."""
+"""Largest frame that is kept whole; larger ones are scaled at once."""
 
 
 class FrameSamples:
@@ -324,22 +309,14 @@ class FrameSamples:
         return self._frames[0], self._frames[min(middle, len(self._frames) - 1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SheetStrip:
-    """An episode on the sheet."""
+Strip: TypeAlias = tuple[EpisodeRecord, Sequence[np.ndarray]]
+"""An episode, and its first, middle and last frame at strip height. Shape of each: (height, width, 3), uint8."""
 
-    record: EpisodeRecord
-    # First, middle and last frame at strip height. Shape of each: (height, width, 3), uint8.
-    frames: Sequence[np.ndarray]
 
-    @classmethod
-    def of(cls, record: EpisodeRecord, frames: Sequence[np.ndarray]) -> "SheetStrip":
-        """Return the strip of an episode from frames of any size."""
-        return cls(record=record, frames=[thumbnail(frame, _STRIP_HEIGHT) for frame in frames])
-
-    def image(self) -> np.ndarray:
-        """Return the strip as an image. Shape: (height, width, 3), uint8."""
-        record = self.record
+def _write_sheet(path: Path, strips: Sequence[Strip]) -> None:
+    """Write the sheet of a job as PNG atomically, in columns with gaps, by episode index."""
+    images = []
+    for record, frames in sorted(strips, key=lambda strip: strip[0].episode.episode_index):
         outcome = record.outcome
         lines = [
             "not measured" if outcome is None else str(outcome),
@@ -348,26 +325,18 @@ class SheetStrip:
             f"return {record.episode_return:.2f}",
         ]
         colour = _UNKNOWN_COLOUR if outcome is None else _COLOURS[outcome]
-        return np.concatenate([*self.frames, text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)], axis=1)
+        text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)
+        images.append(np.concatenate([*frames, text], axis=1))
 
-
-def write_contact_sheet(path: Path, strips: Sequence[SheetStrip]) -> None:
-    """Write the sheet of a job as PNG atomically, in columns, by episode index."""
-    ordered = sorted(strips, key=lambda strip: strip.record.episode.episode_index)
-    write_png(path, arranged([strip.image() for strip in ordered]))
-
-
-def arranged(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrange images of one size in columns with gaps. Shape: (height, width, 3), uint8."""
     height, width = images[0].shape[:2]
     num_strips = min(len(images), _STRIPS_PER_COLUMN)
     num_columns = -(-len(images) // num_strips)
     sheet = np.zeros((num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP, 3), np.uint8)
     for index, image in enumerate(images):
-        column, strip = divmod(index, num_strips)
-        top, left = strip * (height + _GAP), column * (width + _GAP)
+        column, row = divmod(index, num_strips)
+        top, left = row * (height + _GAP), column * (width + _GAP)
         sheet[top : top + height, left : left + width] = image
-    return sheet
+    write_png(path, sheet)
 
 
 # The videos of one running episode, which a thread beside the loop draws and encodes.
@@ -392,7 +361,7 @@ class Take:
         # drawn or written never gets its final name. `do` queues tasks of this film in order.
         self._episode = f"episode {start.episode.episode_index}"
         self._job = job
-        self._files = files
+        self.files = files  # by camera
         self._do = do
         self._steps_per_frame = steps_per_frame
         self._num_steps = 0
@@ -400,16 +369,6 @@ class Take:
         self._latest: Mapping[str, np.ndarray] = {}
         self._samples = FrameSamples()
         self._bars: dict[int, np.ndarray] = {}
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """The filmed cameras."""
-        return tuple(self._files)
-
-    @property
-    def videos(self) -> tuple[Path, ...]:
-        """Final paths of the videos."""
-        return tuple(file.path for file in self._files.values())
 
     @property
     def shows_latest_step(self) -> bool:
@@ -423,11 +382,30 @@ class Take:
 
     def add(self, draw: Draw) -> None:
         """Queue a frame."""
-        self._do(partial(self._try, partial(self._add, draw)))
 
-    def finish(self, record: EpisodeRecord, sheet: list[SheetStrip] | None) -> None:
+        def add() -> None:
+            self._write_latest()
+            self._latest = draw()
+            self._samples.add(self._latest[next(iter(self.files))])
+
+        self._do(partial(self._try, add))
+
+    def finish(self, record: EpisodeRecord, sheet: list[Strip] | None) -> None:
         """Complete the videos and their posters of the last frame, and append a strip to the contact sheet, if any."""
-        self._do(partial(self._try, partial(self._finish, record, sheet)))
+
+        def finish() -> None:
+            outcome = "not measured" if record.outcome is None else str(record.outcome)
+            self._bars = {}
+            self._write_latest(f": {outcome}")
+            for camera, file in self.files.items():
+                # The poster is written first: a finished video always has one.
+                write_poster(poster_file(file.path), self._latest[camera])
+                file.finish()
+            if sheet is not None:
+                frames = *self._samples.first_and_middle(), self._latest[next(iter(self.files))]
+                sheet.append((record, [thumbnail(each, _STRIP_HEIGHT) for each in frames]))
+
+        self._do(partial(self._try, finish))
 
     def discard(self) -> None:
         """Delete the videos; queued frames are not drawn any more."""
@@ -445,25 +423,8 @@ class Take:
                 self._discard_files()
             raise
 
-    def _add(self, draw: Draw) -> None:
-        self._write_latest()
-        self._latest = draw()
-        self._samples.add(self._latest[self.cameras[0]])
-
-    def _finish(self, record: EpisodeRecord, sheet: list[SheetStrip] | None) -> None:
-        outcome = "not measured" if record.outcome is None else str(record.outcome)
-        self._bars = {}
-        self._write_latest(f": {outcome}")
-        for camera, file in self._files.items():
-            # The poster is written first: a finished video always has one.
-            write_poster(poster_file(file.path), self._latest[camera])
-            file.finish()
-        if sheet is not None:
-            last = self._latest[self.cameras[0]]
-            sheet.append(SheetStrip.of(record, (*self._samples.first_and_middle(), last)))
-
     def _discard_files(self) -> None:
-        for file in self._files.values():
+        for file in self.files.values():
             file.discard()
 
     def _write_latest(self, ending: str = "") -> None:
@@ -472,7 +433,7 @@ class Take:
             if width not in self._bars:
                 text = f"{self._episode}{ending}"
                 self._bars[width] = caption_bar(width, [f"{self._job}, {text}", text, text.removeprefix("episode ")])
-            self._files[camera].add(np.concatenate([frame, self._bars[width]]))
+            self.files[camera].add(np.concatenate([frame, self._bars[width]]))
 
 
 # Film episodes: a video per episode and camera, and a contact sheet of the job.
@@ -513,7 +474,7 @@ class VideoRecorder(Observer):
         self._slots = SlotNumbers()
         self._threads = FilmThreads(num_threads)
         self._takes: dict[Environment, dict[int, Take]] = {}
-        self._sheet: list[SheetStrip] = []
+        self._sheet: list[Strip] = []
         self._num_strips = 0
         self._said_no_cameras = False
 
@@ -521,7 +482,10 @@ class VideoRecorder(Observer):
         """Set the rebuild and the environments of the next episodes, and discard the videos of running ones."""
         self._rebuild = rebuild
         self._slots = SlotNumbers(environments)
-        self._discard_takes()
+        while self._takes:
+            _, takes = self._takes.popitem()
+            for take in takes.values():
+                take.discard()
 
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Return the env slots to render if a film can only use images that a step has rendered, else none."""
@@ -537,19 +501,36 @@ class VideoRecorder(Observer):
         """Open the videos and add the first frame."""
         del observation
         self._threads.raise_failure()
-        cameras = self._cameras(environment)
+        # The viewport comes first.
+        filmable = environment.filmable if isinstance(environment, Filmable) else ()
+        cameras = [name for name in filmable if name == VIEWPORT and self._options.viewport]
+        cameras += [name for name in filmable if name != VIEWPORT and self._options.camera]
+        if not cameras and not self._said_no_cameras:
+            self._said_no_cameras = True
+            hint = getattr(environment, "filming_hint", "")
+            _LOG.warning("job '%s' has no videos: its environment has no such cameras%s", self._job, hint)
+
         filmed = [start for start in starts if cameras and self._options.films(start.episode)]
         steps_per_frame = self._options.steps_per_frame(environment.control_dt)
-        # A film plays in real time: its rate follows from the control steps per frame.
+        rebuild = self._rebuild if self._names_rebuilds else None
         for start in filmed:
-            files = {
-                camera: VideoFile(
-                    self._path(environment, camera, start),
-                    frames_per_second=1 / (steps_per_frame * environment.control_dt),
-                    title=f"{self._job}, episode {start.episode.episode_index}, {camera}",
+            index = start.episode.episode_index
+            here = FilmPlace(env_id=self._slots.of(environment, start.env_id), rebuild=rebuild)
+            place = self._places.get(index, here)
+            files = {}
+            for camera in cameras:
+                name = layout.video_file_name(
+                    None if camera == VIEWPORT else camera,
+                    env_id=place.env_id,
+                    episode_index=index,
+                    rebuild=place.rebuild,
                 )
-                for camera in cameras
-            }
+                # A film plays in real time: its rate follows from the control steps per frame.
+                files[camera] = VideoFile(
+                    self._directory / layout.VIDEOS_DIRECTORY / name,
+                    frames_per_second=1 / (steps_per_frame * environment.control_dt),
+                    title=f"{self._job}, episode {index}, {camera}",
+                )
             take = Take(start, self._job, files, self._threads.for_a_film(), steps_per_frame=steps_per_frame)
             self._takes.setdefault(environment, {})[start.env_id] = take
         self._film(environment, [start.env_id for start in filmed])
@@ -582,7 +563,7 @@ class VideoRecorder(Observer):
     def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
         """Return the final paths of the videos in an env slot, none if it is not filmed."""
         take = self._takes.get(environment, {}).get(env_id)
-        return () if take is None else take.videos
+        return () if take is None else tuple(file.path for file in take.files.values())
 
     def discard(self, environment: Environment, env_id: int) -> None:
         """Delete the videos of the running episode in an env slot, if it is filmed."""
@@ -601,52 +582,20 @@ class VideoRecorder(Observer):
             self._threads.close()
         finally:
             if self._sheet:
-                write_contact_sheet(self._directory / layout.CONTACT_SHEET_FILE, self._sheet)
+                _write_sheet(self._directory / layout.CONTACT_SHEET_FILE, self._sheet)
                 self._sheet = []
 
-    def _discard_takes(self) -> None:
-        while self._takes:
-            _, takes = self._takes.popitem()
-            for take in takes.values():
-                take.discard()
-
-    def _cameras(self, environment: Environment) -> tuple[str, ...]:
-        """Return the filmed cameras, the viewport first."""
-        filmable = environment.filmable if isinstance(environment, Filmable) else ()
-        viewport = [name for name in filmable if name == VIEWPORT and self._options.viewport]
-        others = [name for name in filmable if name != VIEWPORT and self._options.camera]
-        if not viewport and not others and not self._said_no_cameras:
-            self._said_no_cameras = True
-            hint = getattr(environment, "filming_hint", "")
-            _LOG.warning("job '%s' has no videos: its environment has no such cameras%s", self._job, hint)
-        return (*viewport, *others)
-
-    def _path(self, environment: Environment, camera: str, start: EpisodeStart) -> Path:
-        index = start.episode.episode_index
-        here = FilmPlace(
-            env_id=self._slots.of(environment, start.env_id), rebuild=self._rebuild if self._names_rebuilds else None
-        )
-        place = self._places.get(index, here)
-        name = layout.video_file_name(
-            None if camera == VIEWPORT else camera, env_id=place.env_id, episode_index=index, rebuild=place.rebuild
-        )
-        return self._directory / layout.VIDEOS_DIRECTORY / name
-
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:
+        """Queue the current frames of env slots, which are drawn later if the environment can do so."""
         if not env_ids or not isinstance(environment, Filmable):
             return
         takes = self._takes[environment]
-        drawing = _film_later(environment, env_ids, takes[env_ids[0]].cameras)
-        for env_id, draw in zip(env_ids, drawing, strict=True):
-            takes[env_id].add(draw)
-
-
-def _film_later(environment: Filmable, env_ids: Sequence[int], cameras: Sequence[str]) -> Sequence[Draw]:
-    """Return functions that draw the current frames of env slots; see `FilmableLater`."""
-    if isinstance(environment, FilmableLater):
-        return environment.film_later(env_ids, cameras)
-    frames = {camera: np.array(pictures) for camera, pictures in environment.film(env_ids, cameras).items()}
-    return [
-        partial(dict[str, np.ndarray], {camera: pictures[number] for camera, pictures in frames.items()})
-        for number in range(len(env_ids))
-    ]
+        cameras = tuple(takes[env_ids[0]].files)
+        if isinstance(environment, FilmableLater):
+            for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
+                takes[env_id].add(draw)
+            return
+        frames = {camera: np.array(pictures) for camera, pictures in environment.film(env_ids, cameras).items()}
+        for number, env_id in enumerate(env_ids):
+            own = {camera: pictures[number] for camera, pictures in frames.items()}
+            takes[env_id].add(partial(dict[str, np.ndarray], own))

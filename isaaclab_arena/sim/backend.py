@@ -36,14 +36,18 @@ class ModelNames:
 
 def model_names(model: mujoco.MjModel) -> ModelNames:
     """Return the indices of a compiled model's named parts."""
+
+    def part(start: int, size: int) -> slice:
+        return slice(int(start), int(start) + int(size))
+
     free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
     joint_qpos, joint_dof, free_joints = {}, {}, {}
     for index in range(model.njnt):
         name, kind = model.joint(index).name, int(model.jnt_type[index])
         # A free joint has a pose and a velocity, a ball joint a quaternion and a rate, all others one number each.
         num_positions, num_dofs = {free: (7, 6), ball: (4, 3)}.get(kind, (1, 1))
-        joint_qpos[name] = _part(model.jnt_qposadr[index], num_positions)
-        joint_dof[name] = _part(model.jnt_dofadr[index], num_dofs)
+        joint_qpos[name] = part(model.jnt_qposadr[index], num_positions)
+        joint_dof[name] = part(model.jnt_dofadr[index], num_dofs)
         if kind == free:
             free_joints[model.body(int(model.jnt_bodyid[index])).name] = name
     bodies = {model.body(index).name: index for index in range(model.nbody)}
@@ -54,7 +58,7 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
         bodies=bodies,
         sites={model.site(index).name: index for index in range(model.nsite)},
         sensors={
-            model.sensor(index).name: _part(model.sensor_adr[index], model.sensor_dim[index])
+            model.sensor(index).name: part(model.sensor_adr[index], model.sensor_dim[index])
             for index in range(model.nsensor)
         },
         mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
@@ -67,10 +71,6 @@ def model_sha256(model: mujoco.MjModel) -> str:
     buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, buffer)
     return hashlib.sha256(buffer.tobytes()).hexdigest()
-
-
-def _part(start: int, size: int) -> slice:
-    return slice(int(start), int(start) + int(size))
 
 
 # Read the state of a batch of worlds by the names of joints, bodies, sites, actuators and sensors.
@@ -91,8 +91,10 @@ class NamedState:
 
     def joint_indices(self, joints: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the joints' entries of ``qpos`` and of ``qvel``. Shapes: (sum of sizes,), int64."""
-        positions = [index for name in joints for index in _entries(self.names.joint_qpos[name])]
-        dofs = [index for name in joints for index in _entries(self.names.joint_dof[name])]
+        positions, dofs = (
+            [index for name in joints for index in range(parts[name].start, parts[name].stop)]
+            for parts in (self.names.joint_qpos, self.names.joint_dof)
+        )
         return torch.tensor(positions, device=self.device), torch.tensor(dofs, device=self.device)
 
     def actuator_indices(self, actuators: Sequence[str]) -> torch.Tensor:
@@ -124,7 +126,7 @@ class NamedState:
         return self.sensordata[:, self.names.sensors[sensor]]
 
     def touching(self, contact_sensor: str) -> torch.Tensor:
-        """True where a contact sensor found a contact. Shape: (num_envs,), bool."""
+        """Return True for the worlds whose contact sensor found a contact. Shape: (num_envs,), bool."""
         return self.sensordata[:, self.names.sensors[contact_sensor].start] > 0
 
     def free_velocity(self, joint: str) -> torch.Tensor:
@@ -142,10 +144,6 @@ def side_by_side(indices: torch.Tensor) -> torch.Tensor | slice:
     return slice(first, first + len(entries)) if entries == list(range(first, first + len(entries))) else indices
 
 
-def _entries(part: slice) -> range:
-    return range(part.start, part.stop)
-
-
 # Change values of the model in single worlds, such as an object's mass or a light's direction.
 #
 # A change names a field as `mujoco.MjModel` does, an entry of it and the new value, so any backend that keeps its model
@@ -153,7 +151,7 @@ def _entries(part: slice) -> range:
 # leave it unchanged, and return the differences of one world.
 
 _CONTACT_PRIORITY = 2
-"""Above that of the fingers' pads, which otherwise decide alone how slippery a grasp is."""
+"""Above that of the fingers' pads, which would otherwise decide the friction of a grasp alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,9 +203,8 @@ def body_geoms(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
 
 def touching_geoms(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
     """Return the indices of those geoms of a body that can collide."""
-    return tuple(
-        index for index in body_geoms(model, body) if model.geom_contype[index] or model.geom_conaffinity[index]
-    )
+    geoms = body_geoms(model, body)
+    return tuple(index for index in geoms if model.geom_contype[index] or model.geom_conaffinity[index])
 
 
 def body_mass(model: mujoco.MjModel, body: str) -> float:
@@ -379,50 +376,27 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
-        """Reset the given worlds to their start states; all others keep their state.
-
-        Args:
-            env_ids: Worlds, ascending. Shape: (n,), int64.
-            starts: One state per world, in the same order.
-        """
+        """Reset the worlds ``env_ids`` (n,), int64, ascending, to their start states, one each in the same order."""
 
     @abstractmethod
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        """Advance the worlds of a mask; the others keep their state and derived quantities.
+        """Advance the worlds of a mask by physics steps of ``physics_dt``; the others keep their state.
 
-        Args:
-            moved: Mask of the worlds to advance. Shape: (num_envs,), bool, on the backend's device. A mask, because
-                indices would synchronise with the GPU.
-            num_substeps: Physics steps of ``physics_dt`` each.
+        ``moved`` has shape (num_envs,), bool, on the backend's device: indices would synchronise with the GPU.
         """
 
     def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
         """Advance worlds as `step` does, without a synchronisation to learn if that was possible.
 
         By default it always is. If it was not, all worlds keep their state, and `step` with the same arguments advances
-        them.
-
-        Args:
-            moved: See `step`.
-            num_substeps: See `step`.
-
-        Returns:
-            The worlds that advanced: those of ``moved``, or none. Shape: (num_envs,), bool, on the backend's device.
+        them. Return the worlds that advanced: those of ``moved``, or none. Shape: (num_envs,), bool.
         """
         self.step(moved, num_substeps)
         return moved
 
     @abstractmethod
     def jacobian(self, body: str, site: str) -> torch.Tensor:
-        """Return the Jacobian of a site that moves with its body.
-
-        Args:
-            body: The body that the site belongs to.
-            site: The site.
-
-        Returns:
-            Axis 1 is vx, vy, vz, wx, wy, wz in the world frame. Shape: (num_envs, 6, nv).
-        """
+        """Return the Jacobian of a body's site. Axis 1 is vx, vy, vz, wx, wy, wz in the world: (num_envs, 6, nv)."""
 
     @abstractmethod
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
@@ -434,19 +408,11 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
-        """Set a world to a state that `integration_state` returned.
-
-        Args:
-            env_id: The world.
-            state: Shape: (state_size,).
-        """
+        """Set a world to a state that `integration_state` returned. Shape: (state_size,)."""
 
     @abstractmethod
     def snapshot(self) -> Mapping[str, torch.Tensor]:
-        """Return a copy of all that the future of all worlds depends on, and of all that can be read of them.
-
-        Shape of each: (num_envs, ...).
-        """
+        """Return a copy of all worlds' states, and of all that can be read of them. Shape of each: (num_envs, ...)."""
 
     @abstractmethod
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
@@ -457,27 +423,14 @@ class Backend(NamedState, ABC):
 
         A field that is not named has the shared model's value again. Values that the model derives (inertia about axes,
         bounding volumes, constraint scaling) follow. Call it before `reset`. A world's values must not depend on those
-        of other worlds, to the last bit.
-
-        Args:
-            env_ids: Worlds, ascending. Shape: (n,), int64.
-            changes: One list per world, in the same order.
-
-        Raises:
-            EnvironmentBuildError: If the backend cannot.
+        of other worlds, to the last bit. ``env_ids`` (n,), int64, are ascending; ``changes`` has one list per world.
+        EnvironmentBuildError if the backend cannot.
         """
         del env_ids, changes
         raise EnvironmentBuildError(f"the backend '{self.engine()}' cannot vary its model between worlds")
 
     def model_field(self, name: str) -> np.ndarray:
-        """Return a field of the model in every world, for renderers and tests. Shape: (num_envs, ...).
-
-        Args:
-            name: As in `mujoco.MjModel`: ``geom_rgba``, ``light_dir``, ``cam_pos``.
-
-        Raises:
-            EnvironmentBuildError: If the backend cannot.
-        """
+        """Return a field of `mujoco.MjModel` in every world (num_envs, ...); EnvironmentBuildError if it cannot."""
         raise EnvironmentBuildError(f"the backend '{self.engine()}' does not show its model's '{name}'")
 
     @abstractmethod
@@ -573,26 +526,23 @@ def start_blocks(
     for names, worlds in worlds_by_names.items():
         if not names:
             continue
-        entries = [_entry_array(places[name]) for name in names]
-        values = [value for world in worlds for value in named[world].values()]
+        parts = [places[name] for name in names]
+        entries = [np.array([part]) if isinstance(part, int) else np.arange(part.start, part.stop) for part in parts]
         sizes = [entry_size * len(part) for part in entries]
+        # One flat array, each world's values in the order of the names.
+        values: list[Any] = [value for world in worlds for value in named[world].values()]
+        if np.ndim(values[0]) == 0:
+            numbers = np.fromiter(values, np.float64, len(values))
+        else:
+            given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(names))
+            if (given != sizes).any():
+                wrong = int(np.flatnonzero((given != sizes).any(axis=0))[0])
+                raise ValueError(
+                    f"'{names[wrong]}' is given another number of values than the {sizes[wrong]} that it has"
+                )
+            numbers = np.fromiter(chain.from_iterable(values), np.float64, given.sum())
         yield StartBlock(
             worlds=np.array(worlds),
             entries=np.concatenate(entries),
-            values=_numbers(values, names, sizes).reshape(len(worlds), sum(sizes)),
+            values=numbers.reshape(len(worlds), sum(sizes)),
         )
-
-
-def _entry_array(place: slice | int) -> np.ndarray:
-    return np.array([place]) if isinstance(place, int) else np.arange(place.start, place.stop)
-
-
-def _numbers(values: Sequence[Any], names: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
-    """Return the worlds' values as one flat array, each world's in the order of the names."""
-    if np.ndim(values[0]) == 0:
-        return np.fromiter(values, np.float64, len(values))
-    given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(names))
-    if (given != sizes).any():
-        wrong = int(np.flatnonzero((given != sizes).any(axis=0))[0])
-        raise ValueError(f"'{names[wrong]}' is given another number of values than the {sizes[wrong]} that it has")
-    return np.fromiter(chain.from_iterable(values), np.float64, given.sum())

@@ -41,7 +41,12 @@ class MujocoBackend(Backend):
     reproducible = True
 
     def __init__(self, model: mujoco.MjModel, *, num_envs: int, num_threads: int = 1) -> None:
-        _stop_mujoco_writing_logs()
+        # Each breakdown would make MuJoCo write MUJOCO_LOG.TXT into the working directory and print into the live
+        # display; `diverged` reports it already.
+        config = mujoco.MjLogConfig.get()
+        config.logto_file, config.logto_console = False, False
+        config.set()
+
         self.model = model
         self.batch = mujoco_batch.Batch(model, num_envs, num_threads)
         self.num_envs = num_envs
@@ -56,6 +61,7 @@ class MujocoBackend(Backend):
         self._varied: dict[str, np.ndarray] = {}
         self._diverged = np.zeros(num_envs, bool)
         self.diverged = torch.from_numpy(self._diverged)
+        self._derived = {name: getattr(self, name) for name in ("xpos", "xquat", "site_xpos", "sensordata")}
         self._warm_start = self.batch.bind("qacc_warmstart")
         self._start_fields = {name: self.batch.bind(name) for name in ("qpos", "qvel", "ctrl", "mocap_pos")}
         self._qpos, self._qvel = self._start_fields["qpos"], self._start_fields["qvel"]
@@ -82,7 +88,12 @@ class MujocoBackend(Backend):
             self.batch.step(None if ids.size == self.num_envs else ids, num_substeps, _VELOCITY_STAGE)
         except mujoco_batch.SimulationError as error:
             self._diverged[error.ids] = True
-        self._mark_diverged()
+        # A resting world has the same numbers as at the last check, so one check of all worlds is enough. A sum is
+        # finite if every number is; finite numbers overflow only far beyond MuJoCo's limits.
+        total = self._qpos.sum() + self._qvel.sum()
+        if not math.isfinite(total) or self._num_warnings.tobytes() != self._bytes_at_reset:
+            finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
+            self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""
@@ -127,8 +138,8 @@ class MujocoBackend(Backend):
 
     def snapshot(self) -> Mapping[str, torch.Tensor]:
         """Return a copy of all worlds' states and all that can be read of them; see `Backend.snapshot`."""
-        state = torch.from_numpy(self.batch.state.copy())
-        return {"state": state, "diverged": self.diverged.clone(), **{n: t.clone() for n, t in self._derived().items()}}
+        derived = {name: tensor.clone() for name, tensor in self._derived.items()}
+        return {"state": torch.from_numpy(self.batch.state.copy()), "diverged": self.diverged.clone(), **derived}
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
         """Restore all worlds; see `Backend.restore_snapshot`."""
@@ -138,11 +149,8 @@ class MujocoBackend(Backend):
         self._warnings_at_reset[:] = self._num_warnings
         self._bytes_at_reset = self._warnings_at_reset.tobytes()
         # A forward pass updates the contact sensors, which have to show the state after the last step.
-        for name, tensor in self._derived().items():
+        for name, tensor in self._derived.items():
             tensor.copy_(snapshot[name])
-
-    def _derived(self) -> Mapping[str, torch.Tensor]:
-        return {"xpos": self.xpos, "xquat": self.xquat, "site_xpos": self.site_xpos, "sensordata": self.sensordata}
 
     def model_digest(self) -> str:
         """Return the SHA-256 of the compiled model."""
@@ -173,23 +181,6 @@ class MujocoBackend(Backend):
         except mujoco_batch.SimulationError as error:
             self._diverged[error.ids] = True
         self._warm_start[ids] = kept
-
-    def _mark_diverged(self) -> None:
-        # A resting world has the same numbers as at the last check, so one check of all worlds is enough. A sum is
-        # finite if every number is; finite numbers overflow only far beyond MuJoCo's limits.
-        total = self._qpos.sum() + self._qvel.sum()
-        if math.isfinite(total) and self._num_warnings.tobytes() == self._bytes_at_reset:
-            return
-        finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
-        self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
-
-
-def _stop_mujoco_writing_logs() -> None:
-    # Each breakdown would make MuJoCo write MUJOCO_LOG.TXT into the working directory and print into the live display;
-    # `diverged` reports it already.
-    config = mujoco.MjLogConfig.get()
-    config.logto_file, config.logto_console = False, False
-    config.set()
 
 
 # Show one world in a window while it runs: MuJoCo's viewer, on a machine with a display.

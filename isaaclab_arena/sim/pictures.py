@@ -43,11 +43,11 @@ class VisibleWorld:
 # Find the pixels of a fixed camera that moving geoms can change, directly or by their shadows.
 
 _MARGIN_M = 1e-3
-"""How much larger things are taken to be than they are, more than what is lost in rounding."""
+"""Margin around things, larger than any rounding error."""
 
 _CELLS = 512
 _REACH_M = 2.0
-"""Half the width of the map of shadows, around what moves; whatever is farther away shares the cells at its edge."""
+"""Half the width of the map of shadows, around the moving geoms; points farther away share the cells at its edge."""
 
 _CELL_M = 2 * _REACH_M / _CELLS
 """Length of a side of a cell."""
@@ -57,7 +57,7 @@ _FAR_M = 1e6
 
 _SLOPES = np.tan(np.pi / 8 * np.arange(-3, 4))
 _DIRECTIONS = np.stack([np.append(np.ones(7), 0.0), np.append(_SLOPES, 1.0)], axis=1)
-"""Directions in a plane, in each of which the two ends of an outline are found; the last is along the second axis."""
+"""Directions in a plane, each with the two ends of an outline; the last is along the second axis."""
 
 _LENGTHS = np.linalg.norm(_DIRECTIONS, axis=1)
 
@@ -167,7 +167,19 @@ class ChangingPixels:
         if not (is_ahead | np.logical_and.reduceat(centres[:, 2] < -nearest, hulls.starts)).all():
             return None
         mask = np.zeros((len(self._lines), len(self._columns)), bool)
-        line, left, right = self._outlines(centres, hulls, is_ahead).spans(self._lines, self._lines)
+
+        # The outlines of the hulls ahead, projected onto a plane at distance 1. `touching` is the length of a tangent
+        # to a ball, in the plane of the camera, the direction and the way ahead.
+        radii = hulls.radii
+        ahead = np.maximum(centres[:, 2], radii + _MARGIN_M)
+        across = (_DIRECTIONS / _LENGTHS[:, None]) @ centres[:, :2].T
+        touching = np.sqrt(across**2 + ahead**2 - radii**2)
+        begin = (across * touching - ahead * radii) / (ahead * touching + across * radii)
+        end = (across * touching + ahead * radii) / (ahead * touching - across * radii)
+        outlines = _Outlines.around(begin, end, hulls.starts)
+        outlines.first[:, ~is_ahead] = np.inf
+
+        line, left, right = outlines.spans(self._lines, self._lines)
         first, last = np.searchsorted(self._columns, left), np.searchsorted(self._columns, right, side="right") - 1
         is_seen = first <= last
         top, covered = _covered(line[is_seen], first[is_seen], last[is_seen], len(self._columns))
@@ -175,20 +187,6 @@ class ChangingPixels:
         for shadows in self._maps:
             mask.ravel()[shadows.shadowed(hulls)] = True
         return mask
-
-    @staticmethod
-    def _outlines(centres: np.ndarray, hulls: Hulls, is_ahead: np.ndarray) -> "_Outlines":
-        """Return the outlines of the hulls ahead, projected onto a plane at distance 1."""
-        radii = hulls.radii
-        ahead = np.maximum(centres[:, 2], radii + _MARGIN_M)
-        across = (_DIRECTIONS / _LENGTHS[:, None]) @ centres[:, :2].T
-        # Length of a tangent to a ball, in the plane of the camera, the direction and the way ahead.
-        touching = np.sqrt(across**2 + ahead**2 - radii**2)
-        first = (across * touching - ahead * radii) / (ahead * touching + across * radii)
-        last = (across * touching + ahead * radii) / (ahead * touching - across * radii)
-        outlines = _Outlines.around(first, last, hulls.starts)
-        outlines.first[:, ~is_ahead] = np.inf
-        return outlines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 _LOG = logging.getLogger(__name__)
 _FIRST_TIMES = 2
-"""How often work is done kernel by kernel before it is captured; the last time it is watched."""
+"""Calls that do the work kernel by kernel before it is captured; the last one is watched."""
 
 _ATEN = torch.ops.aten
 _INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
@@ -25,7 +25,7 @@ _COPIES = (_ATEN.copy_.default, _ATEN._to_copy.default)
 _Result = TypeVar("_Result")
 
 Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
-"""Captures what work tells a device, without doing it, and returns what does it, each time with the same memory."""
+"""Captures the kernels of a function without a run, and returns a function that runs them on the same memory."""
 
 
 def capture_on(device: torch.device) -> Capture | None:
@@ -74,20 +74,30 @@ class Replayed(Generic[_Result]):
 
     def __call__(self) -> _Result:
         """Do the work."""
-        if self._capture is None or not _is_main_thread():
+        # During a capture no other thread may draw from the GPU's default random generator, as a policy beside a
+        # simulation thread may do.
+        if self._capture is None or threading.current_thread() is not threading.main_thread():
             return self._work()
         self._times_done += 1
         if self._times_done < _FIRST_TIMES:
             return self._work()
         if self._times_done == _FIRST_TIMES:
-            return self._watched()
+            # Rule out a capture if the work waits: after a failed capture torch may be in a bad state.
+            with _Watch() as watch:
+                result = self._work()
+            if watch.waits:
+                self._give_up(f"it waits for the device in {', '.join(sorted(watch.waits))}")
+            return result
         try:
             # A failed capture is no error: the work runs kernel by kernel from now on.
             if self._replay is None:
                 self._replay = self._captured(self._capture)
-            self._check_kept()
+            replaced = [name for name, tensor in self._kept.items() if getattr(self._keeper, name) is not tensor]
         except RuntimeError as error:
             self._give_up(str(error))
+            return self._work()
+        if replaced:
+            self._give_up(f"'{replaced[0]}' was set elsewhere, and not changed in place")
             return self._work()
         self._replay()
         return self._result[0]
@@ -103,33 +113,30 @@ class Replayed(Generic[_Result]):
         _LOG.info("%s is not replayed as a graph, which takes longer: %s", self._name, why)
         self._capture = None
 
-    def _watched(self) -> _Result:
-        """Do the work, and rule out a capture if it waits: after a failed capture torch may be in a bad state."""
-        with _Watch() as watch:
-            result = self._work()
-        if watch.waits:
-            self._give_up(f"it waits for the device in {', '.join(sorted(watch.waits))}")
-        return result
-
     def _captured(self, capture: Capture) -> Callable[[], None]:
-        self._kept = _tensors_of(self._keeper)
+        kept = self._kept = _tensors_of(self._keeper)
         self._result.clear()
 
         def work_in_place() -> None:
             self._result.append(self._work())
-            _write_back(self._kept, _tensors_of(self._keeper))
+            new = _tensors_of(self._keeper)
+            # A value in the memory of another kept tensor would be overwritten before it is read.
+            places = {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
+            safe = {
+                name: new[name].clone() if new[name].untyped_storage().data_ptr() in places else new[name]
+                for name, tensor in kept.items()
+                if new[name] is not tensor
+            }
+            for name, tensor in safe.items():
+                if tensor.shape != kept[name].shape or tensor.dtype != kept[name].dtype:
+                    raise RuntimeError(f"'{name}' is {tensor.dtype} of shape {tuple(tensor.shape)} now")
+                kept[name].copy_(tensor)
 
         try:
             return capture(work_in_place)
         finally:
-            for name, tensor in self._kept.items():
+            for name, tensor in kept.items():
                 setattr(self._keeper, name, tensor)
-
-    def _check_kept(self) -> None:
-        """Raise RuntimeError if other code has replaced an attribute of the keeper since the capture."""
-        for name, tensor in self._kept.items():
-            if getattr(self._keeper, name) is not tensor:
-                raise RuntimeError(f"'{name}' was set elsewhere, and not changed in place")
 
 
 class _Watch(TorchDispatchMode):
@@ -144,49 +151,23 @@ class _Watch(TorchDispatchMode):
     ) -> Any:
         del types
         result = func(*args, **(kwargs or {}))
-        if _waits(func, [*args, *(kwargs or {}).values(), result]):
+        values = [*args, *(kwargs or {}).values(), result]
+        if func in _INDEXING:
+            # A mask index needs the number of true entries, which only the device knows.
+            indices = [tensor for tensor in tree_leaves(values[1]) if tensor is not None]
+            waits = any(tensor.dtype in {torch.bool, torch.uint8} for tensor in indices)
+        elif torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+            waits = True
+        else:
+            # CPU scalars are passed to a kernel by value.
+            tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.ndim]
+            is_between_devices = len({tensor.device for tensor in tensors}) > 1
+            waits = func in _CONSTANTS or (func in _COPIES and is_between_devices)
+        if waits:
             self.waits.add(str(func))
         return result
-
-
-def _waits(func: Any, values: Sequence[Any]) -> bool:
-    """True if an operation waits; ``values`` are its arguments and its result."""
-    tensors = [leaf for leaf in tree_leaves(list(values)) if isinstance(leaf, torch.Tensor)]
-    if func in _INDEXING:
-        # A mask index needs the number of true entries, which only the device knows.
-        return any(tensor.dtype in {torch.bool, torch.uint8} for tensor in tree_leaves(values[1]) if tensor is not None)
-    if (
-        func in _CONSTANTS
-        or torch.Tag.data_dependent_output in func.tags
-        or torch.Tag.dynamic_output_shape in func.tags
-    ):
-        return True
-    # CPU scalars are passed to a kernel by value.
-    return func in _COPIES and len({tensor.device for tensor in tensors if tensor.ndim}) > 1
-
-
-def _is_main_thread() -> bool:
-    """True on the main thread."""
-    # During a capture no other thread may draw from the GPU's default random generator, as a policy beside a simulation
-    # thread may do.
-    return threading.current_thread() is threading.main_thread()
 
 
 def _tensors_of(keeper: object | None) -> dict[str, torch.Tensor]:
     attributes = {} if keeper is None else vars(keeper)
     return {name: value for name, value in attributes.items() if isinstance(value, torch.Tensor)}
-
-
-def _write_back(kept: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor]) -> None:
-    """Write the values of new tensors into those that are kept."""
-    changed = {name: new[name] for name, tensor in kept.items() if new[name] is not tensor}
-    places = {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
-    # A value in the memory of another kept tensor would be overwritten before it is read.
-    safe = {
-        name: tensor.clone() if tensor.untyped_storage().data_ptr() in places else tensor
-        for name, tensor in changed.items()
-    }
-    for name, tensor in safe.items():
-        if tensor.shape != kept[name].shape or tensor.dtype != kept[name].dtype:
-            raise RuntimeError(f"'{name}' is {tensor.dtype} of shape {tuple(tensor.shape)} now")
-        kept[name].copy_(tensor)

@@ -22,7 +22,7 @@ ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]
 """Files with their stamps, see `stamps`."""
 
 _known_keys: dict[Path, ContentKey] = {}
-"""What MJCF files were made of when they were read last, links among them beside what they lead to."""
+"""The files of each MJCF file at its last read, links as well as their targets."""
 
 # Matched anywhere in the text and not in parsed elements: MuJoCo's parser accepts XML that others refuse. Matches that
 # MuJoCo does not read do no harm.
@@ -96,47 +96,39 @@ def _named_files(files: list[Path]) -> Iterator[Path]:
     directories = {""}
     room = _MAX_BYTES
     for file in files:
-        text, num_bytes = _text(file, room)
-        room -= num_bytes
+        wrong = not_a_plain_file(file)
+        if wrong is not None:
+            raise OSError(errno.EINVAL, wrong, str(file))
+        with file.open("rb") as stream:
+            data = stream.read(room + 1)
+        if len(data) > room:
+            raise OSError(errno.EFBIG, f"with all files before it has more than {_MAX_BYTES >> 20} MiB", str(file))
+        room -= len(data)
+        # Most files are meshes and textures, which name nothing; searching bytes is a hundred times as fast.
+        if b"file" not in data and b"dir" not in data:
+            continue
+        text = data.decode("utf-8", "surrogateescape")
         for word in _NAME.finditer(text):
             value = _VALUE.match(text, word.end())
             if value is not None:
-                (names if word[0].startswith("file") else directories).update(_spellings(value[2]))
+                written = {value[2], html.unescape(value[2])}
+                slashed = {each.replace("\\", "/") for each in written}
+                # MuJoCo drops the directories of a name if the compiler's strippath is set.
+                spellings = {*written, *slashed, *(each.rpartition("/")[2] for each in slashed)}
+                (names if word[0].startswith("file") else directories).update(spellings)
     starts = {base / directory for base in {file.parent for file in files} for directory in directories}
     if len(starts) * len(names) > _MAX_PLACES:
         raise OSError(
             errno.E2BIG, f"names {len(names)} files in {len(starts)} directories, which is too many", str(files[0])
         )
-    for start in starts:
-        for name in names:
-            path = start / name
-            try:
-                if path.exists() and not path.is_dir():
-                    path.resolve()
-                    yield path
-            except (OSError, ValueError, RuntimeError):
-                # The path is too long, holds a NUL, or its links form a cycle: it cannot be opened.
-                continue
-
-
-def _text(file: Path, room: int) -> tuple[str, int]:
-    """Return a file's text (empty if it can name no file) and its number of bytes; at most ``room`` bytes."""
-    wrong = not_a_plain_file(file)
-    if wrong is not None:
-        raise OSError(errno.EINVAL, wrong, str(file))
-    with file.open("rb") as stream:
-        data = stream.read(room + 1)
-    if len(data) > room:
-        raise OSError(errno.EFBIG, f"with all files before it has more than {_MAX_BYTES >> 20} MiB", str(file))
-    # Most files are meshes and textures, which name nothing; searching bytes is a hundred times as fast.
-    return data.decode("utf-8", "surrogateescape") if b"file" in data or b"dir" in data else "", len(data)
-
-
-def _spellings(name: str) -> Iterator[str]:
-    for text in (name, html.unescape(name)):
-        slashed = text.replace("\\", "/")
-        # MuJoCo drops the directories of a name if the compiler's strippath is set.
-        yield from (text, slashed, slashed.rpartition("/")[2])
+    for path in (start / name for start in starts for name in names):
+        try:
+            if path.exists() and not path.is_dir():
+                path.resolve()
+                yield path
+        except (OSError, ValueError, RuntimeError):
+            # The path is too long, holds a NUL, or its links form a cycle: it cannot be opened.
+            continue
 
 
 # Compose scenes of parts: one MJCF file each, compiled into one model.
@@ -256,12 +248,7 @@ def compose_scene(
     spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
     for part in parts:
         frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
-        # Settings that differ would make MuJoCo print warnings, so the part takes over those of the scene.
-        part_spec = _part_spec(part)
-        ineffective = _take_settings(part_spec, spec)
-        if ineffective:
-            _tell_ineffective(part.asset, ineffective)
-        spec.attach(part_spec, prefix=f"{part.prefix}/", frame=frame)
+        spec.attach(_part_spec(part, spec), prefix=f"{part.prefix}/", frame=frame)
     for camera in cameras:
         _place_camera(spec, camera)
     for sensor in contact_sensors:
@@ -274,7 +261,16 @@ def compose_scene(
             refname=sensor.other,
             intprm=[_FOUND, 0, 1],
         )
-    return _compiled_with(spec, tuple(textures))
+    pictures = tuple(textures)
+    flat = int(mujoco.mjtBuiltin.mjBUILTIN_FLAT)
+    for texture in pictures:
+        height, width, _ = texture.pixels.shape
+        spec.add_texture(name=texture.name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
+    model = spec.compile()
+    for texture in pictures:
+        # MjSpec accepts pixels only one number at a time, so they are written into the compiled model.
+        _pixels_of(model, model.texture(texture.name).id)[:] = texture.pixels
+    return model
 
 
 def texture_of(scene: str, material: str) -> np.ndarray:
@@ -284,18 +280,6 @@ def texture_of(scene: str, material: str) -> np.ndarray:
     return _pixels_of(model, texture).copy()
 
 
-def _compiled_with(spec: mujoco.MjSpec, textures: Sequence[SceneTexture]) -> mujoco.MjModel:
-    flat = int(mujoco.mjtBuiltin.mjBUILTIN_FLAT)
-    for texture in textures:
-        height, width, _ = texture.pixels.shape
-        spec.add_texture(name=texture.name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
-    model = spec.compile()
-    for texture in textures:
-        # MjSpec accepts pixels only one number at a time, so they are written into the compiled model.
-        _pixels_of(model, model.texture(texture.name).id)[:] = texture.pixels
-    return model
-
-
 def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:
     """Return a view of an RGB texture. Shape: (height, width, 3), uint8."""
     height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
@@ -303,32 +287,14 @@ def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:
     return model.tex_data[first : first + 3 * height * width].reshape(height, width, 3)
 
 
-def _take_settings(part: mujoco.MjSpec, scene: mujoco.MjSpec) -> tuple[str, ...]:
-    """Overwrite a part's settings with its scene's, and return the names of its own that differ."""
-    # MuJoCo would otherwise report each difference at every attach and compile: on stderr, as a Python warning, and in
-    # a file in the working directory.
-    plain = mujoco.MjSpec()
-    visual = [tuple(getattr(spec.visual, name) for spec in (part, scene, plain)) for name in _OF_VISUAL]
-    options = (part.option, scene.option, plain.option)
-    blocks = [(block, [name for name in dir(block[0]) if name[0] != "_"]) for block in (options, *visual)]
-    ineffective = []
-    for (own, held, default), names in [*blocks, ((part, scene, plain), _SIZES)]:
-        for name in names:
-            value, holds = getattr(own, name), getattr(held, name)
-            if np.any(value != holds):
-                if np.any(value != getattr(default, name)):
-                    ineffective.append(name)
-                setattr(own, name, holds)
-    return tuple(ineffective)
-
-
 @cache
 def _tell_ineffective(asset: str, names: tuple[str, ...]) -> None:
-    """Log once which settings of a file have no effect."""
+    """Log the settings of a file that have no effect, once."""
     _LOG.info("%s: the scene's settings hold; those of this file have no effect: %s", asset, ", ".join(names))
 
 
-def _part_spec(part: ScenePart) -> mujoco.MjSpec:
+def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
+    """Return a part with its frames, and with the settings of its scene."""
     # The key of an edited file also clears MuJoCo's cache of its meshes.
     content_key(ASSETS / part.asset)
     spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
@@ -345,6 +311,23 @@ def _part_spec(part: ScenePart) -> mujoco.MjSpec:
         else:
             tool = body.add_body(name=frame.name, pos=frame.position, quat=frame.quaternion)
             tool.add_site(name=frame.name, group=4)
+
+    # The scene's settings hold. MuJoCo would otherwise report each difference at every attach and compile: on stderr,
+    # as a Python warning, and in a file in the working directory.
+    plain = mujoco.MjSpec()
+    visual = [tuple(getattr(each.visual, name) for each in (spec, scene, plain)) for name in _OF_VISUAL]
+    options = (spec.option, scene.option, plain.option)
+    blocks = [(block, [name for name in dir(block[0]) if name[0] != "_"]) for block in (options, *visual)]
+    ineffective = []
+    for (own, held, default), names in [*blocks, ((spec, scene, plain), _SIZES)]:
+        for name in names:
+            value, holds = getattr(own, name), getattr(held, name)
+            if np.any(value != holds):
+                if np.any(value != getattr(default, name)):
+                    ineffective.append(name)
+                setattr(own, name, holds)
+    if ineffective:
+        _tell_ineffective(part.asset, tuple(ineffective))
     return spec
 
 

@@ -68,10 +68,6 @@ class CommitLine:
     wall_s: float | None = None  # start to end [s]; other env slots run in the same time
 
 
-_PROGRESS = "progress"
-_SAME_RESULT = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
-
-
 @dataclass(frozen=True, kw_only=True)
 class CommitContext:
     """Fields of a commit line that the episode's record lacks; see `CommitLine`."""
@@ -89,6 +85,17 @@ class CommitContext:
 
 def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
     """Return the commit line of a finished episode."""
+    progress = None
+    if "progress" in record.metrics:
+        parts = {name: score for name, score in record.metrics.items() if name.startswith("progress.")}
+        progress = {
+            "overall_score": record.metrics["progress"],
+            "all_complete": record.metrics["progress"] >= 1,
+            "criteria": {
+                name.removeprefix("progress."): {"score": score, "is_complete": score >= 1}
+                for name, score in parts.items()
+            },
+        }
     return CommitLine(
         job_name=record.episode.job,
         env_id=record.env_id,
@@ -104,7 +111,7 @@ def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
         termination=record.termination,
         episode_return=record.episode_return,
         metrics=record.metrics,
-        progress=_progress(record.metrics),
+        progress=progress,
         error=record.error,
         events=record.events,
         saturated_action_share=record.saturated_action_share,
@@ -120,23 +127,19 @@ def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
     )
 
 
-def _progress(metrics: Mapping[str, float]) -> dict[str, Any] | None:
-    if _PROGRESS not in metrics:
-        return None
-    prefix = f"{_PROGRESS}."
-    scores = {name.removeprefix(prefix): score for name, score in metrics.items() if name.startswith(prefix)}
-    return {
-        "overall_score": metrics[_PROGRESS],
-        "all_complete": metrics[_PROGRESS] >= 1,
-        "criteria": {name: {"score": score, "is_complete": score >= 1} for name, score in scores.items()},
-    }
-
-
 class CommitWriter:
     """Append commit lines to a new file of this rank. StorageError if the file cannot be created."""
 
     def __init__(self, job_directory: Path, rank: int) -> None:
-        self.path, self._descriptor = _create_own_file(job_directory, rank)
+        # A commit file is never reopened: each process of a rank takes the next free number.
+        for life in range(MAX_LIVES):
+            self.path = job_directory / commit_file_name(rank, life)
+            try:
+                self._descriptor = create_for_appending(self.path)
+            except FileExistsError:
+                continue
+            return
+        raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
     def write(self, line: CommitLine) -> None:
         """Append one line. StorageError if it could not be written whole."""
@@ -170,6 +173,8 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
     problems: list[str] = []
     unequal: set[int] = set()
     retried: set[int] = set()
+    same_result = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
+
     # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         for line in _read_file(path, job, seed, problems, skip_unreadable=skip_unreadable):
@@ -178,9 +183,10 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
             if known is line:
                 continue
             by_index[index] = line if counts_before(line, known) else known
+            other_arrays = None not in (known.checksum, line.checksum) and known.checksum != line.checksum
             if _gives_way(known, line) or _gives_way(line, known):
                 retried.add(index)
-            elif not _equal_results(known, line):
+            elif other_arrays or any(getattr(known, name) != getattr(line, name) for name in same_result):
                 unequal.add(index)
     return CommitLog(
         lines=tuple(by_index[index] for index in sorted(by_index)),
@@ -208,17 +214,6 @@ def parse_line(text: bytes | str) -> CommitLine:
     return line
 
 
-def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
-    # A commit file is never reopened: each process of a rank takes the next free number.
-    for life in range(MAX_LIVES):
-        path = job_directory / commit_file_name(rank, life)
-        try:
-            return path, create_for_appending(path)
-        except FileExistsError:
-            continue
-    raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
-
-
 def _read_file(
     path: Path, job: str, seed: int | None, problems: list[str], *, skip_unreadable: bool
 ) -> Iterable[CommitLine]:
@@ -237,7 +232,11 @@ def _read_file(
         try:
             line = parse_line(text)
         except ValueError as error:
-            problems.append(f"{path}: line {number} is no episode: {_reason(error)}")
+            reason = str(error)
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+                reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+            problems.append(f"{path}: line {number} is no episode: {reason}")
             continue
         if line.job_name != job:
             problems.append(f"{path}: line {number} belongs to job {line.job_name!r}")
@@ -247,19 +246,6 @@ def _read_file(
             yield line
     if others:
         problems.append(f"{path}: {others} lines are of another run and do not count: their seed is not {seed}")
-
-
-def _reason(error: ValueError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return ": ".join([*map(str, first["loc"]), first["msg"]])
-
-
-def _equal_results(first: CommitLine, second: CommitLine) -> bool:
-    if None not in (first.checksum, second.checksum) and first.checksum != second.checksum:
-        return False
-    return all(getattr(first, name) == getattr(second, name) for name in _SAME_RESULT)
 
 
 # ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.

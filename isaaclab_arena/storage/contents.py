@@ -27,7 +27,26 @@ def content_hash(path: Path) -> str:
     # A directory's hash covers names and contents in order of the names, without names that begin with a dot and
     # without byte code. Links are followed.
     with storage_errors("read", path):
-        return _hash_of_directory(path) if path.is_dir() else _hash_of_file(path)
+        if not path.is_dir():
+            return _hash_of_file(path)
+        files: list[tuple[str, Path]] = []
+        seen: set[tuple[int, int]] = set()
+        for root, directories, names in os.walk(path, followlinks=True):
+            status = Path(root).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                # A link leads back up to a directory that was visited.
+                directories.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            directories[:] = sorted(name for name in directories if not name.startswith(".") and name != "__pycache__")
+            found = (Path(root, name) for name in names if not name.startswith("."))
+            files += [(file.relative_to(path).as_posix(), file) for file in found]
+        digest = hashlib.sha256()
+        for name, file in sorted(files):
+            # Length prefixes separate names from contents.
+            encoded = name.encode("utf-8", "surrogateescape")
+            digest.update(b"%d:%s %s\n" % (len(encoded), encoded, _hash_of_file(file).encode()))
+        return digest.hexdigest()
 
 
 def _hash_of_file(path: Path) -> str:
@@ -61,36 +80,10 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _hash_of_directory(directory: Path) -> str:
-    digest = hashlib.sha256()
-    for name, path in sorted(_files_below(directory)):
-        # Length prefixes separate names from contents.
-        encoded = name.encode("utf-8", "surrogateescape")
-        digest.update(b"%d:%s %s\n" % (len(encoded), encoded, _hash_of_file(path).encode()))
-    return digest.hexdigest()
-
-
-def _files_below(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a directory with their relative names, separated by ``/`` on every system."""
-    seen: set[tuple[int, int]] = set()
-    for root, directories, names in os.walk(directory, followlinks=True):
-        status = Path(root).stat()
-        if (status.st_dev, status.st_ino) in seen:
-            # A link leads back up to a directory that was visited.
-            directories.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        directories[:] = sorted(name for name in directories if not name.startswith(".") and name != "__pycache__")
-        for name in names:
-            if not name.startswith("."):
-                path = Path(root, name)
-                yield path.relative_to(directory).as_posix(), path
-
-
 # Identify what a job evaluates by content: checkpoints by their hash, packages by their version.
 
 SAVED_CONDITIONS = "saved conditions"
-"""The name of a job's saved conditions among what decides what its environment does."""
+"""The name of a job's saved conditions among the inputs of its environment."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SHOWN_DIGITS = 12
@@ -150,7 +143,7 @@ def shown(content: str) -> str:
 # The dependencies of results beside the plan, and their comparison: versions, processor, system, device.
 
 SERVED_MODEL = "served_model"
-"""What a policy server stated of its model; a replay, which asks none, does not compare it."""
+"""The name of the facts that a policy server stated about its model. A replay asks no server, so it skips them."""
 
 _NOT_COMPARED = frozenset({"config_hash", "policy_type"})
 

@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, parse_line
-from isaaclab_arena.storage.hdf5.episode_file import EpisodeTemplate, block_of
+from isaaclab_arena.storage.hdf5.episode_file import block_of
 from isaaclab_arena.storage.hdf5.episodes import (
     AlikeEpisodes,
     OpenRecording,
@@ -69,50 +69,48 @@ class EpisodeExaminer:
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
         """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
         # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
-        if self._episodes.template is not None and len(episode_indices) == 1:
-            attributes = _examine_part(path, episode_indices[0], self._episodes.template)
-            if attributes is not None:
-                return [attributes]
+        template = self._episodes.template
+        if template is not None and len(episode_indices) == 1:
+            file = read_whole(path)
+            block = block_of(file)
+            if block is not None and block.episode_index == episode_indices[0]:
+                whole = template.read(file, block.origin + block.group_offset)
+                if whole is not None:
+                    return [whole.attributes]
+
+        examined: list[dict[str, AttributeValue] | DamagedFileError] = []
         with self._opened(path) as recording:
             content = mapped(path)
-            indices = told(episode_indices, "checking", path.name)
-            return [self._examined(recording, index, content) for index in indices]
-
-    def _examined(
-        self, recording: OpenRecording, episode_index: int, content: memoryview
-    ) -> dict[str, AttributeValue] | DamagedFileError:
-        try:
-            with hdf5_errors("read", recording.path):
-                whole = self._episodes.read(recording, episode_index, content)
-                return recording.verified_attributes(episode_index) if whole is None else whole.attributes
-        except DamagedFileError as error:
-            return error
+            for index in told(episode_indices, "checking", path.name):
+                try:
+                    with hdf5_errors("read", recording.path):
+                        whole = self._episodes.read(recording, index, content)
+                        examined.append(recording.verified_attributes(index) if whole is None else whole.attributes)
+                except DamagedFileError as error:
+                    examined.append(error)
+        return examined
 
 
 def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
     """Compare every recorded array of a job with its checksum and commit line. StorageError if a file is unreadable."""
-    try:
-        return _read_recordings(job_directory, job, lines)
-    except StorageError as error:
-        raise StorageError(
-            f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
-        ) from error
-
-
-def _read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     unreadable: list[tuple[Path, str]] = []
     by_index = {line.episode_index: line for line in lines}
     examiner = EpisodeExaminer()
-    for path in datasets(job_directory, job):
-        try:
-            indices = list_episodes(path)
-        except DamagedFileError as error:
-            unreadable.append((path, str(error)))
-        else:
-            _add_copies(copies, path, indices, by_index, examiner)
-    for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
-        _add_copies(copies, path, [index], by_index, examiner)
+    try:
+        for path in datasets(job_directory, job):
+            try:
+                indices = list_episodes(path)
+            except DamagedFileError as error:
+                unreadable.append((path, str(error)))
+            else:
+                _add_copies(copies, path, indices, by_index, examiner)
+        for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
+            _add_copies(copies, path, [index], by_index, examiner)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
+        ) from error
     return JobRecordings(by_episode=dict(copies), unreadable=tuple(unreadable))
 
 
@@ -129,18 +127,20 @@ def _add_copies(
     except DamagedFileError as error:
         examined = [error] * len(indices)
     for index, found in zip(indices, examined, strict=True):
-        copies[index].append(_copy(path, index, found, lines.get(index)))
-
-
-def _copy(
-    path: Path, index: int, found: Mapping[str, AttributeValue] | DamagedFileError, line: CommitLine | None
-) -> RecordedCopy:
-    if isinstance(found, DamagedFileError):
-        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=str(found))
-    checksum = int(found["checksum"])
-    if line is None or line.checksum != checksum:
-        return RecordedCopy(episode_index=index, path=path, checksum=checksum, attributes=found)
-    return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=contradiction(line, found))
+        if isinstance(found, DamagedFileError):
+            copies[index].append(RecordedCopy(episode_index=index, path=path, checksum=None, damage=str(found)))
+            continue
+        line, checksum = lines.get(index), int(found["checksum"])
+        is_committed = line is not None and line.checksum == checksum
+        copies[index].append(
+            RecordedCopy(
+                episode_index=index,
+                path=path,
+                checksum=checksum,
+                contradiction=contradiction(line, found) if line is not None and is_committed else None,
+                attributes={} if is_committed else found,
+            )
+        )
 
 
 def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
@@ -150,16 +150,6 @@ def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
     except DamagedFileError:
         return None
     return said if isinstance(said, str) else None
-
-
-def _examine_part(path: Path, episode_index: int, template: EpisodeTemplate) -> dict[str, AttributeValue] | None:
-    """Return the attributes of an episode in a file of its own, None if only HDF5 can read it."""
-    content = read_whole(path)
-    block = block_of(content)
-    if block is None or block.episode_index != episode_index:
-        return None
-    whole = template.read(content, block.origin + block.group_offset)
-    return None if whole is None else whole.attributes
 
 
 # Diagnose a job: compare its commit lines with its recordings, and decide the repairs. This writes nothing.
@@ -180,10 +170,6 @@ class PlannedEpisodes:
     retry_errors: bool = False  # episodes that ended in an error run again
     # Earlier attempts that retried errors: their number, and the episodes that they did not have to run.
     retries_begun: tuple[tuple[int, EpisodeRanges], ...] = ()
-
-    def has(self, episode_index: int) -> bool:
-        """Whether an episode is planned."""
-        return self.num_episodes is None or episode_index < self.num_episodes
 
     def retries(self, line: CommitLine) -> bool:
         """Whether a finished episode runs again, because this or an unfinished earlier attempt retries errors."""
@@ -227,7 +213,7 @@ def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecording
     copies = recordings.by_episode
     for index in sorted(lines.keys() | copies.keys()):
         line, found = lines.get(index), copies.get(index, [])
-        if expected.has(index):
+        if expected.num_episodes is None or index < expected.num_episodes:
             _diagnose(expected, line, found, diagnosis, unequal=index in log.unequal_episodes)
             continue
         diagnosis.withdrawn.update({index} & lines.keys())
@@ -263,8 +249,17 @@ def _diagnose(
     counted = adopted or (line if line is not None and is_recorded and not expected.retries(line) else None)
     if adopted is not None:
         diagnosis.adopted.append(adopted)
+
+    # The recording of the line is gone. The line of an error stands without it, until a later line replaces it. Any
+    # other line counts until it is removed.
     if line is not None and not is_recorded:
-        _judge_unrecorded(expected, line, copies, diagnosis, is_replaced=adopted is not None)
+        is_doubtful = any(copy.contradiction is not None for copy in copies)
+        if line.outcome is not Outcome.ERROR or (is_doubtful and adopted is None):
+            diagnosis.withdrawn.add(line.episode_index)
+        elif adopted is None and not expected.retries(line):
+            diagnosis.lost.add(line.episode_index)
+            diagnosis.finished.add(line.episode_index)
+
     if counted is not None:
         diagnosis.finished.add(counted.episode_index)
         _keep_one(counted, intact, diagnosis)
@@ -272,27 +267,15 @@ def _diagnose(
         is_kept = counted is not None and copy.checksum == counted.checksum
         # Two ranks committed different results of one episode. Both are kept for the user to inspect.
         is_evidence = unequal and adopted is None and not copy.is_part
-        if not is_kept and not is_evidence:
-            reason = reasons.get(copy.path) or _reason(line, adopted, copy)
-            diagnosis.discarded.append(Discarded(copy=copy, reason=reason))
-
-
-def _judge_unrecorded(
-    expected: PlannedEpisodes,
-    line: CommitLine,
-    copies: Sequence[RecordedCopy],
-    diagnosis: Diagnosis,
-    *,
-    is_replaced: bool,
-) -> None:
-    """Decide about the commit line of an episode whose recording is gone."""
-    is_doubtful = any(copy.contradiction is not None for copy in copies)
-    if line.outcome is not Outcome.ERROR or (is_doubtful and not is_replaced):
-        # A later line replaces that of an error. Any other line counts until it is removed.
-        diagnosis.withdrawn.add(line.episode_index)
-    elif not is_replaced and not expected.retries(line):
-        diagnosis.lost.add(line.episode_index)
-        diagnosis.finished.add(line.episode_index)
+        if is_kept or is_evidence:
+            continue
+        if line is None or copy.checksum != line.checksum:
+            reason = "it is not what its commit line says"
+        elif adopted is None:
+            reason = "it ended in an error and runs again"
+        else:
+            reason = "a later attempt took the place of its error"
+        diagnosis.discarded.append(Discarded(copy=copy, reason=reasons.get(copy.path) or reason))
 
 
 def _adoptable(
@@ -350,9 +333,3 @@ def _keep_one(line: CommitLine, intact: Sequence[RecordedCopy], diagnosis: Diagn
     has_home = bool(parts) or any(copy.path.name == name for copy in in_datasets)
     surplus = [copy for copy in in_datasets if copy.path.name != name] if has_home else in_datasets[1:]
     diagnosis.discarded += [Discarded(copy=copy, reason=None) for copy in surplus]
-
-
-def _reason(line: CommitLine | None, adopted: CommitLine | None, copy: RecordedCopy) -> str:
-    if line is None or copy.checksum != line.checksum:
-        return "it is not what its commit line says"
-    return "it ended in an error and runs again" if adopted is None else "a later attempt took the place of its error"

@@ -29,10 +29,10 @@ from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpis
 
 # Read the attributes of a recorded episode, and compare them with its commit line.
 
-_OF_THE_PLACE = frozenset({"dataset_file", "episode_file"})
-"""Fields of a line that say where the recording lies, which may change."""
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(CommitLine) if field.name not in _OF_THE_PLACE)
+# The place of a recording may change, so its fields are not compared.
+_FIELDS = tuple(
+    each.name for each in dataclasses.fields(CommitLine) if each.name not in {"dataset_file", "episode_file"}
+)
 
 
 def attributes_of(line: CommitLine) -> dict[str, AttributeValue]:
@@ -61,25 +61,20 @@ def contradiction(line: CommitLine, attributes: Mapping[str, AttributeValue]) ->
     """Return the first disagreement of a commit line and its recording, None if they agree."""
     # A disagreement means that one of the two was changed later, and it is unknown which. Recordings of
     # `EpisodeRecorder` carry the whole line.
+    compared: list[tuple[str, object, object]] = []
     text = attributes.get(COMMIT_ATTRIBUTE)
     if text is not None:
         try:
             carried = parse_line(str(text))
         except ValueError:
             return "its recording holds a commit line that is none"
-        for name in _FIELDS:
-            said, recorded = getattr(line, name), getattr(carried, name)
-            if said != recorded:
-                return _difference(name, said, recorded)
-    for name, said in attributes_of(line).items():
-        if name in attributes and attributes[name] != said:
-            return _difference(name, said, attributes[name])
-    length = attributes.get("num_samples", line.episode_length)
-    return None if length == line.episode_length else _difference("episode_length", line.episode_length, length)
-
-
-def _difference(name: str, said: object, recorded: object) -> str:
-    return f"its commit line says {name} {said}, its recording {recorded}"
+        compared += [(name, getattr(line, name), getattr(carried, name)) for name in _FIELDS]
+    compared += [(name, said, attributes[name]) for name, said in attributes_of(line).items() if name in attributes]
+    compared.append(("episode_length", line.episode_length, attributes.get("num_samples", line.episode_length)))
+    for name, said, recorded in compared:
+        if said != recorded:
+            return f"its commit line says {name} {said}, its recording {recorded}"
+    return None
 
 
 # Find recordings: the files for a path, and the episodes in them.
@@ -87,30 +82,31 @@ def _difference(name: str, said: object, recorded: object) -> str:
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
     """Return the recordings at a file, a job's directory or a pattern, sorted. ConfigError with `key` if none."""
-    found = sorted(_recordings_at(path))
+    found: list[Path] = []
+    try:
+        given = given_path(path)
+        is_directory, exists = given.is_dir(), given.exists()
+    except (OSError, RuntimeError, ValueError):
+        # Too long a path, links in a circle, or an unknown home directory: there is no file.
+        pass
+    else:
+        if is_directory:
+            episodes = given / EPISODES_DIRECTORY
+            found += [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
+        elif exists:
+            found.append(given)
+        else:
+            matches = Path(given.anchor or ".").glob(str(given.relative_to(given.anchor)))
+            found += [file for file in matches if not file.is_dir()]
     if not found:
         raise ConfigError(Problem(f"no recording at '{path}'", key=key))
+    found.sort()
     problems = [
         Problem(f"'{file}': {wrong}", key=key) for file in found if (wrong := not_a_plain_file(file)) is not None
     ]
     if problems:
         raise ConfigError(problems)
     return found
-
-
-def _recordings_at(path: str) -> list[Path]:
-    try:
-        given = given_path(path)
-        is_directory, exists = given.is_dir(), given.exists()
-    except (OSError, RuntimeError, ValueError):
-        # Too long a path, links in a circle, or an unknown home directory: there is no file.
-        return []
-    if exists and not is_directory:
-        return [given]
-    if is_directory:
-        episodes = given / EPISODES_DIRECTORY
-        return [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
-    return [file for file in Path(given.anchor or ".").glob(str(given.relative_to(given.anchor))) if not file.is_dir()]
 
 
 def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
@@ -181,7 +177,7 @@ def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]
 # Read single control steps of recordings of any size; uncompressed arrays are mapped into memory.
 
 KEPT_BYTES = 1 << 30
-"""How much of compressed arrays, which can only be read whole, is kept for the next steps of the same episodes."""
+"""Size of the cache of compressed arrays [bytes]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,34 +207,29 @@ class RecordedSteps:
 
     def array(self, wanted: RecordedArray) -> np.ndarray:
         """Return a read-only array; an uncompressed one is mapped and read on access. StorageError if missing."""
-        place = self._places_of(wanted.file, wanted.episode_index).get(wanted.name)
+        file = wanted.file
+        place = self._places_of(file, wanted.episode_index).get(wanted.name)
         if place is None:
-            raise StorageError(f"{wanted.file}: {demo_name(wanted.episode_index)} holds no '{wanted.name}'")
-        if place.offset is None or 0 in place.shape:
-            return self._whole(wanted)
-        content = self._map(wanted.file)
-        end = place.offset + int(np.prod(place.shape)) * place.dtype.itemsize
-        return content[place.offset : end].view(place.dtype).reshape(place.shape)
+            raise StorageError(f"{file}: {demo_name(wanted.episode_index)} holds no '{wanted.name}'")
+        if place.offset is not None and 0 not in place.shape:
+            if file not in self._mapped:
+                with storage_errors("read", file):
+                    self._mapped[file] = np.memmap(file, np.uint8, "r")
+            end = place.offset + int(np.prod(place.shape)) * place.dtype.itemsize
+            return self._mapped[file][place.offset : end].view(place.dtype).reshape(place.shape)
+
+        if wanted in self._read:
+            self._read.move_to_end(wanted)
+            return self._read[wanted]
+        array = self._read_array(file, wanted.episode_index, wanted.name)
+        self._read[wanted] = array
+        self._held_bytes += array.nbytes
+        while self._held_bytes > self._kept_bytes and len(self._read) > 1:
+            self._held_bytes -= self._read.popitem(last=False)[1].nbytes
+        return array
 
     def _places_of(self, file: Path, episode_index: int) -> dict[str, ArrayPlace]:
         key = file, episode_index
         if key not in self._places:
             self._places[key] = locate_arrays(file, episode_index)
         return self._places[key]
-
-    def _map(self, file: Path) -> np.memmap:
-        if file not in self._mapped:
-            with storage_errors("read", file):
-                self._mapped[file] = np.memmap(file, np.uint8, "r")
-        return self._mapped[file]
-
-    def _whole(self, wanted: RecordedArray) -> np.ndarray:
-        if wanted in self._read:
-            self._read.move_to_end(wanted)
-            return self._read[wanted]
-        array = self._read_array(wanted.file, wanted.episode_index, wanted.name)
-        self._read[wanted] = array
-        self._held_bytes += array.nbytes
-        while self._held_bytes > self._kept_bytes and len(self._read) > 1:
-            self._held_bytes -= self._read.popitem(last=False)[1].nbytes
-        return array

@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 
 from isaaclab_arena.config.schema import RESERVED_NAMES
@@ -66,7 +66,6 @@ from isaaclab_arena.storage.layout import (
 )
 from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 from isaaclab_arena.storage.run_plan import (
-    Attempt,
     AttemptEntry,
     PlanEntry,
     RunLock,
@@ -93,21 +92,11 @@ def move_aside(path: Path, directory: Path) -> Path:
     return target
 
 
-def set_no_files_aside(paths: Iterable[Path], directory: Path) -> Iterator[str]:
-    """Move each path that is not a plain file, such as a directory or pipe, into `directory`. Yield a note for each."""
-    for path in paths:
-        try:
-            check_plain(path)
-        except DamagedFileError as error:
-            yield f"set aside {path.name}: {error}"
-            move_aside(path, directory)
-
-
 def keep_aside(path: Path, directory: Path) -> None:
     """Keep a copy of a file in a directory before the file is replaced."""
     with storage_errors("set aside", path):
         directory.mkdir(parents=True, exist_ok=True)
-        if any(kept.samefile(path) for kept in _taken_names(directory, path.name)):
+        if any(kept.samefile(path) for kept in takewhile(Path.exists, _names(directory, path.name))):
             return
         target = _free_name(directory, path.name)
         try:
@@ -122,8 +111,10 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
     """Copy an intact episode of a dataset into a file of its own in a directory."""
     name = episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
-    if any(_holds(kept, episode_index, checksum) for kept in _taken_names(directory, name)):
-        return
+    for kept in takewhile(Path.exists, _names(directory, name)):
+        with suppress(DamagedFileError):
+            if read_attributes(kept, episode_index).get("checksum") == checksum:
+                return
     with written_in_place(_free_name(directory, name)) as temporary:
         make_dataset([(episode_index, dataset)], temporary)
 
@@ -152,20 +143,6 @@ def _free_name(directory: Path, name: str) -> Path:
     return next(path for path in _names(directory, name) if not os.path.lexists(path))
 
 
-def _taken_names(directory: Path, name: str) -> Iterator[Path]:
-    for path in _names(directory, name):
-        if not path.exists():
-            return
-        yield path
-
-
-def _holds(path: Path, episode_index: int, checksum: object) -> bool:
-    try:
-        return read_attributes(path, episode_index).get("checksum") == checksum
-    except DamagedFileError:
-        return False
-
-
 # Clean up after dead processes: temporary files, and episode files outside a dataset.
 
 _LOG = logging.getLogger(__name__)
@@ -173,19 +150,26 @@ _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
-_DIRECTORIES_OF_RUN = ("", "logs", ATTEMPTS_DIRECTORY)
-_DIRECTORIES_OF_JOB = ("", EPISODES_DIRECTORY, VIDEOS_DIRECTORY, SET_ASIDE_DIRECTORY)
-
 
 def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
     """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
-    owners = {"the run": [output_directory / name for name in _DIRECTORIES_OF_RUN]}
+    owners = {"the run": [output_directory / name for name in ("", "logs", ATTEMPTS_DIRECTORY)]}
     for job in plan.jobs:
         directory = job_directory(output_directory, job.name)
-        owners[f"job '{job.name}'"] = [directory / name for name in _DIRECTORIES_OF_JOB]
+        names = ("", EPISODES_DIRECTORY, VIDEOS_DIRECTORY, SET_ASIDE_DIRECTORY)
+        owners[f"job '{job.name}'"] = [directory / name for name in names]
+
     removed: Counter[str] = Counter()
-    for owner, directories in owners.items():
-        for path in _temporary_files(directories):
+    for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
+        if not directory.is_dir():
+            continue
+        with storage_errors("read", directory), os.scandir(directory) as entries:
+            found = sorted(
+                entry.name
+                for entry in entries
+                if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False)
+            )
+        for path in (directory / name for name in found):
             with storage_errors("remove", path):
                 path.unlink(missing_ok=True)
             removed[owner] += 1
@@ -213,10 +197,12 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
     # Only a file whose checksum matches its commit line may enter a dataset.
     for path, index in told(files, "checking", f"job '{job}'"):
         line = lines.get(index)
-        if line is not None and line.checksum is not None and line.checksum == _checksum(path, index):
-            parts[dataset_named_by(line)].append(path)
-        else:
-            notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
+        if line is not None and line.checksum is not None:
+            with suppress(DamagedFileError):
+                if read_checksums(path, [index]) == [line.checksum]:
+                    parts[dataset_named_by(line)].append(path)
+                    continue
+        notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
     notes += consolidate_parts(job_directory, job, parts)
     recorded = {index for path in datasets(job_directory, job) for index in list_episodes(path)}
     # An error stands without its recording; see `Diagnosis.lost`.
@@ -286,30 +272,7 @@ def remove_if_empty(directory: Path) -> None:
                 raise
 
 
-def _temporary_files(directories: Sequence[Path]) -> Iterator[Path]:
-    for directory in directories:
-        if not directory.is_dir():
-            continue
-        with storage_errors("read", directory), os.scandir(directory) as entries:
-            found = sorted(
-                entry.name
-                for entry in entries
-                if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False)
-            )
-        yield from (directory / name for name in found)
-
-
-def _checksum(path: Path, episode_index: int) -> object:
-    try:
-        return read_checksums(path, [episode_index])[0]
-    except DamagedFileError:
-        return None
-
-
 # Repair a job's files according to its diagnosis. The next recovery completes an interrupted repair.
-
-_LINES_PER_JOB = 20
-_REPAIRING_RANK = 0
 
 
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
@@ -318,14 +281,33 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
     notes: list[str] = []
     # Withdrawn lines are removed before their recordings, and adopted episodes are committed after the discarded ones
     # have moved. Each step leaves a state that the next recovery can continue from.
-    if diagnosis.withdrawn or diagnosis.has_stray_lines:
-        withdrawn = diagnosis.withdrawn
+    #
+    # A commit file keeps the lines of this job and run. If it loses whole lines, it is also kept aside unchanged.
+    is_untidy = bool(diagnosis.withdrawn) or diagnosis.has_stray_lines
+    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)) if is_untidy else ():
+        with storage_errors("read", path):
+            *lines, torn = path.read_bytes().split(b"\n")
+        kept = []
+        for text in lines:
+            with suppress(ValueError):
+                line = parse_line(text)
+                if line.job_name == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
+                    kept.append(text)
+        if len(kept) < len(lines):
+            keep_aside(path, aside)
+            notes.append(f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}")
+        if torn or len(kept) < len(lines):
+            write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
 
-        def counts(line: CommitLine) -> bool:
-            return line.job_name == job and line.seed == seed and line.episode_index not in withdrawn
+    if runs_again := diagnosis.withdrawn - diagnosis.finished:
+        episodes = in_words(sorted(runs_again))
+        notes.append(f"{episodes} had a commit line, but has no recording that fits it; not finished")
+    if diagnosis.lost:
+        notes.append(
+            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
+            "--retry_errors runs it again"
+        )
 
-        notes += _tidy_lines(job_directory, counts, aside)
-    notes += _without_recording(diagnosis)
     for path, reason in diagnosis.unreadable:
         notes.append(f"set aside {path.name}: {reason}")
         move_aside(path, aside)
@@ -334,31 +316,11 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
         notes.append(
             f"adopted {in_words(line.episode_index for line in diagnosis.adopted)}: recorded, but not committed"
         )
-        _commit(job_directory, diagnosis)
+        with closing(CommitWriter(job_directory, rank=0)) as writer:
+            for line in diagnosis.adopted:
+                writer.write(line)
     consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
     return [*(f"job '{job}': {note}" for note in notes), *consolidated]
-
-
-def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
-    """Move anything that occupies the name of a job's file and is not a file, and return the repairs."""
-    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
-    named = [path for pattern in patterns for path in sorted(job_directory.glob(pattern))]
-    files = [*named, *datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))]
-    return [f"job '{job}': {note}" for note in set_no_files_aside(files, job_directory / SET_ASIDE_DIRECTORY)]
-
-
-def set_aside_no_files_of_run(output_directory: Path) -> list[str]:
-    """Move anything that occupies the name of a run's table, page or log and is not a file, and return the repairs."""
-    written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
-    logs = sorted((output_directory / "logs").glob("*"))
-    notes = []
-    for path in (*written, *logs, plan_copy_path(output_directory)):
-        # A link to a file elsewhere belongs to the user. It is written through or replaced.
-        why = not_a_plain_file(path) if os.path.lexists(path) else None
-        if why is not None:
-            notes.append(f"set aside {path}: {why}")
-            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
-    return notes
 
 
 def set_job_aside(
@@ -384,79 +346,34 @@ def set_job_aside(
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
 
-def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield a note on episodes whose commit line has no matching recording."""
-    runs_again = diagnosis.withdrawn - diagnosis.finished
-    if runs_again:
-        yield f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
-    if diagnosis.lost:
-        yield (
-            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
-            "--retry_errors runs it again"
-        )
-
-
-def _tidy_lines(job_directory: Path, counts: Callable[[CommitLine], bool], aside: Path) -> Iterator[str]:
-    """Remove invalid lines from the commit files. A file that loses whole lines is also kept aside unchanged."""
-    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
-        with storage_errors("read", path):
-            *lines, torn = path.read_bytes().split(b"\n")
-        kept = [line for line in lines if _is_line(line, counts)]
-        if len(kept) < len(lines):
-            keep_aside(path, aside)
-            yield f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}"
-        if torn or len(kept) < len(lines):
-            write_bytes(path, b"".join(line + b"\n" for line in kept), overwrite=True)
-
-
-def _is_line(text: bytes, counts: Callable[[CommitLine], bool]) -> bool:
-    try:
-        return counts(parse_line(text))
-    except ValueError:
-        return False
-
-
 def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
+    """Remove recordings from the datasets and the episode files. Yield a note for each of the first ones."""
     # Group by dataset, so that each dataset is rewritten only once.
     by_dataset: defaultdict[Path, list[Discarded]] = defaultdict(list)
     for each in discarded:
         if not each.copy.is_part:
             by_dataset[each.copy.path].append(each)
-    for path, dropped in by_dataset.items():
-        _drop(path, dropped, aside)
+    for dataset, dropped in by_dataset.items():
+        if any(each.copy.damage is not None for each in dropped):
+            # A damaged recording cannot be copied, but a user may still read parts of it.
+            keep_aside(dataset, aside)
+        else:
+            for each in dropped:
+                if each.reason is not None:
+                    keep_episode_aside(dataset, each.copy.episode_index, aside)
+        drop_episodes(dataset, {each.copy.episode_index for each in dropped})
     for each in discarded:
         if each.copy.is_part:
             move_aside(each.copy.path, aside)
-    for each in discarded[:_LINES_PER_JOB]:
+
+    most_notes = 20
+    for each in discarded[:most_notes]:
         what = f"episode {each.copy.episode_index} of {each.copy.path.name}"
-        yield (
-            f"removed {what}: it is recorded elsewhere too"
-            if each.reason is None
-            else f"set aside {what}: {each.reason}"
-        )
-    if len(discarded) > _LINES_PER_JOB:
-        yield f"set aside {len(discarded) - _LINES_PER_JOB} more recordings of episodes"
+        is_copy = each.reason is None
+        yield f"removed {what}: it is recorded elsewhere too" if is_copy else f"set aside {what}: {each.reason}"
+    if len(discarded) > most_notes:
+        yield f"set aside {len(discarded) - most_notes} more recordings of episodes"
     remove_if_empty(aside.parent / EPISODES_DIRECTORY)
-
-
-def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:
-    if any(each.copy.damage is not None for each in dropped):
-        # A damaged recording cannot be copied, but a user may still read parts of it.
-        keep_aside(dataset, aside)
-    else:
-        for each in dropped:
-            if each.reason is not None:
-                keep_episode_aside(dataset, each.copy.episode_index, aside)
-    drop_episodes(dataset, {each.copy.episode_index for each in dropped})
-
-
-def _commit(job_directory: Path, diagnosis: Diagnosis) -> None:
-    writer = CommitWriter(job_directory, _REPAIRING_RANK)
-    try:
-        for line in diagnosis.adopted:
-            writer.write(line)
-    finally:
-        writer.close()
 
 
 # Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run.
@@ -474,12 +391,22 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> 
     """Restore ``run.json`` from its copy, or with `rebuild` if there is no copy; a damaged file is set aside."""
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
-    # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing. In the last case
-    # the message lists what is missing and what is known of the run.
+    # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
     with RunLock(output_directory).hold_alone():
-        if _is_whole(output_directory):
+        try:
+            read_run_plan(output_directory)
+        except ConfigError:
+            pass
+        else:
             raise ConfigError(Problem(f"holds a whole {RUN_PLAN_FILE}: nothing is lost", file=str(output_directory)))
-        recovered = _copied_or_rebuilt(output_directory, rebuild)
+        try:
+            recovered = RecoveredPlan(plan=_copied(output_directory), is_made_anew=False)
+        except ConfigError as no_copy:
+            try:
+                recovered = RecoveredPlan(plan=rebuild(output_directory), is_made_anew=True)
+            except (ConfigError, StorageError) as error:
+                missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
+                raise ConfigError([*no_copy.problems, *missing, _known_of_run(output_directory)]) from error
         path = output_directory / RUN_PLAN_FILE
         if path.exists():
             move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
@@ -487,62 +414,8 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> 
     return recovered
 
 
-def _copied_or_rebuilt(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> RecoveredPlan:
-    try:
-        return RecoveredPlan(plan=_copied(output_directory), is_made_anew=False)
-    except ConfigError as no_copy:
-        try:
-            return RecoveredPlan(plan=rebuild(output_directory), is_made_anew=True)
-        except (ConfigError, StorageError) as error:
-            missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
-            problems = [*no_copy.problems, *missing, _what_is_known(output_directory)]
-            raise ConfigError(problems) from error
-
-
-def _copied(output_directory: Path) -> RunPlan:
-    """Return the copied plan. ConfigError if a recording was made with another configuration."""
-    plan = read_plan_copy(output_directory)
-    try:
-        hashes = recorded_config_hashes(output_directory)
-    except StorageError:
-        # A damaged recording says nothing about the plan.
-        return plan
-    if any(found != plan.config_hash for found in hashes.values()):
-        message = "is of another run: recordings were made with another configuration"
-        raise ConfigError(Problem(message, file=str(plan_copy_path(output_directory))))
-    return plan
-
-
-def _is_whole(output_directory: Path) -> bool:
-    try:
-        read_run_plan(output_directory)
-    except ConfigError:
-        return False
-    return True
-
-
-def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
-    """Map each job to the configuration hash of its first recording; jobs without one are left out."""
-    found = {}
-    for job in _jobs_with_results(output_directory):
-        said = _recorded_config_hash(output_directory / job, job)
-        if said is not None:
-            found[job] = said
-    return found
-
-
-def _recorded_config_hash(directory: Path, job: str) -> str | None:
-    for path in [*datasets(directory, job), *(path for path, _ in episode_files(directory))]:
-        for index in list_episodes(path)[:1]:
-            return recorded_config_hash(read_attributes(path, index).get("provenance"))
-    return None
-
-
-def _jobs_with_results(output_directory: Path) -> list[str]:
-    return sorted({path.parent.name for path in output_directory.glob(f"*/{COMMIT_FILE_PATTERN}")})
-
-
-def _what_is_known(output_directory: Path) -> Problem:
+def _known_of_run(output_directory: Path) -> Problem:
+    """Return the problem of a plan that is lost: the known facts of the run, and the way out."""
     jobs = _jobs_with_results(output_directory)
     known = f"{len(attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
     named = f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
@@ -552,6 +425,36 @@ def _what_is_known(output_directory: Path) -> Problem:
         "directory; recordings can still be replayed"
     )
     return Problem(message, file=str(output_directory))
+
+
+def _copied(output_directory: Path) -> RunPlan:
+    """Return the copied plan. ConfigError if a recording was made with another configuration."""
+    plan = read_plan_copy(output_directory)
+    hashes: Mapping[str, str] = {}
+    # A damaged recording says nothing about the plan.
+    with suppress(StorageError):
+        hashes = recorded_config_hashes(output_directory)
+    if any(found != plan.config_hash for found in hashes.values()):
+        message = "is of another run: recordings were made with another configuration"
+        raise ConfigError(Problem(message, file=str(plan_copy_path(output_directory))))
+    return plan
+
+
+def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
+    """Map each job to the configuration hash of its first recording; jobs without one are left out."""
+    found = {}
+    for job in _jobs_with_results(output_directory):
+        directory = output_directory / job
+        files = [*datasets(directory, job), *(path for path, _ in episode_files(directory))]
+        first = next(((path, index) for path in files for index in list_episodes(path)[:1]), None)
+        said = None if first is None else recorded_config_hash(read_attributes(*first).get("provenance"))
+        if said is not None:
+            found[job] = said
+    return found
+
+
+def _jobs_with_results(output_directory: Path) -> list[str]:
+    return sorted({path.parent.name for path in output_directory.glob(f"*/{COMMIT_FILE_PATTERN}")})
 
 
 # Recover a run's directory after a crash: check every file, repair what is possible, and list the rest of the work.
@@ -598,10 +501,20 @@ class Recovery:
 def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
     """Check and repair every file of a run, for the new attempt number `attempt`."""
     # No other process may work on the run. Files that may hold user data are moved into ``set_aside/``, never deleted.
-    notes = set_aside_no_files_of_run(output_directory)
+    notes = []
+    written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
+    logs = sorted((output_directory / "logs").glob("*"))
+    for path in (*written, *logs, plan_copy_path(output_directory)):
+        # A directory or pipe may occupy the name of a table, page or log. A link to a file elsewhere belongs to the
+        # user: it is written through or replaced.
+        why = not_a_plain_file(path) if os.path.lexists(path) else None
+        if why is not None:
+            notes.append(f"set aside {path}: {why}")
+            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
     notes += remove_temporary_files(output_directory, plan)
     begun, damaged = read_attempts(output_directory, plan.run_id)
     notes += damaged
+    retrying = [each for each in begun if each.retry_errors]
     jobs = []
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
         expected = PlannedEpisodes(
@@ -610,7 +523,9 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
             num_episodes=job.config.num_episodes,
             config_hash=plan.config_hash,
             retry_errors=retry_errors,
-            retries_begun=tuple(_retries_begun(begun, job.name)),
+            retries_begun=tuple(
+                (each.number, work.finished) for each in retrying for work in each.jobs if work.job == job.name
+            ),
         )
         directory = job_directory(output_directory, job.name)
         recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
@@ -619,24 +534,33 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     return Recovery(jobs=tuple(jobs), notes=tuple(notes))
 
 
-def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int, EpisodeRanges]]:
-    """Yield each attempt that retried a job's errors: its number and the episodes that it did not have to run."""
-    for attempt in attempts:
-        if attempt.retry_errors:
-            yield from ((attempt.number, work.finished) for work in attempt.jobs if work.job == job)
-
-
 def _recover_job(
     directory: Path, job: PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
 ) -> tuple[RecoveredJob, list[str]]:
     """Repair the files of a job, and return its state and the notes for the user."""
     if not job.is_to_run:
         return RecoveredJob(job=job), []
-    # Diagnose from the unchanged files first; only non-files are moved before.
-    set_aside = set_aside_no_files(directory, job.name)
+    # A directory or pipe may occupy the name of a file. It moves first; all else stays until after the diagnosis.
+    set_aside = []
+    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
+    named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
+    for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
+        try:
+            check_plain(path)
+        except DamagedFileError as error:
+            set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
+            move_aside(path, directory / SET_ASIDE_DIRECTORY)
+
     log = read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
     reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
-    notes = [*log.problems, *_torn_lines(directory)]
+    notes = list(log.problems)
+    for path in sorted(directory.glob(COMMIT_FILE_PATTERN)):
+        with storage_errors("read", path), path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                continue
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                notes.append(f"{path}: its last line was torn when its process died; that episode was not committed")
     if expected.num_episodes is None:
         said = (report.num_episodes for report in reports if report.num_episodes is not None)
         expected = replace(expected, num_episodes=next(said, None))
@@ -651,24 +575,13 @@ def _recover_job(
         is_whole=diagnosis.finished >= {line.episode_index for line in log.lines},
         last_attempt=max((each.attempt for each in (*log.lines, *reports)), default=0),
     )
-    if _is_limited_by_steps(job, reports) and recovered.left() is not None:
-        # The episodes of such a job depend on its end, so a partial result is useless.
+
+    # The episodes of a job that steps limit depend on its end, so a partial result is useless. If the policy decides
+    # the number of episodes, the job reports that number after its first step.
+    is_limited_by_steps = job.config.num_episodes is None and (
+        job.config.num_steps is not None
+        or any(report.num_episodes is None and report.env_steps > 0 for report in reports)
+    )
+    if is_limited_by_steps and recovered.left() is not None:
         return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1)]
     return recovered, [*notes, *repair_job(directory, job.name, diagnosis, seed=job.config.seed)]
-
-
-def _is_limited_by_steps(job: PlanEntry, reports: Sequence[JobReport]) -> bool:
-    if job.config.num_steps is not None or job.config.num_episodes is not None:
-        return job.config.num_episodes is None
-    # The policy decides the number of episodes. After its first step a job reports that number, unless steps limit it.
-    return any(report.num_episodes is None and report.env_steps > 0 for report in reports)
-
-
-def _torn_lines(directory: Path) -> Iterator[str]:
-    for path in sorted(directory.glob(COMMIT_FILE_PATTERN)):
-        with storage_errors("read", path), path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                continue
-            file.seek(-1, os.SEEK_END)
-            if file.read() != b"\n":
-                yield f"{path}: its last line was torn when its process died; that episode was not committed"

@@ -5,7 +5,8 @@ import fcntl
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -34,7 +35,6 @@ from isaaclab_arena.storage.layout import (
 # they exit, so no other run can begin while one of them may still write.
 
 _LOG = logging.getLogger(__name__)
-_HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class RunLock:
@@ -43,8 +43,9 @@ class RunLock:
     def __init__(self, output_directory: Path) -> None:
         self._path = output_directory / LOCK_FILE
         with storage_errors("make", self._path):
-            # Child processes must not keep the lock after this process has ended, hence O_CLOEXEC.
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # Child processes must not keep the lock after this process has ended, hence O_CLOEXEC. A child that
+            # inherits the descriptor on purpose holds the lock as long as it runs.
+            self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def hold_alone(self) -> Self:
         """Take the lock exclusively. ConfigError if another run holds it."""
@@ -56,16 +57,11 @@ class RunLock:
         self._take(fcntl.LOCK_SH)
         return self
 
-    @property
-    def descriptor(self) -> int:
-        """The file descriptor of the lock; a child process that inherits it holds the lock as long as it runs."""
-        return self._descriptor
-
     def release(self) -> None:
         """Release the lock. May be called more than once; the end of the process releases it too."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def __enter__(self) -> Self:
         return self
@@ -75,9 +71,9 @@ class RunLock:
 
     def _take(self, kind: int) -> None:
         try:
-            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in _HELD:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 # The error is not from another run: this file system has no locks, and reports that in one of several
                 # ways.
                 _LOG.warning(
@@ -246,20 +242,16 @@ def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
         os.link(temporary, path)
     except FileExistsError:
         return read_settled(job_directory) or settled
-    except OSError as error:
-        _write_exclusively(path, json_text(settled), error)
+    except OSError as no_links:
+        # This file system has no links. Ranks that race here all write the same content.
+        try:
+            write_text(path, json_text(settled))
+        except ArenaError as error:
+            if not path.exists():
+                raise storage_error("write", path, no_links) from error
     finally:
         temporary.unlink(missing_ok=True)
     return read_settled(job_directory) or settled
-
-
-def _write_exclusively(path: Path, text: str, no_links: OSError) -> None:
-    """Write the file on a file system without links. Ranks that race here all write the same content."""
-    try:
-        write_text(path, text)
-    except ArenaError as error:
-        if not path.exists():
-            raise storage_error("write", path, no_links) from error
 
 
 # ``attempts/attempt_<n>.json``: one start of the program on a run, and the episodes finished before it.
@@ -268,7 +260,7 @@ def _write_exclusively(path: Path, text: str, no_links: OSError) -> None:
 # finished episodes from this file, so they agree on the rest without communication.
 
 INSTEAD_OF_ATTEMPT = "run.json and the recordings say with which versions it ran"
-"""Where the rest of a run finds what an attempt's file does not say any more."""
+"""The source of the facts that a damaged attempt's file has lost, for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,16 +363,17 @@ def policy_batches_in_effect(
         # Another network may need another batch, and a job without finished episodes is free to change it.
         begins = work.is_rerun or not work.finished
         found[work.job] = work.policy_batch or (None if begins else found.get(work.job))
-    return {job: batch for job, said in found.items() if (batch := said or _settled(output_directory, job)) is not None}
-
-
-def _settled(output_directory: Path, job: str) -> int | None:
-    try:
-        settled = read_settled(job_directory(output_directory, job))
-    except ConfigError:
-        # The rank that builds the job reports the damage, and guarantees less.
-        return None
-    return None if settled is None else settled.policy_batch
+    batches = {}
+    for job, batch in found.items():
+        if batch:
+            batches[job] = batch
+            continue
+        # The rank that builds a job reports the damage of its file, and guarantees less.
+        with suppress(ConfigError):
+            settled = read_settled(job_directory(output_directory, job))
+            if settled is not None:
+                batches[job] = settled.policy_batch
+    return batches
 
 
 def grown_jobs(attempts: Sequence[Attempt]) -> dict[str, int]:
@@ -391,7 +384,7 @@ def grown_jobs(attempts: Sequence[Attempt]) -> dict[str, int]:
 
 
 def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:
-    """Count how often the episodes of each job were set aside and rerun because its contents changed."""
+    """Count the reruns of each job: its episodes were set aside because its contents changed."""
     return Counter(work.job for attempt in attempts for work in attempt.jobs if work.is_rerun)
 
 
@@ -404,8 +397,6 @@ def attempt_numbers(output_directory: Path) -> list[int]:
 
 
 # ``verification.json``: the result of the last ``isaaclab-arena verify`` on a run.
-
-_MOST_NAMED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,23 +424,29 @@ class RunVerification:
 
     def in_words(self) -> str:
         """Return the result as one sentence."""
-        return "; ".join(self._findings())
 
-    def _findings(self) -> Iterator[str]:
+        def named(episodes: list[EpisodeVerification], most: int = 12) -> str:
+            by_job: dict[str, list[str]] = {}
+            for each in episodes[:most]:
+                by_job.setdefault(each.job, []).append(str(each.episode_index))
+            jobs = [f"{job} {', '.join(indices)}" for job, indices in by_job.items()]
+            return "; ".join([*jobs, *(["…"] if len(episodes) > most else [])])
+
+        findings = [f"the files of {self.num_episodes:,} episodes are whole"]
         if self.problems:
             first, *others = self.problems
-            yield f"wrong with the files: {first}" + (f", and {len(others)} more" if others else "")
-        else:
-            yield f"the files of {self.num_episodes:,} episodes are whole"
+            findings = [f"wrong with the files: {first}" + (f", and {len(others)} more" if others else "")]
         bitwise = [each for each in self.episodes if each.is_bitwise]
         ended = [each for each in self.episodes if each.is_same and not each.is_bitwise]
         if not self.episodes:
-            yield "no episode ran again"
+            findings.append("no episode ran again")
         if bitwise:
-            yield f"{len(bitwise)} of {len(self.episodes)} episodes ran again bitwise the same ({_named(bitwise)})"
+            number = f"{len(bitwise)} of {len(self.episodes)}"
+            findings.append(f"{number} episodes ran again bitwise the same ({named(bitwise)})")
         if ended:
-            yield f"{len(ended)} ended the same ({_named(ended)})"
-        yield from (f"{each.job} {each.episode_index} {each.verdict}" for each in self.episodes if not each.is_same)
+            findings.append(f"{len(ended)} ended the same ({named(ended)})")
+        findings += [f"{each.job} {each.episode_index} {each.verdict}" for each in self.episodes if not each.is_same]
+        return "; ".join(findings)
 
 
 def write_verification(output_directory: Path, verification: RunVerification) -> None:
@@ -461,11 +458,3 @@ def read_verification(output_directory: Path) -> RunVerification | None:
     """Return the last verification, None if the run was never verified. ConfigError if the file is damaged."""
     path = output_directory / VERIFICATION_FILE
     return read_versioned(path, RunVerification, SCHEMA_VERSION) if path.is_file() else None
-
-
-def _named(episodes: list[EpisodeVerification]) -> str:
-    by_job: dict[str, list[str]] = {}
-    for each in episodes[:_MOST_NAMED]:
-        by_job.setdefault(each.job, []).append(str(each.episode_index))
-    named = [f"{job} {', '.join(indices)}" for job, indices in by_job.items()]
-    return "; ".join([*named, *(["…"] if len(episodes) > _MOST_NAMED else [])])

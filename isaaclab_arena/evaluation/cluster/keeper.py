@@ -3,9 +3,10 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 
 from isaaclab_arena.episode_ranges import as_ranges, of_ranges
@@ -17,7 +18,6 @@ from isaaclab_arena.evaluation.claims import (
     Condemned,
     Death,
     DividedJob,
-    Measured,
     Suspects,
     divided_jobs,
 )
@@ -110,26 +110,53 @@ class CommittedFiles:
     def keep(self, delivery: Delivery, content: bytes) -> None:
         """Write a delivery: its episodes, then other files. `StorageError` if a file is not one that ranks write."""
         # `content` holds the bytes of all files, one after the other.
+        life = delivery.life
         sizes = [each.size for each in (*delivery.episodes, *delivery.files)]
         if sum(sizes) != len(content):
-            raise StorageError(f"rank {delivery.life.rank} sent {len(content)} bytes, and says {sum(sizes)}")
-        parts = _cut(content, sizes)
-        self._commit(delivery.life, delivery.episodes, parts[: len(delivery.episodes)])
+            raise StorageError(f"rank {life.rank} sent {len(content)} bytes, and says {sum(sizes)}")
+        view = memoryview(content)
+        parts = [view[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        self._commit(life, delivery.episodes, parts[: len(delivery.episodes)])
         for file, part in zip(delivery.files, parts[len(delivery.episodes) :], strict=True):
-            self._keep_file(delivery.life, file, part)
+            path = self._path_of(life, file)
+            if file.offset is not None:
+                write_at(path, file.offset, bytes(part))
+            elif path.match(JOB_REPORT_PATTERN):
+                try:
+                    report = adapter(JobReport).validate_json(bytes(part))
+                except ValueError as error:
+                    raise StorageError(f"rank {life.rank} sent '{file.path}', which is no report: {error}") from error
+                if report.rank != life.rank:
+                    raise StorageError(f"rank {life.rank} sent '{file.path}', a report of rank {report.rank}")
+                write_job_report(path.parent, report)
+            elif path.name != SETTLED_FILE or not path.exists():
+                write_bytes(path, bytes(part), overwrite=True)
         if delivery.status is not None:
-            path = status_path(self._output_directory, delivery.life.rank)
-            write_text(path, delivery.status, overwrite=True)
-
-    def commit(self, life: Life, line: CommitLine) -> None:
-        """Commit an episode without a recording, in the name of a rank's life."""
-        self._commit(life, [SentEpisode(job=line.job_name, line=json_line(line))], [memoryview(b"")])
+            write_text(status_path(self._output_directory, life.rank), delivery.status, overwrite=True)
 
     def _commit(self, life: Life, episodes: Sequence[SentEpisode], parts: Sequence[memoryview]) -> None:
         lines: dict[Path, list[str]] = {}
         for episode, content in zip(episodes, parts, strict=True):
-            path = self._commit_file(life, episode.job)
-            lines.setdefault(path, []).extend(self._put_in_place(life, episode, content))
+            if episode.job not in self._jobs:
+                raise StorageError(f"'{episode.job}' is no job of this attempt")
+            directory = job_directory(self._output_directory, episode.job)
+            # A rank's life has a commit file of its own for each job.
+            if (life, episode.job) not in self._commit_files:
+                writer = CommitWriter(directory, life.rank)
+                writer.close()
+                self._commit_files[life, episode.job] = writer.path
+            try:
+                line = parse_line(episode.line)
+            except ValueError as error:
+                raise StorageError(f"rank {life.rank} sent a line that is no episode: {error}") from error
+            if (line.job_name, line.rank) != (episode.job, life.rank):
+                raise StorageError(f"rank {life.rank} sent a line of job '{line.job_name}', rank {line.rank}")
+            texts = [episode.line]
+            if episode.size:
+                path = directory / EPISODES_DIRECTORY / episode_file_name(line.episode_index)
+                texts = put_in_place(path, line, episode.line, partial(write_bytes, path, bytes(content)))
+            lines.setdefault(self._commit_files[life, episode.job], []).extend(texts)
+
         # Lines come after all files, so that a committed episode always has its file.
         for path, texts in lines.items():
             with storage_errors("open", path):
@@ -140,32 +167,6 @@ class CommittedFiles:
             finally:
                 os.close(descriptor)
         self.num_episodes += len(episodes)
-
-    def _commit_file(self, life: Life, job: str) -> Path:
-        """Return the commit file of a rank's life for a job, made at the first call."""
-        path = self._commit_files.get((life, job))
-        if path is None:
-            writer = CommitWriter(self._job_directory(job), life.rank)
-            writer.close()
-            path = self._commit_files[life, job] = writer.path
-        return path
-
-    def _put_in_place(self, life: Life, episode: SentEpisode, content: memoryview) -> list[str]:
-        """Write an episode's file, and return the commit lines to append after it."""
-        line = _checked(life, episode)
-        if not episode.size:
-            return [episode.line]
-        path = self._job_directory(episode.job) / EPISODES_DIRECTORY / episode_file_name(line.episode_index)
-        return put_in_place(path, line, episode.line, partial(write_bytes, path, bytes(content)))
-
-    def _keep_file(self, life: Life, file: SentFile, content: memoryview) -> None:
-        path = self._path_of(life, file)
-        if file.offset is not None:
-            write_at(path, file.offset, bytes(content))
-        elif path.match(JOB_REPORT_PATTERN):
-            write_job_report(path.parent, _checked_report(life, file, content))
-        elif path.name != SETTLED_FILE or not path.exists():
-            write_bytes(path, bytes(content), overwrite=True)
 
     def _path_of(self, life: Life, file: SentFile) -> Path:
         """Return a delivered file's path. `StorageError` if this rank does not write it: any process can send names."""
@@ -180,39 +181,6 @@ class CommittedFiles:
             # Each life has its own log.
             return self._output_directory / _LOGS / f"rank{life.rank}_life{life.number}{name.suffix}"
         return self._output_directory / file.path
-
-    def _job_directory(self, job: str) -> Path:
-        if job not in self._jobs:
-            raise StorageError(f"'{job}' is no job of this attempt")
-        return job_directory(self._output_directory, job)
-
-
-def _checked(life: Life, episode: SentEpisode) -> CommitLine:
-    try:
-        line = parse_line(episode.line)
-    except ValueError as error:
-        raise StorageError(f"rank {life.rank} sent a line that is no episode: {error}") from error
-    if (line.job_name, line.rank) != (episode.job, life.rank):
-        raise StorageError(f"rank {life.rank} sent a line of job '{line.job_name}', rank {line.rank}")
-    return line
-
-
-def _cut(content: bytes, sizes: Sequence[int]) -> list[memoryview]:
-    view, parts, begin = memoryview(content), [], 0
-    for size in sizes:
-        parts.append(view[begin : begin + size])
-        begin += size
-    return parts
-
-
-def _checked_report(life: Life, file: SentFile, content: memoryview) -> JobReport:
-    try:
-        report = adapter(JobReport).validate_json(bytes(content))
-    except ValueError as error:
-        raise StorageError(f"rank {life.rank} sent '{file.path}', which is no report: {error}") from error
-    if report.rank != life.rank:
-        raise StorageError(f"rank {life.rank} sent '{file.path}', a report of rank {report.rank}")
-    return report
 
 
 # The episodes that ranks were playing at their death, and the consequence: an error of an episode, or a failed job.
@@ -236,7 +204,7 @@ class Casualties:
         # The size grows with the number of ranks and of deaths, not with that of episodes.
         self._jobs = jobs
         self._committed = committed
-        self._suspects = Suspects()
+        self.suspects = Suspects()  # their pieces run alone
         self._begun: dict[int, dict[_Key, BegunEpisodes]] = {}
         self._parts: dict[_Key, bool] = {}  # piece -> it has other episodes left besides the suspects
         self._has_begun: set[int] = set()
@@ -252,16 +220,12 @@ class Casualties:
         self._has_begun.add(begun.job_index)
         self._deaths_of_jobs.pop(begun.job_index, None)
 
-    def suspected_pieces(self, job_index: int) -> frozenset[int]:
-        """Return the pieces of a job with suspects, which run alone."""
-        return self._suspects.pieces(job_index)
-
     def give(self, claim: Claim, committed: frozenset[int]) -> frozenset[int]:
         """Return the suspects of a claimed piece, to be played alone, one at a time; empty for the whole piece."""
         key = claim.divided.index, claim.piece
         # Episodes that were committed before are cleared.
-        self._suspects.clear(*key, committed)
-        suspects = self._suspects.among(*key)
+        self.suspects.clear(*key, committed)
+        suspects = self.suspects.among(*key)
         if suspects:
             self._parts[key] = bool(of_ranges(claim.divided.pieces[claim.piece] or ()) - committed - suspects)
         return suspects
@@ -270,7 +234,7 @@ class Casualties:
         """Note that a rank has played its part of a piece. Return True if nothing of the piece is left."""
         key = claim.divided.index, claim.piece
         self._begun.get(rank, {}).pop(key, None)
-        self._suspects.clear(*key, self._suspects.among(*key))
+        self.suspects.clear(*key, self.suspects.among(*key))
         return not self._parts.pop(key, False)
 
     def leave(self, rank: int, pieces: Collection[_Key]) -> None:
@@ -285,30 +249,28 @@ class Casualties:
         """Note a death. Return the condemned episode (None if none) and the failed jobs."""
         # pieces: those that the rank held. num_machines: all on which ranks of the run have been.
         begun = self._begun.get(death.rank, {})
-        running = [each for key in pieces if key in begun for each in self._running(begun[key])]
+        # (job index, piece, episode index) of each episode that had begun and is not committed.
+        running: list[tuple[int, int, int]] = []
+        for job_index, piece in (key for key in pieces if key in begun):
+            divided, episodes = self._jobs[job_index], begun[job_index, piece]
+            committed = self._committed(divided)
+            self.suspects.clear(job_index, piece, committed)
+            for begin, end in divided.pieces[piece] or ():
+                indices = range(max(begin, episodes.first), min(end, episodes.last + 1))
+                running += [(job_index, piece, index) for index in indices if index not in committed]
         self.leave(death.rank, pieces)
+        condemned = self.suspects.blame(running, death)
+
         # Jobs of which no episode has begun on any rank: their build may be what kills ranks.
-        jobs = sorted({job_index for job_index, _ in pieces} - self._has_begun)
-        return self._suspects.blame(running, death), list(self._failed(jobs, death, num_machines))
-
-    def _running(self, begun: BegunEpisodes) -> Iterator[tuple[int, int, int]]:
-        """Yield (job index, piece, episode index) of each episode of a piece that had begun and is not committed."""
-        divided = self._jobs[begun.job_index]
-        committed = self._committed(divided)
-        self._suspects.clear(begun.job_index, begun.piece, committed)
-        for begin, end in divided.pieces[begun.piece] or ():
-            for index in range(max(begin, begun.first), min(end, begun.last + 1)):
-                if index not in committed:
-                    yield begun.job_index, begun.piece, index
-
-    def _failed(self, jobs: Sequence[int], death: Death, num_machines: int) -> Iterator[FailedJob]:
-        for job_index in jobs:
+        failed = []
+        for job_index in sorted({job_index for job_index, _ in pieces} - self._has_begun):
             deaths = self._deaths_of_jobs.setdefault(job_index, [])
             deaths.append(death)
             # One broken machine must not fail a job that other machines could run.
             machines = {each.machine for each in deaths}
             if len(deaths) >= LIVES_OF_AN_EPISODE and len(machines) >= min(2, num_machines):
-                yield FailedJob(job_index=job_index, deaths=tuple(self._deaths_of_jobs.pop(job_index)))
+                failed.append(FailedJob(job_index=job_index, deaths=tuple(self._deaths_of_jobs.pop(job_index))))
+        return condemned, failed
 
 
 def error_line(job: Job, condemned: Condemned, *, attempt: int) -> CommitLine:
@@ -398,21 +360,46 @@ class ClaimKeeper:
 
     def claim(self, question: ClaimQuestion) -> ClaimAnswer:
         """Give a rank a piece, or report the state of the claims."""
-        began_s = self._clock()
-        if not self._is_current(question.life):
+        began_s, life, job_index = self._clock(), question.life, question.job_index
+        if not self._is_current(life):
             return ClaimAnswer(is_gone=True)
         self._table.refresh()
-        claim = self._claim(question)
-        job_index = question.job_index if claim is None else claim.divided.index
+        if job_index is None:
+            claim = self._table.claim_next(question.built_environment, rank=life.rank)
+        elif question.piece is None or question.piece in self._casualties.suspects.pieces(job_index):
+            # A suspect runs alone, not in env slots that become free.
+            claim = None
+        else:
+            claim = self._table.claim(job_index, question.piece, rank=life.rank)
+
+        given, settled = None, None
+        if claim is not None:
+            # The previous owner may have committed a part of the piece.
+            committed = self._committed(claim.divided) if claim.generation > 1 else frozenset[int]()
+            given = GivenPiece(
+                job_index=claim.divided.index,
+                piece=claim.piece,
+                generation=claim.generation,
+                taken_from=claim.taken_from,
+                committed=as_ranges(committed),
+                suspects=as_ranges(self._casualties.give(claim, committed)),
+            )
+            if job_index is None:
+                path = job_directory(self._output_directory, claim.divided.job.config.name) / SETTLED_FILE
+                settled = path.read_text(encoding="utf-8") if path.exists() else None
+            job_index = claim.divided.index
+        open_pieces = set[int]()
+        if job_index is not None:
+            open_pieces = self._table.open_pieces(job_index) - self._casualties.suspects.pieces(job_index)
         is_idle = job_index is None
-        (self._idle.add if is_idle else self._idle.discard)(question.life.rank)
+        (self._idle.add if is_idle else self._idle.discard)(life.rank)
         answer = ClaimAnswer(
-            given=None if claim is None else self._given(claim),
-            open_pieces=() if job_index is None else as_ranges(self._open_pieces(job_index)),
+            given=given,
+            open_pieces=as_ranges(open_pieces),
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
             # Only idle ranks use it, and it iterates over every claim.
-            pieces_of_others=self._table.pieces_of_others(question.life.rank) if is_idle else 0,
-            settled=None if claim is None or question.job_index is not None else self._settled(claim.divided),
+            pieces_of_others=self._table.pieces_of_others(life.rank) if is_idle else 0,
+            settled=settled,
             rest_s=rest_of(len(self._idle)),
         )
         self._count(began_s)
@@ -429,23 +416,29 @@ class ClaimKeeper:
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
         """Commit a rank's delivery, and answer it. Nothing is kept of a rank that was taken for dead."""
-        began_s = self._clock()
+        began_s, rank = self._clock(), delivery.life.rank
         if not self._is_current(delivery.life):
             return DeliveryAnswer(is_gone=True)
         self._files.keep(delivery, content)
-        self._note_machine(delivery)
-        # Pieces are finished only after their episodes are committed.
+        if delivery.machine:
+            self._machines[rank] = delivery.machine
+            self._known_machines.add(delivery.machine)
+        # Pieces are finished only after their episodes are committed. A piece that is played in part opens again.
         for each in delivery.finished:
             claim = Claim(divided=self._jobs[each.job_index], piece=each.piece, generation=each.generation)
-            self._finish(delivery.life, claim, each.measured)
+            if self._casualties.finish(rank, claim):
+                self._table.finish(claim, each.measured)
+            else:
+                self._table.release(claim)
         if delivery.finished or delivery.episodes:
-            self._fruitful.add(delivery.life.rank)
+            self._fruitful.add(rank)
         for job_index in delivery.failed:
             self._table.give_up(job_index)
         for episode in delivery.episodes:
             if parse_line(episode.line).outcome is Outcome.ERROR:
                 self._watch.suspect(episode.job)
-        over = self._jobs_over()
+        names = (divided.job.config.name for divided in self._jobs.values())
+        over = tuple(name for name in names if self._watch.is_over(name))
         self._count(began_s)
         return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over, pace=pace_of(len(self._heard_at)))
 
@@ -459,9 +452,26 @@ class ClaimKeeper:
         pieces = self._table.give_back(life.rank)
         was_fruitful = life.rank in self._fruitful
         self._fruitful.discard(life.rank)
-        # With a `reason` the rank has died, and its running episodes are suspected; it is empty for a regular end.
         death = Death(rank=life.rank, reason=reason, machine=self._machines.pop(life.rank, None))
-        explained = self._judge(life, death, pieces) if reason else 0
+        explained = 0
+        # With a `reason` the rank has died, and its running episodes are suspected; it is empty for a regular end.
+        if reason:
+            condemned, failed = self._casualties.die(death, pieces, num_machines=len(self._known_machines))
+            if condemned is not None:
+                line = error_line(self._jobs[condemned.job_index].job, condemned, attempt=self._attempt.number)
+                _LOG.error("episode %d of job '%s' is an error: %s", line.episode_index, line.job_name, line.error)
+                self._files.keep(
+                    Delivery(life=life, episodes=(SentEpisode(job=line.job_name, line=json_line(line)),)), b""
+                )
+            for each in failed:
+                report = report_of_failure(self._jobs[each.job_index].job, each, self._attempt)
+                _LOG.error("job '%s' has failed: %s", report.job, report.error)
+                self._table.give_up(each.job_index)
+                directory = job_directory(self._output_directory, report.job)
+                with storage_errors("make", directory):
+                    directory.mkdir(parents=True, exist_ok=True)
+                write_job_report(directory, report)
+            explained = sum(len(each.deaths) for each in (condemned, *failed) if each is not None)
         self._casualties.leave(life.rank, pieces)
         return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
 
@@ -495,68 +505,8 @@ class ClaimKeeper:
         self._num_answers += 1
         self._busy_s += self._clock() - began_s
 
-    def _claim(self, question: ClaimQuestion) -> Claim | None:
-        if question.job_index is None:
-            return self._table.claim_next(question.built_environment, rank=question.life.rank)
-        if question.piece is None or question.piece in self._casualties.suspected_pieces(question.job_index):
-            # A suspect runs alone, not in env slots that become free.
-            return None
-        return self._table.claim(question.job_index, question.piece, rank=question.life.rank)
-
-    def _open_pieces(self, job_index: int) -> set[int]:
-        return self._table.open_pieces(job_index) - self._casualties.suspected_pieces(job_index)
-
-    def _given(self, claim: Claim) -> GivenPiece:
-        # The previous owner may have committed a part of the piece.
-        committed = self._committed(claim.divided) if claim.generation > 1 else frozenset[int]()
-        return GivenPiece(
-            job_index=claim.divided.index,
-            piece=claim.piece,
-            generation=claim.generation,
-            taken_from=claim.taken_from,
-            committed=as_ranges(committed),
-            suspects=as_ranges(self._casualties.give(claim, committed)),
-        )
-
     def _committed(self, divided: DividedJob) -> frozenset[int]:
         """Return the episodes of a job that were committed in this attempt."""
         name = divided.job.config.name
         lines = read_commits(job_directory(self._output_directory, name), name).lines
         return frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
-
-    def _finish(self, life: Life, claim: Claim, measured: Measured) -> None:
-        """Note that a rank has played its part of a piece, and open the rest, if there is any."""
-        if self._casualties.finish(life.rank, claim):
-            self._table.finish(claim, measured)
-        else:
-            self._table.release(claim)
-
-    def _judge(self, life: Life, death: Death, pieces: Sequence[tuple[int, int]]) -> int:
-        """Commit the condemned episode, fail the failed jobs, and return the number of deaths that this explains."""
-        condemned, failed = self._casualties.die(death, pieces, num_machines=len(self._known_machines))
-        if condemned is not None:
-            line = error_line(self._jobs[condemned.job_index].job, condemned, attempt=self._attempt.number)
-            _LOG.error("episode %d of job '%s' is an error: %s", line.episode_index, line.job_name, line.error)
-            self._files.commit(life, line)
-        for each in failed:
-            report = report_of_failure(self._jobs[each.job_index].job, each, self._attempt)
-            _LOG.error("job '%s' has failed: %s", report.job, report.error)
-            self._table.give_up(each.job_index)
-            directory = job_directory(self._output_directory, report.job)
-            with storage_errors("make", directory):
-                directory.mkdir(parents=True, exist_ok=True)
-            write_job_report(directory, report)
-        return sum(len(each.deaths) for each in (condemned, *failed) if each is not None)
-
-    def _note_machine(self, delivery: Delivery) -> None:
-        if delivery.machine:
-            self._machines[delivery.life.rank] = delivery.machine
-            self._known_machines.add(delivery.machine)
-
-    def _settled(self, divided: DividedJob) -> str | None:
-        path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE
-        return path.read_text(encoding="utf-8") if path.exists() else None
-
-    def _jobs_over(self) -> tuple[str, ...]:
-        names = (divided.job.config.name for divided in self._jobs.values())
-        return tuple(name for name in names if self._watch.is_over(name))

@@ -28,7 +28,7 @@ from isaaclab_arena.distributed.context import (
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
-from isaaclab_arena.evaluation.builds import RankSettings, rank_settings
+from isaaclab_arena.evaluation.builds import rank_settings
 from isaaclab_arena.evaluation.claims import Claim, DividedJob, Measured, divided_jobs, is_taken_over
 from isaaclab_arena.evaluation.cluster.crew import (
     BegunEpisodes,
@@ -69,7 +69,7 @@ from isaaclab_arena.storage.layout import (
     VIDEOS_DIRECTORY,
     job_directory,
 )
-from isaaclab_arena.storage.run_plan import Attempt, read_attempt
+from isaaclab_arena.storage.run_plan import read_attempt
 
 # Check that a node can run ranks of a run: the same packages, jobs file, checkpoints and classes.
 
@@ -80,15 +80,19 @@ def checked_request(needs: NodeNeeds) -> RunRequest:
     """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
     # Versions come first, because another version may read the jobs differently.
     here, there = Provenance(facts=needs.versions), Provenance(facts=versions())
-    told = [_instead(each.name, each.now or "absent", each.before or "absent") for each in here.differences(there)]
+    told = [
+        f"{each.name} is {each.now or 'absent'} instead of {each.before or 'absent'}"
+        for each in here.differences(there)
+    ]
     if told:
         raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {WAY_OUT}"))
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
         raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
     found = named_contents(contents_of_jobs(request.jobs))
+    absent = "not there"
     told = [
-        _instead(name, *(shown(each.get(name, "not there")) for each in (found, needs.contents)))
+        f"{name} is {shown(found.get(name, absent))} instead of {shown(needs.contents.get(name, absent))}"
         for name, _ in changes(needs.contents, found)
     ]
     if told:
@@ -116,10 +120,6 @@ def problem_of_node(needs: NodeNeeds) -> str | None:
     return None
 
 
-def _instead(name: str, there: str, here: str) -> str:
-    return f"{name} is {there} instead of {here}"
-
-
 # Deliver the files that a rank writes on its node: finished episodes, then everything else, by a separate thread.
 
 _LOG = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ _WHOLE_FILES = (
     "traceback_*.txt",
     JOB_REPORT_PATTERN,
 )
-"""What a rank writes about a job besides commits; the report comes last, as it says that the rest is there."""
+"""A rank's files of a job besides commits. The report comes last, because it promises the rest."""
 
 
 @dataclass(kw_only=True)
@@ -174,7 +174,7 @@ class ResultSender:
         look_s: float = 0.25,  # between two checks for results
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_gone = False  # taken for dead by the keeper, so this rank must end
+        self.is_gone = False  # taken for dead by the keeper, so this rank must end and delivers nothing more
         self.jobs_over: frozenset[str] = frozenset()  # names of jobs that need no further episode
         self.failure: Exception | None = None  # error that ended the thread, None without
         self._life = life
@@ -188,8 +188,8 @@ class ResultSender:
         self._pace = Pace()
         self._sent_at: float | None = None
         self._jobs: list[str] = []
-        self._finished: list[FinishedPiece] = []
-        self._failed: list[int] = []
+        self.finished: list[FinishedPiece] = []  # pieces to report, after the episodes that are committed until then
+        self.failed: list[int] = []  # failed jobs to report, by index
         self._read_to: dict[Path, int] = {}
         self._kept: set[Path] = set()
         self._closing = threading.Event()
@@ -211,18 +211,6 @@ class ResultSender:
         if job not in self._jobs:
             self._jobs.append(job)
 
-    def finish_piece(self, piece: FinishedPiece) -> None:
-        """Report a finished piece, after the episodes that are committed until now."""
-        self._finished.append(piece)
-
-    def give_up(self, job_index: int) -> None:
-        """Report a failed job."""
-        self._failed.append(job_index)
-
-    def leave(self) -> None:
-        """Deliver nothing more, because this rank was taken for dead."""
-        self.is_gone = True
-
     def send(self) -> None:
         """Deliver everything written until now."""
         while not self.is_gone and self._send_once():
@@ -233,14 +221,14 @@ class ResultSender:
         if self._sent_at is None:
             return True
         since_s = self._clock() - self._sent_at
-        return since_s >= self._pace.beat_s or (since_s >= self._pace.delivery_s and self._has_something())
-
-    def _has_something(self) -> bool:
-        if self._finished or self._failed:
+        if since_s >= self._pace.beat_s:
             return True
-        return self._sends_files and any(
-            path.stat().st_size > self._read_to.get(path, 0) for job in tuple(self._jobs) for path in self._commits(job)
-        )
+        if since_s < self._pace.delivery_s:
+            return False
+        if self.finished or self.failed:
+            return True
+        commits = (path for job in tuple(self._jobs) for path in self._commits(job))
+        return self._sends_files and any(path.stat().st_size > self._read_to.get(path, 0) for path in commits)
 
     def _commits(self, job: str) -> list[Path]:
         return sorted(job_directory(self._directory, job).glob(COMMIT_FILE_PATTERN))
@@ -252,22 +240,24 @@ class ResultSender:
                     self.send()
         except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
             self.failure = error
-            self.leave()
+            self.is_gone = True
 
     def _send_once(self) -> bool:
         """Make one delivery. Return True if there is more."""
         # Copied before the files are read: the episodes of a finished piece are on the disk by now.
-        finished, failed = tuple(self._finished), tuple(self._failed)
-        parcel = _Parcel()
+        finished, failed = tuple(self.finished), tuple(self.failed)
+        parcel, status = _Parcel(), None
         if self._sends_files:
             self._put_in(parcel)
+            with suppress(FileNotFoundError):
+                status = status_path(self._directory, self._life.rank).read_text(encoding="utf-8")
         # Some episodes do not fit, so their pieces must not be reported as finished yet.
         if parcel.is_full:
             finished = failed = ()
         delivery = Delivery(
             life=self._life,
             machine=self._machine,
-            status=self._status() if self._sends_files else None,
+            status=status,
             episodes=tuple(parcel.episodes),
             files=tuple(parcel.files),
             finished=finished,
@@ -276,10 +266,10 @@ class ResultSender:
         self._sent_at = self._clock()
         answer = self._deliver(delivery, b"".join(parcel.contents))
         if answer.is_gone:
-            self.leave()
+            self.is_gone = True
             return False
         # The keeper has everything by now, so it can be forgotten and removed here.
-        del self._finished[: len(finished)], self._failed[: len(failed)]
+        del self.finished[: len(finished)], self.failed[: len(failed)]
         self._read_to |= parcel.read_to
         self._kept.update(parcel.kept)
         for path in parcel.sent:
@@ -290,40 +280,28 @@ class ResultSender:
             self._stop(answer.stop_signal)
         return parcel.is_full
 
-    def _status(self) -> str | None:
-        try:
-            return status_path(self._directory, self._life.rank).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-
     def _put_in(self, parcel: _Parcel) -> None:
         jobs = tuple(self._jobs)
-        for job in jobs:
-            for path in self._commits(job):
-                self._put_in_episodes(parcel, job, path)
+        for job, commits in ((each, path) for each in jobs for path in self._commits(each)):
+            for line, end in _whole_lines(commits, self._read_to.get(commits, 0)):
+                if parcel.is_full:
+                    break
+                name, size = json.loads(line).get("episode_file"), 0
+                if name is not None:
+                    file = commits.parent / name
+                    size = parcel.add(file.read_bytes())
+                    parcel.sent.append(file)
+                parcel.episodes.append(SentEpisode(job=job, line=line, size=size))
+                parcel.read_to[commits] = end
         if parcel.is_full:
             return
+
+        # Whole files of the jobs, then what the log has gained.
         for job in jobs:
-            self._put_in_whole_files(parcel, job_directory(self._directory, job))
-        self._put_in_growth(parcel, self._directory / "logs" / f"rank{self._life.rank}.log")
-
-    def _put_in_episodes(self, parcel: _Parcel, job: str, path: Path) -> None:
-        for line, end in _whole_lines(path, self._read_to.get(path, 0)):
-            if parcel.is_full:
-                return
-            name, size = json.loads(line).get("episode_file"), 0
-            if name is not None:
-                file = path.parent / name
-                size = parcel.add(file.read_bytes())
-                parcel.sent.append(file)
-            parcel.episodes.append(SentEpisode(job=job, line=line, size=size))
-            parcel.read_to[path] = end
-
-    def _put_in_whole_files(self, parcel: _Parcel, directory: Path) -> None:
-        for pattern in _WHOLE_FILES:
-            for path in sorted(directory.glob(pattern)):
+            directory = job_directory(self._directory, job)
+            for path in (path for pattern in _WHOLE_FILES for path in sorted(directory.glob(pattern))):
                 if parcel.is_full:
-                    return
+                    break
                 if path in self._kept or path.name.startswith("."):
                     continue
                 try:
@@ -334,6 +312,7 @@ class ResultSender:
                 size = parcel.add(content)
                 parcel.files.append(SentFile(path=str(path.relative_to(self._directory)), size=size))
                 (parcel.sent if path.parent.name == VIDEOS_DIRECTORY else parcel.kept).append(path)
+        self._put_in_growth(parcel, self._directory / "logs" / f"rank{self._life.rank}.log")
 
     def _put_in_growth(self, parcel: _Parcel, path: Path) -> None:
         offset = self._read_to.get(path, 0)
@@ -439,19 +418,18 @@ class RemoteClaims:
         begun = BegunEpisodes(life=self._life, job_index=claim.divided.index, piece=claim.piece, first=first, last=last)
         # This call waits for the keeper, because the rank may die of the episodes at once.
         if self._tell_begun(begun):
-            self._sender.leave()
+            self._sender.is_gone = True
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Report a finished piece, after its episodes are committed."""
-        self._sender.finish_piece(
-            FinishedPiece(
-                job_index=claim.divided.index, piece=claim.piece, generation=claim.generation, measured=measured
-            )
+        piece = FinishedPiece(
+            job_index=claim.divided.index, piece=claim.piece, generation=claim.generation, measured=measured
         )
+        self._sender.finished.append(piece)
 
     def give_up(self, job_index: int) -> None:
         """Report a failed job."""
-        self._sender.give_up(job_index)
+        self._sender.failed.append(job_index)
 
     def open_episodes(self, job_index: int) -> int:
         """Return the number of episodes in open pieces of the current job, 0 for another job."""
@@ -477,7 +455,7 @@ class RemoteClaims:
     def _hear(self, job_index: int | None, question: ClaimQuestion) -> ClaimAnswer:
         self._said = answer = self._ask(question)
         if answer.is_gone:
-            self._sender.leave()
+            self._sender.is_gone = True
         self._current = answer.given.job_index if answer.given is not None else job_index
         self._open = set(of_ranges(answer.open_pieces))
         self._refreshed_at = self._clock()
@@ -535,87 +513,71 @@ def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     with _directory(orders, life) as (directory, is_own):
-        state = _ClusterRank(orders, life, keeper, directory, is_own=is_own).run(request, context)
+        state = _run_jobs(orders, life, keeper, request, context, directory=directory, is_own=is_own)
     return RankEnd(state=state, host=host)
 
 
-class _ClusterRank:
-    """The work of a rank in a directory, its own or the run's."""
+def _run_jobs(
+    orders: RunOrders,
+    life: Life,
+    keeper: Keeper,
+    request: RunRequest,
+    context: DistributedContext,
+    *,
+    directory: Path,  # of the rank's files
+    is_own: bool,  # False: the run's directory
+) -> RankState:
+    """Run the jobs that a rank claims, and return its final state."""
+    attempt = orders.attempt
+    interruption = Interruption()
+    sender = ResultSender(life, directory, keeper.deliver, stop=interruption.receive, sends_files=is_own)
 
-    def __init__(self, orders: RunOrders, life: Life, keeper: Keeper, directory: Path, *, is_own: bool) -> None:
-        self._orders = orders
-        self._life = life
-        self._directory = directory
-        self._is_own = is_own
-        self._interruption = Interruption()
-        self._keeper = keeper
-        self._sender = ResultSender(
-            life, directory, keeper.deliver, stop=self._interruption.receive, sends_files=is_own
-        )
+    def must_stop() -> bool:
+        return sender.is_gone or interruption.stop_requested()
 
-    def run(self, request: RunRequest, context: DistributedContext) -> RankState:
-        """Run the claimed jobs, and return the final state."""
-        work, rank = self._work(request), self._life.rank
-        settings = self._settings(request, context)
-        status = RankStatus.of_this_process(
-            rank=rank, run_id=self._orders.attempt.run_id, episodes_total=work.num_episodes
+    jobs = divided_jobs(request.jobs, attempt, request.questions)
+    claims = RemoteClaims(
+        jobs,
+        life,
+        keeper.claim,
+        keeper.begin,
+        sender,
+        output_directory=directory,
+        claims_directory=None if is_own else claims_directory(directory, attempt),
+    )
+    queue = DynamicQueue(
+        claims,
+        directory,
+        attempt,
+        stop_requested=must_stop,
+        is_over=lambda job: job in sender.jobs_over,
+        begins=claims.begin,
+        pause=lambda _: claims.rest(must_stop),
+    )
+    # Each rank shows an equal part of all episodes as its total, because ranks claim them as they go.
+    total = sum(sum(divided.num_episodes) for divided in jobs)
+    num_episodes = len(range(life.rank, total, attempt.world_size))
+    settings = rank_settings(
+        request.options,
+        context,
+        output_directory=directory,
+        attempt=attempt,
+        config_hash=orders.config_hash,
+        questions=request.questions,
+    )
+    num_threads = request.options.num_threads or max(1, int(orders.needs.cpus))
+    status = RankStatus.of_this_process(rank=life.rank, run_id=attempt.run_id, episodes_total=num_episodes)
+    log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
+    with sender, log, StatusPublisher(directory, status) as publisher:
+        return run_jobs(
+            RankWork(queue=queue, num_jobs=0, num_episodes=num_episodes, others_may_finish_jobs=True),
+            replace(settings, num_threads=num_threads, consolidates=not is_own),
+            publisher,
+            stop_requested=must_stop,
+            fail_fast=request.options.fail_fast,
+            asks_questions=bool(request.questions),
+            begins=sender.follow,
         )
-        log = log_file(self._directory / "logs" / f"rank{rank}.log", rank)
-        with self._sender, log, StatusPublisher(self._directory, status) as publisher:
-            return run_jobs(
-                work,
-                settings,
-                publisher,
-                stop_requested=self._must_stop,
-                fail_fast=request.options.fail_fast,
-                asks_questions=bool(request.questions),
-                begins=self._sender.follow,
-            )
-
-    def _work(self, request: RunRequest) -> RankWork:
-        attempt = self._orders.attempt
-        jobs = divided_jobs(request.jobs, attempt, request.questions)
-        claims = RemoteClaims(
-            jobs,
-            self._life,
-            self._keeper.claim,
-            self._keeper.begin,
-            self._sender,
-            output_directory=self._directory,
-            claims_directory=None if self._is_own else claims_directory(self._directory, attempt),
-        )
-        queue = DynamicQueue(
-            claims,
-            self._directory,
-            attempt,
-            stop_requested=self._must_stop,
-            is_over=lambda job: job in self._sender.jobs_over,
-            begins=claims.begin,
-            pause=lambda _: claims.rest(self._must_stop),
-        )
-        # Each rank shows an equal part of all episodes as its total, because ranks claim them as they go.
-        total = sum(sum(divided.num_episodes) for divided in jobs)
-        return RankWork(
-            queue=queue,
-            num_jobs=0,
-            num_episodes=len(range(self._life.rank, total, attempt.world_size)),
-            others_may_finish_jobs=True,
-        )
-
-    def _settings(self, request: RunRequest, context: DistributedContext) -> RankSettings:
-        settings = rank_settings(
-            request.options,
-            context,
-            output_directory=self._directory,
-            attempt=self._orders.attempt,
-            config_hash=self._orders.config_hash,
-            questions=request.questions,
-        )
-        num_threads = request.options.num_threads or max(1, int(self._orders.needs.cpus))
-        return replace(settings, num_threads=num_threads, consolidates=not self._is_own)
-
-    def _must_stop(self) -> bool:
-        return self._sender.is_gone or self._interruption.stop_requested()
 
 
 def _context(orders: RunOrders, life: Life, *, device: str | None) -> DistributedContext:
@@ -630,9 +592,13 @@ def _context(orders: RunOrders, life: Life, *, device: str | None) -> Distribute
 
 @contextmanager
 def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
-    """Yield the directory of this rank's files, and whether it is its own, which is removed at the end."""
-    home = Path(orders.output_directory)
-    if orders.node_directory is None and _is_seen(home, orders.attempt):
+    """Yield the directory of this rank's files, and True if it is its own, which is removed at the end."""
+    home, is_seen = Path(orders.output_directory), False
+    if orders.node_directory is None:
+        # This node may see another directory of that name.
+        with suppress(ArenaError, OSError):
+            is_seen = read_attempt(home, orders.attempt.number).run_id == orders.attempt.run_id
+    if is_seen:
         yield home, False
         return
     root = Path(orders.node_directory or tempfile.gettempdir())
@@ -667,11 +633,3 @@ def remove_directories_of_the_dead(root: Path) -> None:
 
 def _this_machine() -> str:
     return f"{zlib.crc32(machine_identity().encode()):08x}"
-
-
-def _is_seen(home: Path, attempt: Attempt) -> bool:
-    """Whether this node sees the run's directory itself, not another one of that name."""
-    try:
-        return read_attempt(home, attempt.number).run_id == attempt.run_id
-    except (ArenaError, OSError):
-        return False

@@ -53,11 +53,11 @@ from isaaclab_arena.storage.run_plan import RunLock
 
 _GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
 CANNOT_IMPORT = "failed to import on the worker"
-"""What Ray says of a node whose interpreter cannot load the code that is sent there."""
+"""Part of Ray's error if a node's interpreter cannot load the code that is sent there."""
 _EXCEPTION = re.compile(r"^\w*(?:Error|Exception): .*", re.MULTILINE)
 
 ONCE = {"max_restarts": 0, "max_task_retries": 0}
-"""Ray would run an episode twice, where the commits of a run allow it once."""
+"""Ray would run an episode twice, but the commits of a run allow it once."""
 
 KEEPER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 """The head would remember each of many thousand calls of the keeper, for its dashboard."""
@@ -171,7 +171,7 @@ _NODE_ID = "ray.io/node-id"
 """The label with which Ray provides every node."""
 _KNOCK_TIMEOUT_S = 5.0
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""How HTTP/2 begins, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
+"""The opening of HTTP/2, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
 _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
 """The fourth byte of an answer in HTTP/2, and the first one of a server that speaks nothing but TLS."""
 
@@ -248,8 +248,13 @@ class RayEngine:
         self._avoided: set[str] = set()
 
     def __enter__(self) -> Self:
+        own: dict[str, Any] = {}
+        if self._address == "local":
+            # Ray starts a process for each core of its own cluster. Its default nice value is 15, with which ranks get
+            # little time beside other programs.
+            cores = cores_to_use(self._options, num_cores=int(get_num_cpus()))
+            own = {"include_dashboard": False, "num_cpus": cores, "_system_config": {"worker_niceness": 0}}
         namespace = f"arena-{uuid.uuid4().hex}"
-        own: dict[str, Any] = _of_its_own(self._options) if self._address == "local" else {}
         try:
             _knock(self._address)
             ray.init(address=self._address, namespace=namespace, logging_level=logging.WARNING, **own)
@@ -271,27 +276,26 @@ class RayEngine:
         def ask(node: str) -> Any:
             return check.options(scheduling_strategy=_on(node)).remote(json_line(needs))
 
-        asked = [
-            (_host_of(node), ask(node["NodeID"]), partial(ask, node["NodeID"]))
-            for node in ray.nodes()
-            if _could_have(node, needs) and (node["NodeID"] != _this_node() or not self._has_our_interpreter())
-        ]
+        asked = []
+        here = ray.get_runtime_context().get_node_id()
+        for node in (node for node in ray.nodes() if _could_have(node, needs)):
+            if node["NodeID"] == here:
+                # This node needs no check if Ray runs here in the Python environment of this process. A lambda is
+                # pickled by value, so its process need not import this package.
+                prefix = _remote(num_cpus=0, max_retries=0)(lambda: sys.prefix).options(scheduling_strategy=_on(here))
+                if self._address == "local" or ray.get(prefix.remote()) == sys.prefix:
+                    continue
+            asked.append((node["NodeManagerHostname"], ask(node["NodeID"]), partial(ask, node["NodeID"])))
         problems = [problem for each in asked if (problem := problem_told(*each)) is not None]
         if problems:
             raise ConfigError([Problem(problem) for problem in problems])
-
-    def _has_our_interpreter(self) -> bool:
-        """Whether Ray on this node runs in the Python environment of this process."""
-        # A lambda is pickled by value, so its process need not import this package.
-        prefix = _remote(num_cpus=0, max_retries=0)(lambda: sys.prefix)
-        on_this_node = prefix.options(scheduling_strategy=_on(_this_node()))
-        return self._address == "local" or ray.get(on_this_node.remote()) == sys.prefix
 
     def start_keeper(self, orders: RunOrders) -> None:
         """Start the keeper on this node."""
         self._orders = orders
         actor = _remote(**KEEPER_OPTIONS)(KeeperActor)
-        named = actor.options(name=f"arena/{orders.run}/keeper", scheduling_strategy=_on(_this_node()))
+        here = ray.get_runtime_context().get_node_id()
+        named = actor.options(name=f"arena/{orders.run}/keeper", scheduling_strategy=_on(here))
         self._keeper = named.remote(json_line(orders))
 
     def state(self) -> KeeperState:
@@ -323,8 +327,9 @@ class RayEngine:
         self._running[actor.run.remote(json_line(orders), json_line(life))] = life
 
     def waiting(self) -> Collection[Life]:
-        """Return the ranks without a process."""
-        return [life for life, actor in self._actors.items() if not _has_process(actor)]
+        """Return the ranks without a worker process, which wait for resources."""
+        # Ray's public list of actors needs the dashboard, which a cluster may lack.
+        return [life for life, actor in self._actors.items() if not actors(actor._actor_id.hex()).get("Pid")]
 
     def wait(self, timeout_s: float) -> Sequence[EndedRank]:
         """Return the ranks that have ended since the last call."""
@@ -360,30 +365,13 @@ class RayEngine:
         except RayTaskError as error:
             return EndedRank(life=life, error=error.cause if isinstance(error.cause, Exception) else error)
         except RayError as error:
-            if CANNOT_IMPORT in str(error) and actor is not None:
-                return EndedRank(life=life, end=_refused_by(_node_of(actor), why(error)))
-            return EndedRank(life=life, reason=why(error))
-
-
-def _refused_by(node: str, why: str) -> RankEnd:
-    """Return the end of a rank whose node cannot load its code."""
-    host = next((_host_of(each) for each in ray.nodes() if each["NodeID"] == node), "unknown")
-    refused = f"lacks this package or something that it needs: {why}; {WAY_OUT}"
-    return RankEnd(refused=refused, host=host, node=node)
-
-
-def _node_of(actor: Any) -> str:
-    return actors(actor._actor_id.hex())["Address"]["NodeID"]
-
-
-def _host_of(node: dict[str, Any]) -> str:
-    return node["NodeManagerHostname"]
-
-
-def _has_process(actor: Any) -> bool:
-    """Whether an actor has a worker process; until then it waits for resources."""
-    # Ray's public list of actors needs the dashboard, which a cluster may lack.
-    return bool(actors(actor._actor_id.hex()).get("Pid"))
+            if CANNOT_IMPORT not in str(error) or actor is None:
+                return EndedRank(life=life, reason=why(error))
+            # The node cannot load the code of the rank.
+            node = actors(actor._actor_id.hex())["Address"]["NodeID"]
+            hosts = (each["NodeManagerHostname"] for each in ray.nodes() if each["NodeID"] == node)
+            refused = f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}"
+            return EndedRank(life=life, end=RankEnd(refused=refused, host=next(hosts, "unknown"), node=node))
 
 
 def name_of_rank(orders: RunOrders, life: Life) -> str:
@@ -397,21 +385,9 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
     return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
 
 
-def _of_its_own(options: ClusterOptions) -> dict[str, Any]:
-    """Return the settings of a cluster that starts with the run. Ray starts a process for each of its cores."""
-    # Ray's default nice value is 15, with which ranks get little time beside other programs.
-    system = {"worker_niceness": 0}
-    cores = cores_to_use(options, num_cores=int(get_num_cpus()))
-    return {"include_dashboard": False, "num_cpus": cores, "_system_config": system}
-
-
 def cores_to_use(options: ClusterOptions, *, num_cores: int) -> int:
     """Return the number of a machine's cores that the ranks of a run can use at once."""
     return min(num_cores, ceil(options.num_ranks * options.cpus_per_rank))
-
-
-def _this_node() -> str:
-    return ray.get_runtime_context().get_node_id()
 
 
 def _on(node: str) -> NodeAffinitySchedulingStrategy:

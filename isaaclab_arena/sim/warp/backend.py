@@ -38,11 +38,11 @@ _FOLLOWING = (
     *("actuator_acc0", "geom_rbound", "geom_aabb", "geom_size", "eq_data"),
     *("cam_pos0", "cam_poscom0", "cam_mat0", "light_pos0", "light_poscom0", "light_dir0"),
 )
-"""Fields that `mujoco_warp.set_const` computes from others, so that they differ where those do."""
+"""Fields that `mujoco_warp.set_const` computes from others, so they differ between worlds if those do."""
 
 
 _SHARED = frozenset({"geom_priority"})
-"""Fields of which MuJoCo-Warp has one for all worlds."""
+"""Fields that MuJoCo-Warp shares among all worlds."""
 
 
 class VariedModel:
@@ -52,19 +52,15 @@ class VariedModel:
         self._model = model
         self._put = put
         self._num_envs = num_envs
-        self._changed: set[str] = set()
+        self.changed: set[str] = set()  # fields of which worlds have their own values
         self.fields: tuple[str, ...] = ()  # changed in some world, or derived from such a field
-
-    def shared_among(self, names: set[str]) -> set[str]:
-        """Return the fields of which no world has had its own value yet."""
-        return names - self._changed
 
     def widen(self, names: set[str]) -> None:
         """Give each world its own values of these fields and of all derived ones; the arrays are new."""
-        self._changed |= names
+        self.changed |= names
         following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
-        self.fields = tuple(sorted(self._changed | following))
-        for name in (*self._changed, *_FOLLOWING):
+        self.fields = tuple(sorted(self.changed | following))
+        for name in (*self.changed, *_FOLLOWING):
             array = getattr(self._put, name, None)
             if array is None or name in _SHARED or array.shape[0] == self._num_envs:
                 continue
@@ -75,8 +71,7 @@ class VariedModel:
         """Set the worlds' own values of widened fields, one list per world; derived fields are not updated."""
         # Values of an earlier call are dropped: each field starts from the compiled model's.
         wanted = {
-            name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0)
-            for name in self._changed
+            name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0) for name in self.changed
         }
         for changed in changed_entries(changes):
             per_world = wanted[changed.field]
@@ -84,7 +79,14 @@ class VariedModel:
         # A world without any variation has no say in a shared field.
         asking = np.array([bool(own) for own in changes])
         for name in wanted.keys() & _SHARED:
-            self._set_for_all(name, warp.to_torch(getattr(self._put, name)), wanted.pop(name)[asking])
+            values, per_world = warp.to_torch(getattr(self._put, name)), wanted.pop(name)[asking]
+            if len(per_world) == 0:
+                continue
+            if (per_world != per_world[0]).any():
+                raise EnvironmentBuildError(
+                    f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
+                )
+            values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
         put = [warp.to_torch(getattr(self._put, name)) for name in wanted]
         own = [
             torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype)
@@ -102,15 +104,6 @@ class VariedModel:
         else:
             own = shared[None]
         return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
-
-    def _set_for_all(self, name: str, values: torch.Tensor, per_world: np.ndarray) -> None:
-        if len(per_world) == 0:
-            return
-        if (per_world != per_world[0]).any():
-            raise EnvironmentBuildError(
-                f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
-            )
-        values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
 
 
 # Send start states to a device: assembled on the host in one array, and copied at once.
@@ -168,8 +161,8 @@ _TOO_SMALL = int(
 _LEFT_OUT = int(
     mujoco_warp.OverflowType.HFIELD | mujoco_warp.OverflowType.CONTACT_MATCH | mujoco_warp.OverflowType.EPA_HORIZON
 )
-"""Bits that say that something was left out for which no room can be made. That a solver stopped at its limit of
-iterations is not among them: MuJoCo does so too."""
+"""Bits of contacts that were left out and need no more room. The iteration limit of a solver is not among them: MuJoCo
+has it too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +226,12 @@ class Room:
     def used(self) -> RoomUsed:
         """Return the room that worlds needed since ``overflow`` was cleared."""
         contacts = torch.cat(self.contacts).max()
+        # Torch has no bitwise OR of all numbers.
+        masks = self.overflow
+        bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
+        any_bits = (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
         # One read for all three: each read from a GPU takes as long as a small network.
-        numbers = torch.stack((_any_bits(self.overflow), contacts, self.constraints.max())).tolist()
+        numbers = torch.stack((any_bits, contacts, self.constraints.max())).tolist()
         missed, contacts, constraints = map(int, numbers)
         return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
 
@@ -246,23 +243,6 @@ class Room:
         too_many = (torch.cat(self.contacts) > self.most_contacts).any()
         too_many = too_many | (self.constraints > self.most_constraints).any()
         return ~(too_many | (missed != 0).any())
-
-
-def refuse_what_cannot_fit(used: RoomUsed) -> None:
-    """Raise EnvironmentBuildError if something was dropped for which no buffer can grow."""
-    if used.missed & _LEFT_OUT:
-        names = mujoco_warp.OverflowType(used.missed & _LEFT_OUT)
-        raise EnvironmentBuildError(
-            f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; use the backend 'mujoco'"
-        )
-
-
-def sizes_for(used: RoomUsed, before: BufferSizes, *, num_envs: int) -> BufferSizes:
-    """Return larger buffer sizes that hold what was needed by ``num_envs`` worlds."""
-    return BufferSizes(
-        contacts=round(_GROWTH * max(before.contacts, used.contacts / num_envs)),
-        constraints=round(_GROWTH * max(before.constraints, used.constraints)),
-    )
 
 
 def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mujoco_warp.Data:
@@ -281,19 +261,13 @@ def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferS
     return larger
 
 
-def _any_bits(masks: torch.Tensor) -> torch.Tensor:
-    """Return the bitwise OR of all numbers; torch has no such reduction."""
-    bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
-    return (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
-
-
 # Keep the states before a step, to restore worlds that did not make it or broke down in it.
 
 SENSORS = "sensordata"
 WARM_START = "qacc_warmstart"
 
 _LARGEST = 1e10
-"""MuJoCo's mjMAXVAL: what is beyond counts as broken down."""
+"""MuJoCo's mjMAXVAL: a world with a larger number has broken down."""
 
 _MAY_BREAK = ("qpos", "qvel", WARM_START, "act")
 
@@ -315,19 +289,13 @@ class Undoing:
         self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
         self._chosen = torch.zeros_like(self.diverged)
 
-        self._keep = Replayed(self._copy_all, capture, name="keeping worlds")
-        self._had_room = Replayed(self._see_room, capture, name="whether worlds had room")
+        # Keeps the current state of all worlds, before a step or a partial update.
+        self.keep = Replayed(self._copy_all, capture, name="keeping worlds")
+        # A tensor that is True if everything fitted.
+        self.had_room = Replayed(self._see_room, capture, name="whether worlds had room")
         self._settle = Replayed(self._put_back_others, capture, name="putting worlds back")
         self._settle_if_room = Replayed(self._put_back_unmade, capture, name="putting worlds back that had no room")
         self._release = Replayed(self._put_back_sensors, capture, name="putting sensors back")
-
-    def keep(self) -> None:
-        """Keep the current state of all worlds, before a step or a partial update."""
-        self._keep()
-
-    def had_room(self) -> bool:
-        """True if everything fitted; this waits for the GPU."""
-        return bool(self._had_room())
 
     def put_back(self, names: Iterable[str] | None = None) -> None:
         """Restore the named parts of all worlds' states, by default all parts and the sensors."""
@@ -361,7 +329,7 @@ class Undoing:
 
     def forget(self) -> None:
         """Release the captured graphs."""
-        for each in (self._keep, self._had_room, self._settle, self._settle_if_room, self._release):
+        for each in (self.keep, self.had_room, self._settle, self._settle_if_room, self._release):
             each.forget()
 
     def _copy_all(self) -> None:
@@ -369,7 +337,7 @@ class Undoing:
             before.copy_(self._live[name])
 
     def _see_room(self) -> torch.Tensor:
-        return self._room.was_enough()
+        return self._room.was_enough()  # of the present room, which `move_into` replaces
 
     def _put_back_others(self) -> None:
         self._restore(self._before, ~self._chosen)
@@ -397,11 +365,8 @@ class Undoing:
     def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
         for name, values in kept.items():
             if values.numel():
-                self._live[name].copy_(torch.where(_like(worlds, values), values, self._live[name]))
-
-
-def _like(worlds: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return worlds.reshape(-1, *(1 for _ in values.shape[1:]))
+                mask = worlds.reshape(-1, *(1 for _ in values.shape[1:]))
+                self._live[name].copy_(torch.where(mask, values, self._live[name]))
 
 
 # GPU physics: MuJoCo-Warp, with all worlds resident on one device. On the CPU it serves for comparison with MuJoCo.
@@ -445,7 +410,16 @@ class WarpBackend(Backend):
         self.sizes = sizes or probed_sizes(model)
         self.launcher = launcher or Launcher(device)
         with self.launcher.compiling():
-            self._model = _put_model(model, deterministic=deterministic)
+            try:
+                self._model = mujoco_warp.put_model(model)
+            except NotImplementedError as error:
+                raise EnvironmentBuildError(
+                    f"MuJoCo-Warp cannot simulate this scene: {error}; use backend 'mujoco'"
+                ) from error
+            # This backend handles overflows, so the kernels do not print them.
+            self._model.opt.warn_overflow = 0
+            if deterministic:
+                self._model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
             self._data = make_data(model, num_envs, self.sizes)
         self._varied = VariedModel(model, self._model, num_envs)
         self.qpos, self.qvel, self.ctrl = (self._view(name) for name in ("qpos", "qvel", "ctrl"))
@@ -456,7 +430,9 @@ class WarpBackend(Backend):
         self.capture = self.launcher.capture
         self._undoing = Undoing(self._state, self.sensordata, self._room, self.capture)
         self._starts = StartSender(self.names, self._undoing.at_rest)
-        self._jacobians: dict[tuple[str, str], _Jacobian] = {}
+        # By body and site: translation and rotation (2, num_envs, 3, nv), float32; points in the world frame [m]
+        # (num_envs, 3), float32; index of the body (num_envs,), int32. At fixed addresses for graphs.
+        self._jacobians: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self.diverged = self._undoing.diverged
         # The first call compiles the kernels.
         self._substeps(1)
@@ -492,15 +468,25 @@ class WarpBackend(Backend):
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""
         # Widened fields are new arrays, which captured graphs do not know.
-        new = self._varied.shared_among({change.field for own in changes for change in own})
+        new = {change.field for own in changes for change in own} - self._varied.changed
         if new:
             self.launcher.forget_graphs()
             with self.launcher.work():
                 self._varied.widen(new)
         self._varied.vary(env_ids.to(self.device), changes)
-        if self._varied.fields:
-            self.launcher.replay("constants", self._derive_constants)
-            self._place_static_geoms()
+        if not self._varied.fields:
+            return
+
+        def derive() -> None:
+            mujoco_warp.set_const(self._model, self._data)
+            mujoco_warp.kinematics(self._model, self._data)
+
+        self.launcher.replay("constants", derive)
+        # MuJoCo-Warp sets the geoms of bodies that never move only at creation, so they move to their poses here.
+        static = torch.from_numpy(np.flatnonzero(self.model.body_weldid[self.model.geom_bodyid] == 0)).to(self.device)
+        bodies = torch.from_numpy(self.model.geom_bodyid).to(self.device)[static].long()
+        positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
+        self._view("geom_xpos")[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
 
     def model_field(self, name: str) -> np.ndarray:
         """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
@@ -509,13 +495,22 @@ class WarpBackend(Backend):
     def jacobian(self, body: str, site: str) -> torch.Tensor:
         """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
         if (body, site) not in self._jacobians:
-            self._jacobians[body, site] = _Jacobian.of(
-                self.num_envs, self.model.nv, self.names.bodies[body], self.device
+            number, on = self.num_envs, self.device
+            self._jacobians[body, site] = (
+                torch.zeros((2, number, 3, self.model.nv), dtype=torch.float32, device=on),
+                torch.zeros((number, 3), dtype=torch.float32, device=on),
+                torch.full((number,), self.names.bodies[body], dtype=torch.int32, device=on),
             )
-        asked = self._jacobians[body, site]
-        asked.points.copy_(self.site_xpos[:, self.names.sites[site]])
-        self.launcher.replay(f"jacobian of {site} on {body}", lambda: asked.launch(self._model, self._data))
-        return torch.cat((asked.found[0], asked.found[1]), dim=1)
+        found, points, bodies = self._jacobians[body, site]
+
+        def launch() -> None:
+            translation, rotation = warp.from_torch(found[0]), warp.from_torch(found[1])
+            places = warp.from_torch(points, dtype=warp.vec3)
+            mujoco_warp.jac(self._model, self._data, translation, rotation, places, warp.from_torch(bodies))
+
+        points.copy_(self.site_xpos[:, self.names.sites[site]])
+        self.launcher.replay(f"jacobian of {site} on {body}", launch)
+        return torch.cat((found[0], found[1]), dim=1)
 
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
         """Return copies of the worlds' mjSTATE_INTEGRATION. Shape: (len(env_ids), state_size), float64."""
@@ -583,10 +578,15 @@ class WarpBackend(Backend):
         for _ in range(_MOST_GROWTHS):
             self._room.overflow.zero_()
             run()
-            if self._undoing.had_room():
+            if self._undoing.had_room():  # waits for the GPU
                 return
             used = self._room.used()
-            refuse_what_cannot_fit(used)
+            if used.missed & _LEFT_OUT:
+                names = mujoco_warp.OverflowType(used.missed & _LEFT_OUT)
+                raise EnvironmentBuildError(
+                    f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; "
+                    "use the backend 'mujoco'"
+                )
             self._grow(used)
             # The parts in ``undone`` (None: all) are restored before the repetition.
             self._undoing.put_back(undone)
@@ -596,7 +596,11 @@ class WarpBackend(Backend):
         )
 
     def _grow(self, used: RoomUsed) -> None:
-        before, self.sizes = self.sizes, sizes_for(used, self.sizes, num_envs=self.num_envs)
+        before = self.sizes
+        self.sizes = BufferSizes(
+            contacts=round(_GROWTH * max(before.contacts, used.contacts / self.num_envs)),
+            constraints=round(_GROWTH * max(before.constraints, used.constraints)),
+        )
         _LOG.info(
             "room for contacts grows from %d to %d, for constraints from %d to %d to a world",
             before.contacts,
@@ -623,11 +627,6 @@ class WarpBackend(Backend):
         """Compute all that follows from the state of all worlds."""
         self.launcher.replay("forward", lambda: mujoco_warp.forward(self._model, self._data))
 
-    def _derive_constants(self) -> None:
-        """Update the model's derived values after a variation."""
-        mujoco_warp.set_const(self._model, self._data)
-        mujoco_warp.kinematics(self._model, self._data)
-
     def _derive(self) -> None:
         """Update poses to the state; contact sensors keep the values of the last physics step."""
 
@@ -646,13 +645,6 @@ class WarpBackend(Backend):
         self._run_with_room(self._forward, (WARM_START,))
         self._undoing.release(env_ids)
 
-    def _place_static_geoms(self) -> None:
-        """Move the geoms of bodies that never move to their varied poses; MuJoCo-Warp sets these only at creation."""
-        static = torch.from_numpy(np.flatnonzero(self.model.body_weldid[self.model.geom_bodyid] == 0)).to(self.device)
-        bodies = torch.from_numpy(self.model.geom_bodyid).to(self.device)[static].long()
-        positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
-        self._view("geom_xpos")[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
-
     def _view(self, name: str) -> torch.Tensor:
         return warp.to_torch(getattr(self._data, name))
 
@@ -669,39 +661,3 @@ class WarpBackend(Backend):
                 else:
                     getattr(data, name)[:] = value
             yield data
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Jacobian:
-    """Buffers for the Jacobians of points on a body in every world, at fixed addresses for graphs."""
-
-    found: torch.Tensor  # translation and rotation, (2, num_envs, 3, nv), float32
-    points: torch.Tensor  # in the world frame [m], (num_envs, 3), float32
-    bodies: torch.Tensor  # index of the body, (num_envs,), int32
-
-    @classmethod
-    def of(cls, num_envs: int, num_dofs: int, body: int, device: torch.device) -> "_Jacobian":
-        """Return zeroed buffers for a body."""
-        return cls(
-            found=torch.zeros((2, num_envs, 3, num_dofs), dtype=torch.float32, device=device),
-            points=torch.zeros((num_envs, 3), dtype=torch.float32, device=device),
-            bodies=torch.full((num_envs,), body, dtype=torch.int32, device=device),
-        )
-
-    def launch(self, model: mujoco_warp.Model, data: mujoco_warp.Data) -> None:
-        """Launch the kernel that fills ``found``."""
-        translation, rotation = warp.from_torch(self.found[0]), warp.from_torch(self.found[1])
-        points = warp.from_torch(self.points, dtype=warp.vec3)
-        mujoco_warp.jac(model, data, translation, rotation, points, warp.from_torch(self.bodies))
-
-
-def _put_model(model: mujoco.MjModel, *, deterministic: bool) -> mujoco_warp.Model:
-    try:
-        put = mujoco_warp.put_model(model)
-    except NotImplementedError as error:
-        raise EnvironmentBuildError(f"MuJoCo-Warp cannot simulate this scene: {error}; use backend 'mujoco'") from error
-    # This backend handles overflows, so the kernels do not print them.
-    put.opt.warn_overflow = 0
-    if deterministic:
-        put.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
-    return put

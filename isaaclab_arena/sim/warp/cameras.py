@@ -2,10 +2,10 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import count, repeat
+from itertools import count
 from threading import Lock
 from typing import TypeAlias
 
@@ -106,7 +106,22 @@ class RayTracer:
     def shoot(self, world: VisibleWorld) -> Mapping[str, Picture]:
         """Render a world as `render` does. Warp's current device must be the CPU."""
         self._trace(world)
-        return dict(self._pictures())
+        context, pictures = self._context, {}
+        colours, depths, seen = (array.numpy()[0] for array in (context.rgb_data, context.depth_data, context.seg_data))
+        starts = zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
+        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, starts, strict=True):
+            shape = (camera.height, camera.width)
+            pixels = camera.width * camera.height
+            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
+            packed = colours[rgb_start : rgb_start + pixels].view(np.uint8).reshape(*shape, 4)
+            depth, segmentation = None, None
+            if camera.depth:
+                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1).copy()
+            if camera.segmentation:
+                geoms = seen[seen_start : seen_start + pixels, 0].reshape(*shape, 1)
+                segmentation = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
+            pictures[camera.name] = Picture(rgb=packed[..., 2::-1].copy(), depth=depth, segmentation=segmentation)
+        return pictures
 
     def shoot_pixels(self, world: VisibleWorld, pixels: np.ndarray) -> np.ndarray:
         """Return colours of flat pixel indices (n,), int64, bit-equal to `render`, for one camera: (n, 3), uint8."""
@@ -132,23 +147,6 @@ class RayTracer:
         mujoco_warp.refit_bvh(self._model, self._data, self._context)
         mujoco_warp.render(self._model, self._data, self._context)
 
-    def _pictures(self) -> Iterator[tuple[str, Picture]]:
-        context = self._context
-        colours, depths, seen = (array.numpy()[0] for array in (context.rgb_data, context.depth_data, context.seg_data))
-        starts = zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
-        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, starts, strict=True):
-            shape = (camera.height, camera.width)
-            pixels = camera.width * camera.height
-            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
-            packed = colours[rgb_start : rgb_start + pixels].view(np.uint8).reshape(*shape, 4)
-            depth, segmentation = None, None
-            if camera.depth:
-                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1).copy()
-            if camera.segmentation:
-                geoms = seen[seen_start : seen_start + pixels, 0].reshape(*shape, 1)
-                segmentation = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
-            yield camera.name, Picture(rgb=packed[..., 2::-1].copy(), depth=depth, segmentation=segmentation)
-
 
 class RayTracers:
     """Renders many worlds on threads, one tracer each, with the same bits for any number of threads."""
@@ -161,26 +159,25 @@ class RayTracers:
 
     def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, Mapping[str, Picture]]:
         """Render worlds; return a picture per camera name, for each world that has something to show."""
+
         # ``load`` returns None for a world without anything to show. It is never called concurrently, and its result is
         # not used after the next call.
+        def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, Mapping[str, Picture]]]:
+            pictures = []
+            for world in share:
+                with self._loading:
+                    loaded = load(world)
+                    if loaded is None:
+                        continue
+                    visible = VisibleWorld.of(*loaded)
+                pictures.append((world, tracer.shoot(visible)))
+            return pictures
+
         shares = [worlds[index :: len(self._tracers)] for index in range(min(len(self._tracers), len(worlds)))]
         # These threads run inside the turn of this one, which waits for them.
         with cpu_turn(), ThreadPoolExecutor(max(1, len(shares))) as threads:
-            done = list(threads.map(self._render_share, self._tracers, shares, repeat(load)))
+            done = list(threads.map(render_share, self._tracers, shares))
         return dict(pair for share in done for pair in share)
-
-    def _render_share(
-        self, tracer: RayTracer, worlds: Sequence[int], load: LoadWorld
-    ) -> list[tuple[int, Mapping[str, Picture]]]:
-        pictures = []
-        for world in worlds:
-            with self._loading:
-                loaded = load(world)
-                if loaded is None:
-                    continue
-                visible = VisibleWorld.of(*loaded)
-            pictures.append((world, tracer.shoot(visible)))
-        return pictures
 
 
 # Copy a few worlds out of thousands for rendering: a film of four episodes must not render four thousand.
@@ -335,21 +332,7 @@ class Backdrops:
 
     def _backdrop(self, tracer: RayTracer, world: VisibleWorld) -> _Backdrop | None:
         """Return the backdrop of a world, None at its first use, which may also be the last."""
-        still = self._still(world)
-        key = b"".join(array.tobytes() for array in (*still.poses.values(), *still.fields.values()))
-        is_new = key not in self._known
-        backdrop = self._known.get(key)
-        if backdrop is None and not is_new:
-            backdrop = self._made(tracer, still, world)
-        with self._changing:
-            self._known[key] = backdrop
-            self._known.move_to_end(key)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        return backdrop
-
-    def _still(self, world: VisibleWorld) -> VisibleWorld:
-        """Return a world with its moving geoms invisible and at the origin, and other cameras at the origin."""
+        # The world with its moving geoms invisible and at the origin, and other cameras at the origin.
         poses, fields = dict(world.poses), dict(world.fields)
         others = np.arange(len(poses["cam_xpos"])) != self._camera_id
         for name, moved in (
@@ -362,22 +345,28 @@ class Backdrops:
             poses[name][moved] = 0.0
         fields["geom_rgba"] = fields["geom_rgba"].copy()
         fields["geom_rgba"][self._moving.ids] = 0.0
-        return replace(world, poses=poses, fields=fields)
 
-    def _made(self, tracer: RayTracer, still: VisibleWorld, world: VisibleWorld) -> _Backdrop:
-        # Moving geoms keep their poses, and are invisible by colour alone.
-        invisible = replace(still, poses=world.poses)
-        picture = tracer.render(invisible)[self._camera.name]
-        if picture.depth is None:
-            raise ValueError(f"the tracer of '{self._camera.name}' shows no depth")
-        shape = (self._camera.height, self._camera.width)
-        active = self._lights[world.fields["light_active"].astype(bool)[self._lights]]
-        changing = ChangingPixels(
-            world,
-            self._camera_id,
-            tracer.rays.reshape(*shape, 3),
-            picture.depth[:, :, 0],
-            world.poses["light_xdir"].reshape(-1, 3)[active],
-            self._moving.hulls(world),
-        )
-        return _Backdrop(rgb=picture.rgb, changing=changing)
+        key = b"".join(array.tobytes() for array in (*poses.values(), *fields.values()))
+        is_new = key not in self._known
+        backdrop = self._known.get(key)
+        if backdrop is None and not is_new:
+            # Moving geoms keep their poses, and are invisible by colour alone.
+            picture = tracer.render(replace(world, fields=fields))[self._camera.name]
+            if picture.depth is None:
+                raise ValueError(f"the tracer of '{self._camera.name}' shows no depth")
+            active = self._lights[world.fields["light_active"].astype(bool)[self._lights]]
+            changing = ChangingPixels(
+                world,
+                self._camera_id,
+                tracer.rays.reshape(self._camera.height, self._camera.width, 3),
+                picture.depth[:, :, 0],
+                world.poses["light_xdir"].reshape(-1, 3)[active],
+                self._moving.hulls(world),
+            )
+            backdrop = _Backdrop(rgb=picture.rgb, changing=changing)
+        with self._changing:
+            self._known[key] = backdrop
+            self._known.move_to_end(key)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return backdrop

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,6 @@ from isaaclab_arena.storage.recorded_episode import Arrays, RecordedEpisode, num
 
 # One file of many episodes, made of files of one episode and of datasets.
 
-_WRITE_BYTES = 1 << 20
-
 
 def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     """Make a new file with verified episodes of other files. `sources` are indices and files."""
@@ -80,15 +78,35 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
     # Each episode is read once and compared with its own checksum. On False the target is not a valid recording, and
     # `copy_episodes` can replace it.
     indices, total, env_args = [], 0, "{}"
+    datasets: dict[Path, tuple[OpenRecording, memoryview, str]] = {}
+    alike = AlikeEpisodes()
     with hdf5_errors("write", target):
-        with target.open("xb", buffering=_WRITE_BYTES) as file, ExitStack() as kept_open:
-            writer, datasets = DatasetWriter(file), _Datasets(kept_open)
+        with target.open("xb", buffering=1 << 20) as file, ExitStack() as kept_open:
+            writer = DatasetWriter(file)
             for index, path in told(sources, "consolidating", _final_name(target)):
-                block = (
-                    _block_of_part(path)
-                    if episode_index_of_file(path.name) is not None
-                    else datasets.block(index, path)
-                )
+                if episode_index_of_file(path.name) is not None:
+                    with storage_errors("read", path):
+                        block = block_of(path.read_bytes())
+                else:
+                    # An episode of a dataset, which stays open for the next one.
+                    if path not in datasets:
+                        recording = kept_open.enter_context(opened(path))
+                        described = str(recording.attributes(recording.data).get("env_args", "{}"))
+                        datasets[path] = recording, mapped(path), described
+                    recording, content, described = datasets[path]
+                    whole = alike.read(recording, index, content)
+                    # None: the bytes are not of this function.
+                    if whole is None:
+                        return False
+                    block = EpisodeBlock(
+                        content=whole.block.content,
+                        pointers=whole.block.pointers,
+                        origin=whole.block.origin,
+                        episode_index=index,
+                        group_offset=whole.group_offset,
+                        num_samples=num_samples_of(whole.attributes),
+                        env_args=described,
+                    )
                 if block is None or block.episode_index != index:
                     return False
                 writer.add(block)
@@ -96,8 +114,11 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                 total += block.num_samples
                 env_args = block.env_args
             writer.finish(env_args, total)
-        # Only now, with the file closed, can HDF5 read it.
-        _check_assembled(target, indices)
+        # HDF5 can read the file now that it is closed. It reads the table of contents and one episode; the bytes of all
+        # episodes were checked before.
+        with opened(target) as recording:
+            if recording.indices() != sorted(indices) or ACTIONS.encode() not in recording.group(indices[-1]):
+                raise StorageError(f"{target} does not hold the episodes that were written to it")
     return True
 
 
@@ -106,51 +127,7 @@ def _final_name(target: Path) -> str:
     return target.name.removeprefix(".").partition(".hdf5")[0] + ".hdf5"
 
 
-def _block_of_part(path: Path) -> EpisodeBlock | None:
-    with storage_errors("read", path):
-        return block_of(path.read_bytes())
-
-
-class _Datasets:
-    """Open datasets whose episodes are copied byte by byte; `kept_open` closes them."""
-
-    def __init__(self, kept_open: ExitStack) -> None:
-        self._kept_open = kept_open
-        self._opened: dict[Path, tuple[OpenRecording, memoryview, str]] = {}
-        self._episodes = AlikeEpisodes()
-
-    def block(self, episode_index: int, path: Path) -> EpisodeBlock | None:
-        """Return an episode of a dataset, None if its bytes are not of `assemble_dataset`."""
-        if path not in self._opened:
-            recording = self._kept_open.enter_context(opened(path))
-            env_args = str(recording.attributes(recording.data).get("env_args", "{}"))
-            self._opened[path] = recording, mapped(path), env_args
-        recording, content, env_args = self._opened[path]
-        whole = self._episodes.read(recording, episode_index, content)
-        if whole is None:
-            return None
-        return EpisodeBlock(
-            content=whole.block.content,
-            pointers=whole.block.pointers,
-            origin=whole.block.origin,
-            episode_index=episode_index,
-            group_offset=whole.group_offset,
-            num_samples=num_samples_of(whole.attributes),
-            env_args=env_args,
-        )
-
-
-def _check_assembled(path: Path, indices: Sequence[int]) -> None:
-    """Let HDF5 read the table of contents and one episode; the bytes of all were checked before."""
-    with opened(path) as recording:
-        if recording.indices() != sorted(indices) or ACTIONS.encode() not in recording.group(indices[-1]):
-            raise StorageError(f"{path} does not hold the episodes that were written to it")
-
-
 # From one file per episode, which survives any crash, to one dataset per job, which users want.
-
-_REMOVED_AT_ONCE = 8
-_MANY = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +159,16 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
         indices = _consolidate(sources, dataset)
     except StorageError:
         # Verification of each part is slow, so it follows only a failure, and excludes the damaged parts.
-        reasons = _damage(sources, dataset)
+        reasons: dict[int, str] = {}
+        kept = list_episodes(dataset) if dataset.exists() else []
+        for index, part in sources.items():
+            if os.path.lexists(part):
+                try:
+                    verify_episodes(part, [index])
+                except DamagedFileError as error:
+                    reasons[index] = str(error)
+            elif index not in kept:
+                reasons[index] = f"{part} is gone"
         if not reasons:
             raise
         damaged += [(sources.pop(index), reason) for index, reason in reasons.items()]
@@ -194,7 +180,13 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
     kept = list_episodes(dataset) if dataset.exists() else []
     # While this process was paused, another one may have presumed it dead and have consolidated the parts.
     sources = {index: part for index, part in sources.items() if part.exists() or index not in kept}
-    _refuse_different(dataset, {index: sources[index] for index in kept if index in sources})
+    # An episode that the dataset and a part both hold must be the same in both.
+    if twice := {index: sources[index] for index in kept if index in sources}:
+        checksums = read_checksums(dataset, twice)
+        comparing = told(twice.items(), "comparing", dataset.name)
+        for (index, part), checksum in zip(comparing, checksums, strict=True):
+            if read_checksums(part, [index]) != [checksum]:
+                raise StorageError(f"{dataset} and {part} both hold {demo_name(index)}, with different content")
     everything = {**sources, **dict.fromkeys(kept, dataset)}
     indices = tuple(sorted(everything))
     if sources:
@@ -208,14 +200,19 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
 
 def _remove(parts: Sequence[Path], dataset: Path) -> None:
     """Remove files that a dataset has absorbed, several at a time if there are many."""
+
+    def remove(part: Path) -> None:
+        with storage_errors("remove", part):
+            part.unlink(missing_ok=True)
+
     # Some file systems take milliseconds per file, over a network or because they return the blocks to the disk, but
     # handle several in parallel.
-    if len(parts) < _MANY:
+    if len(parts) < 100:
         for part in parts:
-            _remove_one(part)
+            remove(part)
         return
-    with ThreadPoolExecutor(_REMOVED_AT_ONCE) as pool:
-        removals = [pool.submit(_remove_one, part) for part in parts]
+    with ThreadPoolExecutor(8) as pool:
+        removals = [pool.submit(remove, part) for part in parts]
         for removal in told(removals, "tidying up", dataset.name):
             wait([removal])
     # A file that cannot be removed does not keep the others.
@@ -223,45 +220,14 @@ def _remove(parts: Sequence[Path], dataset: Path) -> None:
         removal.result()
 
 
-def _remove_one(part: Path) -> None:
-    with storage_errors("remove", part):
-        part.unlink(missing_ok=True)
-
-
-def _damage(sources: Mapping[int, Path], dataset: Path) -> dict[int, str]:
-    """Map each episode to its problem if its file does not verify, or is missing and not in the dataset."""
-    reasons = {}
-    kept = list_episodes(dataset) if dataset.exists() else []
-    for index, part in sources.items():
-        if not os.path.lexists(part):
-            reasons |= {} if index in kept else {index: f"{part} is gone"}
-            continue
-        try:
-            verify_episodes(part, [index])
-        except DamagedFileError as error:
-            reasons[index] = str(error)
-    return reasons
-
-
-def _refuse_different(dataset: Path, parts: Mapping[int, Path]) -> None:
-    """Refuse parts whose content differs from the same episodes of a dataset."""
-    if not parts:
-        return
-    kept = read_checksums(dataset, parts)
-    comparing = told(parts.items(), "comparing", dataset.name)
-    for (index, part), checksum in zip(comparing, kept, strict=True):
-        if read_checksums(part, [index]) != [checksum]:
-            raise StorageError(f"{dataset} and {part} both hold {demo_name(index)}, with different content")
-
-
 # Write recorded episodes as a file of demonstrations for robomimic's ``SequenceDataset``.
 
 FLAT = "flat"
-"""All that group ``policy`` observes, side by side: what robomimic sees of an environment behind Gym's interface."""
+"""The terms of group ``policy`` side by side, as robomimic sees an environment behind Gym's interface."""
 
 NEXT_OBSERVATIONS = "next_obs"
 MASKS = "mask"
-_VALIDATED_ONE_IN = 10
+
 _KEPT_ATTRIBUTES = (
     "job",
     "episode_index",
@@ -275,14 +241,6 @@ _KEPT_ATTRIBUTES = (
 )
 
 
-@dataclass(kw_only=True)
-class _Written:
-    """The content of the file so far: success per demonstration (None if not measured), and control steps."""
-
-    success: dict[int, bool | None] = field(default_factory=dict)
-    num_steps: int = 0
-
-
 def write_robomimic_file(
     path: Path,
     episodes: Iterable[RecordedEpisode],
@@ -291,23 +249,45 @@ def write_robomimic_file(
     scaled: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> dict[str, list[int]]:
     """Write demonstrations into a new file atomically, and return the episodes of each mask."""
+    # `scaled` maps recorded actions to learned ones, (num_samples, action_dim).
+    successes: dict[int, bool | None] = {}
+    num_steps = 0
     with (
         written_in_place(path) as temporary,
         hdf5_errors("write", path),
         h5py.File(temporary, "w", locking=False) as file,
     ):
-        # One episode at a time is held in memory. `scaled` maps recorded actions to learned ones, (num_samples,
-        # action_dim).
         data = file.create_group(DATA_GROUP)
-        written = _Written()
+        # One episode at a time is held in memory.
         for episode in episodes:
-            _write_demonstration(data.create_group(demo_name(episode.episode_index)), episode, scaled)
+            group = data.create_group(demo_name(episode.episode_index))
+            actions = episode.arrays[ACTIONS]
+            observations = observations_of(episode.arrays)
+            if not observations:
+                raise StorageError(
+                    f"{demo_name(episode.episode_index)} was recorded without observations, and there is nothing to "
+                    "learn from; record with --record_observations state, or all"
+                )
+            group.attrs["num_samples"] = len(actions)
+            for name in _KEPT_ATTRIBUTES:
+                if name in episode.attributes:
+                    group.attrs[name] = episode.attributes[name]
+            group[ACTIONS] = scaled(actions)
+            dones = np.zeros(len(actions), np.uint8)
+            dones[-1:] = 1
+            group[DONES] = episode.arrays.get(DONES, dones)
+            group[REWARDS] = episode.arrays.get(REWARDS, np.zeros(len(actions), np.float32))
+            for name, array in observations.items():
+                group[f"{OBSERVATIONS}/{name}"] = array
+                # The observation after the last action is not recorded. `dones` is 1 there, so no learner uses it.
+                group[f"{NEXT_OBSERVATIONS}/{name}"] = np.concatenate([array[1:], array[-1:]])
             success = episode.attributes.get("success")
-            written.success[episode.episode_index] = None if success is None else bool(success)
-            written.num_steps += len(episode.arrays[ACTIONS])
-        data.attrs["total"] = written.num_steps
+            successes[episode.episode_index] = None if success is None else bool(success)
+            num_steps += len(actions)
+
+        data.attrs["total"] = num_steps
         data.attrs["env_args"] = json_line(env_args)
-        masks = masks_of(written.success)
+        masks = masks_of(successes)
         for name, indices in masks.items():
             file[f"{MASKS}/{name}"] = np.array([demo_name(index).encode() for index in indices])
     return masks
@@ -318,7 +298,7 @@ def masks_of(success: Mapping[int, bool | None]) -> dict[str, list[int]]:
     # Every tenth index is for validation. The split depends on the index alone, so a growing recording moves no
     # episode. A single episode is for training.
     every = sorted(success)
-    valid = [index for index in every if index % _VALIDATED_ONE_IN == 0] if len(every) > 1 else []
+    valid = [index for index in every if index % 10 == 0] if len(every) > 1 else []
     splits = {"train": [index for index in every if index not in set(valid)], "valid": valid}
     solved = {index for index in every if success[index]}
     masks = {
@@ -354,31 +334,6 @@ def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
         if path.startswith(f"{OBSERVATIONS}/")
     }
     return {**seen, FLAT: flat_array(terms, batch_dims=1)} if terms else seen
-
-
-def _write_demonstration(
-    group: h5py.Group, episode: RecordedEpisode, scaled: Callable[[np.ndarray], np.ndarray]
-) -> None:
-    actions = episode.arrays[ACTIONS]
-    observations = observations_of(episode.arrays)
-    if not observations:
-        raise StorageError(
-            f"{demo_name(episode.episode_index)} was recorded without observations, and there is nothing to learn "
-            "from; record with --record_observations state, or all"
-        )
-    group.attrs["num_samples"] = len(actions)
-    for name in _KEPT_ATTRIBUTES:
-        if name in episode.attributes:
-            group.attrs[name] = episode.attributes[name]
-    group[ACTIONS] = scaled(actions)
-    dones = np.zeros(len(actions), np.uint8)
-    dones[-1:] = 1
-    group[DONES] = episode.arrays.get(DONES, dones)
-    group[REWARDS] = episode.arrays.get(REWARDS, np.zeros(len(actions), np.float32))
-    for name, array in observations.items():
-        group[f"{OBSERVATIONS}/{name}"] = array
-        # The observation after the last action is not recorded. `dones` is 1 there, so no learner uses it.
-        group[f"{NEXT_OBSERVATIONS}/{name}"] = np.concatenate([array[1:], array[-1:]])
 
 
 def flat_array(terms: Mapping[str, np.ndarray], *, batch_dims: int = 0) -> np.ndarray:

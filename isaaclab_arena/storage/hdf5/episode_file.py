@@ -34,16 +34,16 @@ from isaaclab_arena.storage.recorded_episode import (
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUPERBLOCK_BYTES = 96
 UNDEFINED = 2**64 - 1
-"""The address of what is not there, such as the content of an empty array."""
+"""The address of an absent object, such as the content of an empty array."""
 
 NAMES_PER_NODE = 8
 CHILDREN_PER_NODE = 32
 DIMENSIONS_OFFSET = 8
-"""Where in the first message of a dataset the sizes of its dimensions are, 8 bytes each."""
+"""Offset of the sizes of the dimensions in the first message of a dataset, 8 bytes each."""
 LAYOUT_OFFSET = 2
-"""Where in the last message of a dataset address and size of its content are, 8 bytes each."""
+"""Offset of the address and the size of the content in the last message of a dataset, 8 bytes each."""
 HEAP_ADDRESS_OFFSET = 4
-"""Where in the value of a text attribute the address of the heap is that holds the text."""
+"""Offset of the heap's address in the value of a text attribute."""
 
 _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _SYMBOL_TABLE = 0x01, 0x03, 0x05, 0x08, 0x0C, 0x11
 _MAX_MESSAGE_BYTES = 65_528
@@ -115,27 +115,14 @@ def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
     return prefix + b"".join(parts), tuple(offsets)
 
 
-def dataset_messages(dtype: np.dtype, rank: int) -> tuple[Message, ...]:
-    """Return the messages of a contiguous dataset, with zeros at `DIMENSIONS_OFFSET` and `LAYOUT_OFFSET`."""
-    return (
-        Message(kind=_DATASPACE, content=_dataspace(rank)),
-        Message(kind=_DATATYPE, content=_encoded_type(dtype)),
-        Message(kind=_FILL_VALUE, content=_DEFAULT_FILL),
-        Message(kind=_LAYOUT, content=bytes((3, 1)) + bytes(16)),
-    )
-
-
 def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
     """Return the message of a scalar attribute with a zero value, and the offset of that value. None for text."""
     encoded_name, kind, space = name.encode() + b"\0", _encoded_type(dtype), _dataspace(0)
     head = struct.pack("<BxHHH", 1, len(encoded_name), len(kind), len(space))
     head += padded(encoded_name) + padded(kind) + padded(space)
-    return Message(kind=_ATTRIBUTE, content=head + bytes(value_bytes(dtype))), len(head)
-
-
-def value_bytes(dtype: np.dtype | None) -> int:
-    """Return the size of an attribute's value in its message; a text is stored there as a reference."""
-    return _TEXT.size if dtype is None else dtype.itemsize
+    # A text is stored there as a reference.
+    num_bytes = _TEXT.size if dtype is None else dtype.itemsize
+    return Message(kind=_ATTRIBUTE, content=head + bytes(num_bytes)), len(head)
 
 
 def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) -> tuple[Block, tuple[int, ...]]:
@@ -143,15 +130,31 @@ def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) 
     # Members' addresses are relative to the group, so earlier objects have negative ones. `messages` are attributes.
     header, offsets = object_header((Message(kind=_SYMBOL_TABLE, content=bytes(16)), *messages))
     by_name = sorted((name.encode(), address) for name, address in members)
-    names, name_offsets = _name_heap([name for name, _ in by_name])
+
+    # A local heap holds the names after an empty one.
+    names, name_offsets = bytearray(8), []
+    for name, _ in by_name:
+        name_offsets.append(len(names))
+        names += padded(name + b"\0")
     content = bytearray(header)
     tree_at, heap_at = offsets[0], offsets[0] + 8
     pointers = [tree_at, heap_at, len(content) + 24]
     struct.pack_into("<Q", content, heap_at, len(content))
     content += b"HEAP" + struct.pack("<B3xQQQ", 0, len(names), _NO_FREE_BLOCK, len(content) + 32)
     content += names
-    # Leaves first, then levels of the tree until one root remains.
-    nodes = _symbol_nodes(content, pointers, by_name, name_offsets)
+
+    # The leaves of the group's tree, each with its address and the offset of its last name.
+    nodes = []
+    for first in range(0, len(by_name), NAMES_PER_NODE):
+        part = range(first, min(first + NAMES_PER_NODE, len(by_name)))
+        nodes.append((len(content), name_offsets[part[-1]]))
+        content += b"SNOD" + struct.pack("<BxH", 1, len(part))
+        for index in part:
+            pointers.append(len(content) + 8)
+            content += struct.pack("<QQII16x", name_offsets[index], by_name[index][1] % 2**64, 0, 0)
+        content += bytes(40 * (NAMES_PER_NODE - len(part)))
+
+    # Levels of the tree, until one root remains.
     level = 0
     nodes = _tree_nodes(content, pointers, nodes, level)
     while len(nodes) > 1:
@@ -185,11 +188,6 @@ def text_heap(texts: Sequence[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-def referenced_bytes(reference: bytes) -> int:
-    """Return the size of the text that a `text_reference` points to."""
-    return _TEXT.unpack(reference)[0]
-
-
 @cache
 def _encoded_type(dtype: np.dtype | None) -> bytes:
     """Return HDF5's encoding of an element type; None for text of variable length."""
@@ -202,31 +200,6 @@ def _encoded_type(dtype: np.dtype | None) -> bytes:
 
 def _dataspace(rank: int) -> bytes:
     return struct.pack("<BBB5x", 1, rank, 0) + bytes(8 * rank)
-
-
-def _name_heap(names: Sequence[bytes]) -> tuple[bytes, list[int]]:
-    """Return a local heap of the names after an empty one, and the offset of each name."""
-    content, offsets = bytearray(8), []
-    for name in names:
-        offsets.append(len(content))
-        content += padded(name + b"\0")
-    return bytes(content), offsets
-
-
-def _symbol_nodes(
-    content: bytearray, pointers: list[int], members: Sequence[tuple[bytes, int]], name_offsets: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Append the leaves of a group's tree, and return the address and the offset of the last name of each."""
-    nodes = []
-    for first in range(0, len(members), NAMES_PER_NODE):
-        part = range(first, min(first + NAMES_PER_NODE, len(members)))
-        nodes.append((len(content), name_offsets[part[-1]]))
-        content += b"SNOD" + struct.pack("<BxH", 1, len(part))
-        for index in part:
-            pointers.append(len(content) + 8)
-            content += struct.pack("<QQII16x", name_offsets[index], members[index][1] % 2**64, 0, 0)
-        content += bytes(40 * (NAMES_PER_NODE - len(part)))
-    return nodes
 
 
 def _tree_nodes(
@@ -246,15 +219,12 @@ def _tree_nodes(
             last_name = name
         content += bytes(16 * (CHILDREN_PER_NODE - len(part)))
         nodes.append((start, last_name))
-    _link_siblings(content, pointers, [address for address, _ in nodes])
-    return nodes
-
-
-def _link_siblings(content: bytearray, pointers: list[int], addresses: Sequence[int]) -> None:
-    for left, right in pairwise(addresses):
+    # Each node knows its left and its right sibling.
+    for (left, _), (right, _) in pairwise(nodes):
         for at, address in ((left + 16, right), (right + 8, left)):
             struct.pack_into("<Q", content, at, address)
             pointers.append(at)
+    return nodes
 
 
 # The structure that all episodes of a job share, in HDF5's format: fill in an episode, or read one back.
@@ -320,8 +290,32 @@ class EpisodeTemplate:
         # `arrays` are sorted by name. `group_offset` is the offset of the episode group's header in an episode's bytes.
         self._structure = bytearray()
         self._pointers: list[int] = []
+        self._arrays: list[_ArraySlot] = []
         members: dict[str, dict[str, int]] = {"": {}}
-        self._arrays = [self._add_array(array, members) for array in arrays]
+        for path, dtype, rank in arrays:
+            messages = (
+                Message(kind=_DATASPACE, content=_dataspace(rank)),
+                Message(kind=_DATATYPE, content=_encoded_type(dtype)),
+                Message(kind=_FILL_VALUE, content=_DEFAULT_FILL),
+                Message(kind=_LAYOUT, content=bytes((3, 1)) + bytes(16)),
+            )
+            header, offsets = object_header(messages)
+            position = len(self._structure)
+            self._structure += header
+            self._arrays.append(
+                _ArraySlot(
+                    name=path,
+                    dtype=dtype,
+                    shape=struct.Struct(f"<{rank}Q"),
+                    shape_at=position + offsets[0] + DIMENSIONS_OFFSET,
+                    layout_at=position + offsets[-1] + LAYOUT_OFFSET,
+                )
+            )
+            parent, _, name = path.rpartition("/")
+            members.setdefault(parent, {})[name] = position
+            while parent:
+                parent = parent.rpartition("/")[0]
+                members.setdefault(parent, {})
         # A group stores the addresses of its members, so the deepest groups come first.
         for path in sorted(filter(None, members), key=lambda path: path.count("/"), reverse=True):
             parent, _, name = path.rpartition("/")
@@ -330,20 +324,16 @@ class EpisodeTemplate:
         addresses = [slot.layout_at for slot in self._arrays]
         addresses += [slot.at + HEAP_ADDRESS_OFFSET for slot in self._values if slot.dtype is None]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
+        self.max_pointers = len(self._all_pointers)  # addresses in an episode without empty arrays
         # Most episodes of a job have one of a few lengths.
         self._placed = lru_cache(maxsize=256)(self._place)
         self._moved: tuple[int, bytes] = (0, bytes(self._structure))
-        # Mask of the bytes that are equal in all episodes, for `_has_structure`.
+        # Mask of the bytes that are equal in all episodes.
         self._is_fixed = np.full(len(self._structure), 255, np.uint8)
         places = [(slot.shape_at, slot.shape.size) for slot in self._arrays]
         places += [(slot.layout_at, _PLACE.size) for slot in self._arrays]
         for at, num_bytes in (*places, *((slot.at, slot.num_bytes) for slot in self._values)):
             self._is_fixed[at : at + num_bytes] = 0
-
-    @property
-    def max_pointers(self) -> int:
-        """Number of addresses in an episode without empty arrays."""
-        return len(self._all_pointers)
 
     def filled(
         self, arrays: Sequence[np.ndarray], values: Sequence[bytes], address: int
@@ -388,14 +378,27 @@ class EpisodeTemplate:
     def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
         """Return the intact episode of this structure whose group is at `group_address` in the file, else None."""
         view, address = memoryview(content), group_address - self.group_offset
-        if not self._has_structure(view, address):
+        if address < 0 or address + len(self._structure) > len(view):
             return None
-        arrays = self._read_arrays(view, address)
-        if arrays is None:
+        found = np.frombuffer(view, np.uint8, len(self._structure), address)
+        differs = found ^ np.frombuffer(self._structure_at(address), np.uint8)
+        if (differs & self._is_fixed).any():
             return None
-        crc, heap_address, absent = arrays
+
+        # Each array follows the one before. One without values has no address.
+        crc, position, absent = 0, address + len(self._structure), []
+        for slot in self._arrays:
+            shape = slot.shape.unpack_from(view, address + slot.shape_at)
+            place, num_bytes = _PLACE.unpack_from(view, address + slot.layout_at)
+            expected_place = position if num_bytes else UNDEFINED
+            if (place, num_bytes) != (expected_place, math.prod(shape) * slot.dtype.itemsize):
+                return None
+            if not num_bytes:
+                absent.append(slot.layout_at)
+            crc = array_checksum(slot.name, slot.dtype, shape, view[position : position + num_bytes], crc)
+            position += num_bytes + -num_bytes % 8
         try:
-            attributes, end = self._read_values(view, address, heap_address)
+            attributes, end = self._read_values(view, address, position)
             num_samples_of(attributes)
         except ValueError:
             return None
@@ -403,28 +406,6 @@ class EpisodeTemplate:
             return None
         block = Block(content=view[address:end], pointers=self._pointers_without(absent), origin=address)
         return WholeEpisode(attributes=attributes, block=block, group_offset=self.group_offset)
-
-    def _has_structure(self, content: memoryview, address: int) -> bool:
-        if address < 0 or address + len(self._structure) > len(content):
-            return False
-        found = np.frombuffer(content, np.uint8, len(self._structure), address)
-        differs = found ^ np.frombuffer(self._structure_at(address), np.uint8)
-        return not (differs & self._is_fixed).any()
-
-    def _read_arrays(self, content: memoryview, address: int) -> tuple[int, int, list[int]] | None:
-        """Return the arrays' checksum, their end, and the offsets of absent addresses. None if one is misplaced."""
-        crc, position, absent = 0, address + len(self._structure), []
-        for slot in self._arrays:
-            shape = slot.shape.unpack_from(content, address + slot.shape_at)
-            place, num_bytes = _PLACE.unpack_from(content, address + slot.layout_at)
-            expected_place = position if num_bytes else UNDEFINED
-            if (place, num_bytes) != (expected_place, math.prod(shape) * slot.dtype.itemsize):
-                return None
-            if not num_bytes:
-                absent.append(slot.layout_at)
-            crc = array_checksum(slot.name, slot.dtype, shape, content[position : position + num_bytes], crc)
-            position += num_bytes + -num_bytes % 8
-        return crc, position, absent
 
     def _read_values(
         self, content: memoryview, address: int, heap_address: int
@@ -438,7 +419,7 @@ class EpisodeTemplate:
             if slot.dtype is not None:
                 attributes[slot.name] = np.frombuffer(value, slot.dtype)[0].item()
                 continue
-            num_bytes = referenced_bytes(value)
+            num_bytes, _, _ = _TEXT.unpack(value)
             position += HEAP_ENTRY_BYTES
             texts.append(bytes(content[position : position + num_bytes]))
             position += num_bytes + -num_bytes % 8
@@ -462,24 +443,6 @@ class EpisodeTemplate:
             self._moved = (address, bytes(structure.at(address)))
         return self._moved[1]
 
-    def _add_array(self, array: ArrayType, members: dict[str, dict[str, int]]) -> _ArraySlot:
-        path, dtype, rank = array
-        header, offsets = object_header(dataset_messages(dtype, rank))
-        position = len(self._structure)
-        self._structure += header
-        parent, _, name = path.rpartition("/")
-        members.setdefault(parent, {})[name] = position
-        while parent:
-            parent = parent.rpartition("/")[0]
-            members.setdefault(parent, {})
-        return _ArraySlot(
-            name=path,
-            dtype=dtype,
-            shape=struct.Struct(f"<{rank}Q"),
-            shape_at=position + offsets[0] + DIMENSIONS_OFFSET,
-            layout_at=position + offsets[-1] + LAYOUT_OFFSET,
-        )
-
     def _add_group(
         self, members: Mapping[str, int], attributes: Sequence[AttributeType] = ()
     ) -> tuple[int, list[_ValueSlot]]:
@@ -491,8 +454,8 @@ class EpisodeTemplate:
         self._structure += block.at(position)
         self._pointers += (block.pointers + position).tolist()
         return position, [
-            _ValueSlot(name=name, dtype=dtype, at=position + at + inside, num_bytes=value_bytes(dtype))
-            for (name, dtype), at, (_, inside) in zip(attributes, offsets, messages, strict=True)
+            _ValueSlot(name=name, dtype=dtype, at=position + at + inside, num_bytes=len(message.content) - inside)
+            for (name, dtype), at, (message, inside) in zip(attributes, offsets, messages, strict=True)
         ]
 
 
@@ -673,50 +636,43 @@ def compressed_episode_file(
         data.attrs["env_args"] = json_line(episode.env_args)
         group = data.create_group(demo_name(episode.episode_index))
         for name, value in attributes.items():
-            _create_attribute(group, name, value)
+            array = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
+            kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
+            h5py.h5a.create(group.id, name.encode(), kind, space).write(array)
+
         for name in sorted(episode.arrays):
-            _create_dataset(group, name, episode.arrays[name], compression)
+            _create_dataset(group, name, np.ascontiguousarray(episode.arrays[name]), compression)
         file.flush()
         return file.id.get_file_image()
 
 
-def _create_attribute(group: h5py.Group, name: str, value: AttributeValue) -> None:
-    array = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
-    kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
-    h5py.h5a.create(group.id, name.encode(), kind, space).write(array)
-
-
 def _create_dataset(group: h5py.Group, name: str, array: np.ndarray, compression: Compression) -> None:
-    array = np.ascontiguousarray(array)
+    """Write a contiguous array, and close its dataset before the next one is made, so that its chunks come first."""
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
+    properties = None
+    if compression is not Compression.NONE and array.size and array.ndim:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
+        properties.set_chunk((min(len(array), length), *array.shape[1:]))
+        if compression is Compression.GZIP:
+            properties.set_deflate(1)
+        elif compression is Compression.LZF:
+            properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
+        else:
+            check_compression(compression)
+            load_zstd()
+            properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
     dataset = h5py.h5d.create(
         group.id,
         name.encode(),
         h5py.h5t.py_create(array.dtype, logical=True),
         h5py.h5s.create_simple(array.shape),
-        dcpl=_filters(array, compression),
+        dcpl=properties,
         lcpl=links,
     )
     if array.size:
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
-
-
-def _filters(array: np.ndarray, compression: Compression) -> h5py.h5p.PropDCID | None:
-    if compression is Compression.NONE or array.size == 0 or array.ndim == 0:
-        return None
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
-    properties.set_chunk((min(len(array), length), *array.shape[1:]))
-    if compression is Compression.GZIP:
-        properties.set_deflate(1)
-    elif compression is Compression.LZF:
-        properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
-    else:
-        check_compression(compression)
-        load_zstd()
-        properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
-    return properties
 
 
 def load_zstd() -> None:

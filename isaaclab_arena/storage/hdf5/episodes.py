@@ -7,7 +7,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import util
@@ -53,12 +53,13 @@ from isaaclab_arena.storage.recorded_episode import (
 # size of the file.
 
 FREE_EXPANSION_BYTES = 1 << 30
-"""How much compressed arrays may hold in any case, so that black pictures of any length are read."""
+"""Size that compressed arrays may have in any case [bytes], so that black pictures of any length are read."""
 MAX_EXPANSION = 1100
-"""How many bytes may come of a stored one beyond that; deflate gives 1,032 at most."""
+"""Bytes that a stored byte may expand to beyond that; deflate gives 1,032 at most."""
 MIN_MEMBER_BYTES = 32
-"""What an object or an attribute takes in a file, at the least."""
+"""Smallest size of an object or an attribute in a file [bytes]."""
 
+_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 _NUMBERS = "biuf"
 _MAX_NUMBER_BYTES = 8
 _HEADER_BYTES = 4096
@@ -91,63 +92,45 @@ class ReadingBudget:
 
 
 def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
-    """Return the bytes a read takes and whether they are compressed. StorageError if the dataset is unsafe to read."""
+    """Return the bytes of a read, and True if they are compressed. StorageError if the dataset is unsafe to read."""
     # Unsafe: not numeric, stored in other files, or larger than its stored bytes allow. No value is read here.
-    stored_as = _stored_as(dataset)
-    if stored_as.is_elsewhere:
+    is_elsewhere, chunk, filters = _stored_as(dataset)
+    if is_elsewhere:
         raise DamagedFileError(f"{place} takes its values from other files, and those are not read")
-    kind = _number_type(dataset, place)
-    if dataset.get_space().get_simple_extent_type() == h5py.h5s.NULL:
-        raise DamagedFileError(f"{place} has no shape and holds nothing")
-    declared = math.prod(dataset.shape) * kind.itemsize
-    if declared == 0:
-        return 0, False
-    stored, is_filtered = dataset.get_storage_size(), False
-    if stored_as.chunk is not None:
-        chunk = stored_as.chunk
-        chunk_bytes = math.prod(chunk) * kind.itemsize
-        # HDF5 decompresses whole chunks, also where they extend beyond the array.
-        declared = chunk_bytes * math.prod(-(-size // part) for size, part in zip(dataset.shape, chunk, strict=True))
-        is_filtered = bool(stored_as.filters)
-        if is_filtered:
-            _check_filtered(dataset, chunk_bytes, stored_as.filters[-1], stored, place)
-    allowed = stored if not is_filtered else min(stored, 1) * FREE_EXPANSION_BYTES + MAX_EXPANSION * stored
-    if declared > allowed:
-        raise DamagedFileError(f"{place} declares {declared:,} bytes, of which {stored:,} are stored")
-    return declared, is_filtered
-
-
-@dataclass(frozen=True, kw_only=True)
-class _StoredAs:
-    """The storage of a dataset."""
-
-    is_elsewhere: bool  # in other files
-    chunk: tuple[int, ...] | None  # shape of a chunk; None without chunks
-    filters: tuple[int, ...]  # filters of the chunks, in order
-
-
-def _stored_as(dataset: h5py.h5d.DatasetID) -> _StoredAs:
-    # The properties are read and released here. HDF5 2.0 crashes at process exit if the properties of a virtual dataset
-    # are still held, such as by the traceback of the error that refuses it.
-    properties = dataset.get_create_plist()
-    layout = properties.get_layout()
-    is_chunked = layout == h5py.h5d.CHUNKED
-    filters = tuple(properties.get_filter(each)[0] for each in range(properties.get_nfilters()))
-    return _StoredAs(
-        is_elsewhere=layout == h5py.h5d.VIRTUAL or properties.get_external_count() > 0,
-        chunk=properties.get_chunk() if is_chunked else None,
-        filters=filters if is_chunked else (),
-    )
-
-
-def _number_type(dataset: h5py.h5d.DatasetID, place: str) -> np.dtype:
     try:
         kind = dataset.dtype
     except (TypeError, ValueError) as error:
         raise DamagedFileError(f"{place} holds what is no number: {error}") from error
     if kind.kind not in _NUMBERS or kind.itemsize > _MAX_NUMBER_BYTES:
         raise DamagedFileError(f"{place} holds {kind}, and only numbers are read, of up to 8 bytes")
-    return kind
+    if dataset.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        raise DamagedFileError(f"{place} has no shape and holds nothing")
+    declared = math.prod(dataset.shape) * kind.itemsize
+    if declared == 0:
+        return 0, False
+    stored = dataset.get_storage_size()
+    if chunk is not None:
+        chunk_bytes = math.prod(chunk) * kind.itemsize
+        # HDF5 decompresses whole chunks, also where they extend beyond the array.
+        declared = chunk_bytes * math.prod(-(-size // part) for size, part in zip(dataset.shape, chunk, strict=True))
+        if filters:
+            _check_filtered(dataset, chunk_bytes, filters[-1], stored, place)
+    allowed = stored if not filters else min(stored, 1) * FREE_EXPANSION_BYTES + MAX_EXPANSION * stored
+    if declared > allowed:
+        raise DamagedFileError(f"{place} declares {declared:,} bytes, of which {stored:,} are stored")
+    return declared, bool(filters)
+
+
+def _stored_as(dataset: h5py.h5d.DatasetID) -> tuple[bool, tuple[int, ...] | None, tuple[int, ...]]:
+    """Return True if other files hold the values, the shape of a chunk (None without chunks), and the filters."""
+    # The properties are read and released here. HDF5 2.0 crashes at process exit if the properties of a virtual dataset
+    # are still held, such as by the traceback of the error that refuses it.
+    properties = dataset.get_create_plist()
+    layout = properties.get_layout()
+    is_chunked = layout == h5py.h5d.CHUNKED
+    filters = tuple(properties.get_filter(each)[0] for each in range(properties.get_nfilters()))
+    is_elsewhere = layout == h5py.h5d.VIRTUAL or properties.get_external_count() > 0
+    return is_elsewhere, properties.get_chunk() if is_chunked else None, filters if is_chunked else ()
 
 
 def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, last: int, stored: int, place: str) -> None:
@@ -159,21 +142,17 @@ def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, last: int, st
     for offset, num_bytes in chunks:
         if num_bytes > chunk_bytes + chunk_bytes // 64 + _HEADER_BYTES:
             raise DamagedFileError(f"{place} stores {num_bytes:,} bytes of a chunk of {chunk_bytes:,}")
-        if last == h5py.h5z.FILTER_DEFLATE and num_bytes * MAX_EXPANSION > FREE_EXPANSION_BYTES:
-            _check_inflates(dataset.read_direct_chunk(offset)[1], chunk_bytes, place)
-
-
-def _check_inflates(content: bytes, chunk_bytes: int, place: str) -> None:
-    inflating = zlib.decompressobj()
-    try:
-        while content and not inflating.eof and chunk_bytes >= 0:
-            chunk_bytes -= len(inflating.decompress(content, 1 << 24))
-            content = inflating.unconsumed_tail
-    except zlib.error:
-        # HDF5 reports the defect itself.
-        return
-    if chunk_bytes < 0:
-        raise DamagedFileError(f"{place} holds a chunk that unpacks into more than a chunk")
+        if last != h5py.h5z.FILTER_DEFLATE or num_bytes * MAX_EXPANSION <= FREE_EXPANSION_BYTES:
+            continue
+        # Inflate the chunk piece by piece until it is larger than a chunk. HDF5 reports a defect itself.
+        content, room = dataset.read_direct_chunk(offset)[1], chunk_bytes
+        inflating = zlib.decompressobj()
+        with suppress(zlib.error):
+            while content and not inflating.eof and room >= 0:
+                room -= len(inflating.decompress(content, 1 << 24))
+                content = inflating.unconsumed_tail
+            if room < 0:
+                raise DamagedFileError(f"{place} holds a chunk that unpacks into more than a chunk")
 
 
 # A recording that is open for reading. It is untrusted input.
@@ -181,10 +160,8 @@ def _check_inflates(content: bytes, chunk_bytes: int, place: str) -> None:
 # h5py's low-level interface is used: an episode has many small arrays, and the high-level one costs more than HDF5.
 
 MAX_DEPTH = 16
-
-
 _REFUSED = re.compile(r"errno = ([1-9][0-9]*)")
-"""How HDF5's errors, of any kind and at any depth, say that the system has refused something."""
+"""The part of any HDF5 error's text that names the system's own error."""
 
 
 @contextmanager
@@ -227,7 +204,7 @@ class OpenRecording:
         data = member(file.id, DATA_GROUP.encode())
         if not isinstance(data, h5py.h5g.GroupID):
             raise DamagedFileError(f"{path} is no recording: it has no group /{DATA_GROUP}")
-        self.data = data
+        self.data: h5py.h5g.GroupID = data
 
     def indices(self) -> list[int]:
         """Return the indices of all episodes, ascending."""
@@ -246,7 +223,8 @@ class OpenRecording:
     def _named(self) -> dict[int, bytes]:
         """Map each episode to its group's name. ``demo_1`` takes precedence if ``demo_01`` exists too."""
         found: dict[int, bytes] = {}
-        for name in _names(self.data):
+        # According to h5py's stubs the iterator may be None.
+        for name in self.data.__iter__() or ():
             index = demo_index(name.decode(errors="replace"))
             if index is not None and (index not in found or name == demo_name(index).encode()):
                 found[index] = name
@@ -267,12 +245,6 @@ class OpenRecording:
             if value is not None:
                 values[attribute.name.decode(errors="replace")] = value
         return values
-
-    def attribute(self, group: h5py.h5g.GroupID, name: str) -> AttributeValue | None:
-        """Return an attribute of a group, None if it is missing or is not a scalar string or number."""
-        if not h5py.h5a.exists(group, name.encode()):
-            return None
-        return _scalar(h5py.h5a.open(group, name.encode()))
 
     def verified_attributes(self, episode_index: int) -> dict[str, AttributeValue]:
         """Return the attributes of an episode. DamagedFileError if its arrays do not match their checksum."""
@@ -306,7 +278,7 @@ class OpenRecording:
         # A group may contain itself.
         if prefix.count("/") > MAX_DEPTH:
             raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
-        for name in _names(group):
+        for name in group.__iter__() or ():
             self._budget.spend_members(1, str(self.path))
             item = member(group, name)
             path = prefix + name.decode(errors="replace")
@@ -348,11 +320,6 @@ class AlikeEpisodes:
             self.template = recording.template(group)
             whole = None if self.template is None else self.template.read(content, address)
         return whole
-
-
-def _names(group: h5py.h5g.GroupID) -> Iterator[bytes]:
-    # According to h5py's stubs the iterator may be None.
-    yield from group.__iter__() or ()
 
 
 def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | None:
@@ -406,46 +373,50 @@ def write_episode(
     crc: int | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Write one episode's file atomically, and return the checksum of its arrays.
-
-    Args:
-        path: The file.
-        episode: The episode; ``arrays`` must contain ``actions``.
-        compression: Compression of the arrays.
-        crc: The checksum of the arrays, if it is known already.
-        overwrite: Whether an existing file may be replaced.
-
-    Raises:
-        FileThereError: If the file exists and may not be replaced.
-        StorageError: If it cannot be written.
-        ConfigError: If the compression is not installed.
-    """
+    """Write one episode's file atomically, and return the checksum of its arrays (`crc` if it is known already)."""
+    # FileThereError if the file exists and may not be replaced. ConfigError if the compression is not installed.
     crc = checksum(episode.arrays) if crc is None else crc
-    attributes = {**episode.attributes, "num_samples": len(episode.arrays[ACTIONS]), "checksum": crc}
-    if compression is Compression.NONE:
-        content = _episode_image(episode, attributes)
-    else:
-        content = compressed_episode_file(episode, attributes, compression)
+    num_samples = len(episode.arrays[ACTIONS])
+    attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
+    if compression is not Compression.NONE:
+        write_bytes(path, compressed_episode_file(episode, attributes, compression), overwrite=overwrite)
+        return crc
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
+    kinds: list[tuple[str, np.dtype | None]] = []
+    values: list[bytes] = []
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            kind, stored = None, value.encode()
+        elif value.__class__ is float:
+            kind, stored = _FLOAT64, struct.pack("<d", value)
+        elif value.__class__ is int and -(2**63) <= value < 2**63:
+            kind, stored = _INT64, struct.pack("<q", value)
+        else:
+            array = np.asarray(value)
+            kind, stored = array.dtype, array.tobytes()
+        kinds.append((name, kind))
+        values.append(stored)
+    content = episode_file(
+        template_of(tuple([(name, array.dtype, array.ndim) for name, array in arrays.items()]), tuple(kinds)),
+        tuple(arrays.values()),
+        values,
+        env_args=json_line(episode.env_args),
+        episode_index=episode.episode_index,
+        num_samples=num_samples,
+    )
     write_bytes(path, content, overwrite=overwrite)
     return crc
 
 
 def list_episodes(path: Path) -> list[int]:
-    """Return the indices of the episodes in a file, in numerical order.
-
-    Raises:
-        StorageError: If the file is missing or is not a recording.
-    """
+    """Return the indices of the episodes in a file, ascending. StorageError if the file is no recording."""
     with opened(path) as recording:
         return recording.indices()
 
 
 def read_attributes(path: Path, episode_index: int) -> dict[str, AttributeValue]:
-    """Return the attributes of an episode's group that are a single string or number; others are left out.
-
-    Raises:
-        StorageError: If the file cannot be read or lacks the episode.
-    """
+    """Return the attributes of an episode that are a single string or number. StorageError if the file lacks it."""
     with opened(path) as recording:
         return recording.attributes(recording.group(episode_index))
 
@@ -463,11 +434,7 @@ def read_actions(path: Path, episode_index: int) -> np.ndarray:
 
 
 def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
-    """Return an episode with its arrays and attributes.
-
-    Raises:
-        StorageError: If the file cannot be read or lacks the episode, or an attribute that holds JSON is not valid.
-    """
+    """Return an episode. StorageError if the file lacks it, or if an attribute that holds JSON is not valid."""
     with opened(path) as recording:
         group = recording.group(episode_index)
         episode = RecordedEpisode(
@@ -498,14 +465,14 @@ class ArrayPlace:
 
 def locate_arrays(path: Path, episode_index: int) -> dict[str, ArrayPlace]:
     """Locate each array of an episode, so that parts of it can be read without the rest."""
+    places = {}
     with opened(path) as recording:
-        return {name: _place_of(dataset) for name, dataset in recording.datasets(recording.group(episode_index))}
-
-
-def _place_of(dataset: h5py.h5d.DatasetID) -> ArrayPlace:
-    check_array(dataset, place(dataset))
-    is_plain = dataset.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
-    return ArrayPlace(shape=dataset.shape, dtype=dataset.dtype, offset=dataset.get_offset() if is_plain else None)
+        for name, dataset in recording.datasets(recording.group(episode_index)):
+            check_array(dataset, place(dataset))
+            is_plain = dataset.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+            offset = dataset.get_offset() if is_plain else None
+            places[name] = ArrayPlace(shape=dataset.shape, dtype=dataset.dtype, offset=offset)
+    return places
 
 
 def read_array(path: Path, episode_index: int, name: str) -> np.ndarray:
@@ -518,11 +485,7 @@ def read_array(path: Path, episode_index: int, name: str) -> np.ndarray:
 
 
 def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
-    """Read the arrays of episodes and compare them with their checksums.
-
-    Raises:
-        StorageError: If the file cannot be read or lacks an episode, or its arrays do not match their checksum.
-    """
+    """Compare the arrays of episodes with their checksums. StorageError if they differ, or if the file lacks one."""
     with opened(path) as recording:
         for index in episode_indices:
             recording.verified_attributes(index)
@@ -536,8 +499,12 @@ def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict
 
 def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[AttributeValue | None]:
     """Return the stored checksum of each episode, None if it has none."""
+    found = []
     with opened(path) as recording:
-        return [recording.attribute(recording.group(index), "checksum") for index in episode_indices]
+        for group in map(recording.group, episode_indices):
+            has_one = h5py.h5a.exists(group, b"checksum")
+            found.append(_scalar(h5py.h5a.open(group, b"checksum")) if has_one else None)
+    return found
 
 
 def read_totals(path: Path) -> tuple[object, int]:
@@ -546,35 +513,3 @@ def read_totals(path: Path) -> tuple[object, int]:
         steps = (recording.attributes(recording.group(index)).get("num_samples") for index in recording.indices())
         told = recording.attributes(recording.data).get("total")
         return told, sum(number for number in steps if isinstance(number, int))
-
-
-def _episode_image(episode: RecordedEpisode, attributes: Mapping[str, AttributeValue]) -> bytearray:
-    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
-    values = [_stored(value) for value in attributes.values()]
-    template = template_of(
-        tuple([(name, array.dtype, array.ndim) for name, array in arrays.items()]),
-        tuple([(name, kind) for name, (kind, _) in zip(attributes, values, strict=True)]),
-    )
-    return episode_file(
-        template,
-        tuple(arrays.values()),
-        [stored for _, stored in values],
-        env_args=json_line(episode.env_args),
-        episode_index=episode.episode_index,
-        num_samples=len(episode.arrays[ACTIONS]),
-    )
-
-
-_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
-
-
-def _stored(value: AttributeValue) -> tuple[np.dtype | None, bytes]:
-    """Return the dtype of an attribute, None for text, and the bytes of its value."""
-    if isinstance(value, str):
-        return None, value.encode()
-    if value.__class__ is float:
-        return _FLOAT64, struct.pack("<d", value)
-    if value.__class__ is int and -(2**63) <= value < 2**63:
-        return _INT64, struct.pack("<q", value)
-    array = np.asarray(value)
-    return array.dtype, array.tobytes()

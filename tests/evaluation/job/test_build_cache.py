@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 from isaaclab_arena.evaluation.builds import BuildCache
 
@@ -17,12 +18,12 @@ class Thing:
             raise RuntimeError("the lid is stuck")
 
 
-def filled(cache: BuildCache[Thing], closed: list[str], *keys: str) -> Sequence[Thing]:
+def filled(cache: BuildCache[Any], closed: list[str], *keys: str) -> Sequence[Thing]:
     return cache.get(keys, lambda built: Thing(f"{keys[len(built)]}{len(built)}", closed, stuck=keys[0] == "stuck"))
 
 
 def test_what_is_asked_for_again_is_not_built_again():
-    cache, closed = BuildCache[Thing](), []
+    cache, closed = BuildCache[Any](), []
     first = filled(cache, closed, "a", "b")
     again = filled(cache, closed, "a", "b")
     assert [id(thing) for thing in first] == [id(thing) for thing in again]
@@ -30,7 +31,7 @@ def test_what_is_asked_for_again_is_not_built_again():
 
 
 def test_what_was_built_for_another_key_is_closed_before_anything_is_built():
-    cache, closed = BuildCache[Thing](), []
+    cache, closed = BuildCache[Any](), []
     first = filled(cache, closed, "a", "b")
     seen: list[list[str]] = []
 
@@ -45,14 +46,14 @@ def test_what_was_built_for_another_key_is_closed_before_anything_is_built():
 
 
 def test_groups_that_are_too_many_are_closed():
-    cache, closed = BuildCache[Thing](), []
+    cache, closed = BuildCache[Any](), []
     filled(cache, closed, "a", "a", "a")
     assert [thing.name for thing in filled(cache, closed, "a")] == ["a0"]
     assert closed == ["a2", "a1"]
 
 
 def test_what_cannot_be_closed_takes_nothing_else_down(caplog):
-    cache, closed = BuildCache[Thing](), []
+    cache, closed = BuildCache[Any](), []
     filled(cache, closed, "stuck", "b")
     cache.clear()
     assert closed == ["b1", "stuck0"]
@@ -61,7 +62,7 @@ def test_what_cannot_be_closed_takes_nothing_else_down(caplog):
 
 
 def test_what_was_lent_is_kept_for_the_next_job_and_never_closed():
-    cache, closed = BuildCache[Thing](), []
+    cache, closed = BuildCache[Any](), []
     thing = Thing("lent", closed)
     for _ in range(2):
         assert cache.get(["a"], lambda _: thing, are_lent=True) == [thing]
