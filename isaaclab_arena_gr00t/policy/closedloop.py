@@ -42,8 +42,6 @@ from isaaclab_arena_gr00t.observations import (
     zero_observation,
 )
 
-# Count the queries of a model, and log how many were saved.
-
 # Below the program's own logger, so that it is in the log of the rank.
 logger = logging.getLogger("isaaclab_arena.gr00t")
 
@@ -56,19 +54,6 @@ class QueryCount:
     slots_needed: int = 0  # env slots that needed a chunk
     slots_asked: int = 0  # env slots in the queries, padding included
     slots_of_all: int = 0  # env slots if each query asked for all of them
-
-    def log(self, name: str) -> None:
-        """Log the number of queries of policy `name`, and what asking for single env slots saved."""
-        if self.queries:
-            logger.info(
-                "%s: %d queries for %d env slots, %d with those that fill up; "
-                "all env slots each time would have been %d",
-                name,
-                self.queries,
-                self.slots_needed,
-                self.slots_asked,
-                self.slots_of_all,
-            )
 
 
 # Temporal ensembling: ask for a chunk in every step, and average all predictions for that step.
@@ -206,11 +191,10 @@ class FrameHistory:
         places = (self._newest[slots] + torch.tensor(self._steps)) % self._length
         if not bool(self._known[slots, places].all()):
             raise ValueError(f"the frames of steps {self._steps} of env slots {list(env_ids)} were not all pushed")
-        return {key: _picked(kept, slots, places) for key, kept in self._kept.items()}
-
-
-def _picked(kept: torch.Tensor, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    return kept[slots.to(kept.device, non_blocking=True), places.to(kept.device, non_blocking=True)]
+        return {
+            key: kept[slots.to(kept.device, non_blocking=True), places.to(kept.device, non_blocking=True)]
+            for key, kept in self._kept.items()
+        }
 
 
 class ShownHistory:
@@ -232,11 +216,15 @@ class ShownHistory:
     def push(self, observation: Observation, stepping: Sequence[int]) -> None:
         """Add the inputs of the env slots that make a step; call it once per control step, even without a query."""
         if self._video is not None:
-            drawn = _drawn(observation[CAMERA_GROUP], self.wiring, stepping)
+            # Environments that render on demand have pictures of some env slots only.
+            cameras = [observation[CAMERA_GROUP][name] for name in self.wiring.cameras.values()]
+            some = next((each for each in cameras if isinstance(each, SomePictures)), None)
+            drawn = list(stepping) if some is None else [env_id for env_id in some.env_ids if env_id in set(stepping)]
             self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
-        state = None if self._state is None else state_values(observation, self.wiring, list(stepping))
-        if self._state is not None and state is not None:
-            self._state.push({_STATE: state}, stepping, stepping)
+        if self._state is not None:
+            state = state_values(observation, self.wiring, list(stepping))
+            if state is not None:
+                self._state.push({_STATE: state}, stepping, stepping)
 
     def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
         """Return the model's inputs for `env_ids`, which may repeat; `observation` is the one that was pushed last."""
@@ -251,13 +239,6 @@ class ShownHistory:
             state = state_values(observation, self.wiring, slots)
             return Shown(video=video, state=None if state is None else state[:, None])
         return Shown(video=video, state=self._state.frames(slots).get(_STATE))
-
-
-def _drawn(cameras: Mapping[str, torch.Tensor | SomePictures], wiring: Wiring, env_ids: Sequence[int]) -> Sequence[int]:
-    """Return those env slots of `env_ids` whose pictures were rendered."""
-    shown = [cameras[name] for name in wiring.cameras.values()]
-    some = next((each for each in shown if isinstance(each, SomePictures)), None)
-    return list(env_ids) if some is None else [env_id for env_id in some.env_ids if env_id in set(env_ids)]
 
 
 # Run the closed loop of a policy that asks a model for chunks of actions, in this process or another.
@@ -359,8 +340,24 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks inputs of the model, before its first step; ConfigError names them."""
         wiring = self._wiring_of(env)
-        if self.dimensions() is None:
-            self._try_out(env, wiring)
+        if self.dimensions() is not None:
+            return
+
+        # The model does not state its sizes, so check them with a query for an env slot of zeros.
+        size = self.slots_per_call(env.num_envs) or 1
+        observation = zero_observation(env, wiring)
+        history = ShownHistory(wiring, num_envs=1)
+        history.push(observation, [0])
+        nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
+        try:
+            answer = self._answer(nothing, [0] * size)
+            action_chunks(answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length)
+        except torch.OutOfMemoryError:
+            raise
+        except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
+            # Models report a wrong size in this way: NVIDIA's strict mode asserts, a matrix product raises.
+            message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
+            raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
 
     def connections(self, env: Environment) -> Connections:
         """Return the environment's entries that the model sees and sets; see `StatesConnections`."""
@@ -421,7 +418,16 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def close(self) -> None:
         """Log the number of queries saved by asking for single env slots, and release the environment."""
         count, self.count = self.count, QueryCount()
-        count.log(self.name)
+        if count.queries:
+            logger.info(
+                "%s: %d queries for %d env slots, %d with those that fill up; "
+                "all env slots each time would have been %d",
+                self.name,
+                count.queries,
+                count.slots_needed,
+                count.slots_asked,
+                count.slots_of_all,
+            )
         self.reset()
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
@@ -443,6 +449,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
         size = size if self._fills_calls else len(env_ids)
+
+        # Ask in queries of `size` env slots.
         parts = []
         for first in range(0, len(env_ids), size):
             places = list(range(first, min(first + size, len(env_ids))))
@@ -454,6 +462,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             ahead = None if going_on is None else going_on.of(asked)
             shown = model_observation(history.shown(observation, slots), wiring, [*map(self._instruction, slots)])
             answer = self._answer(shown, part_seeds, continued(ahead, wiring))
+
+            # Keep the chunks without those of the padding.
             self.count.queries += 1
             self.count.slots_asked += size
             chunks = action_chunks(answer, wiring, num_slots=size, chunk_length=length)
@@ -491,8 +501,9 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         coeff = self.args.temporal_ensemble_coeff
         if coeff is None:
             return super()._empty_source(num_envs, action_dim, device)
-        shape: dict[str, Any] = {"chunk_length": self._num_played, "action_dim": action_dim, "device": device}
-        return EnsembledChunks.empty(num_envs, coeff=coeff, **shape)
+        return EnsembledChunks.empty(
+            num_envs, coeff=coeff, chunk_length=self._num_played, action_dim=action_dim, device=device
+        )
 
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history
@@ -506,23 +517,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             file = self.args.policy_config_yaml_path
             self._wired = (env, wired(env, model, self.policy_config, self._files, file=file))
         return self._wired[1]
-
-    def _try_out(self, env: Environment, wiring: Wiring) -> None:
-        """Ask once for an env slot of zeros, to check the sizes of a model that does not state them."""
-        size = self.slots_per_call(env.num_envs) or 1
-        observation = zero_observation(env, wiring)
-        history = ShownHistory(wiring, num_envs=1)
-        history.push(observation, [0])
-        nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
-        try:
-            answer = self._answer(nothing, [0] * size)
-            action_chunks(answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length)
-        except torch.OutOfMemoryError:
-            raise
-        except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
-            # Models report a wrong size in this way: NVIDIA's strict mode asserts, a matrix product raises.
-            message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
-            raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
 
 
 def _refuse_averages(args: ClosedloopPolicyArgs) -> None:

@@ -4,8 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,7 +61,15 @@ class Gr00tNetwork:
         # `isaaclab_arena_gr00t.observations.continued`).
         self._ask = ask
         self.about: Mapping[str, Any] = {
-            "modalities": {name: dataclasses.asdict(_stated(each)) for name, each in modalities.items()},
+            "modalities": {
+                name: dataclasses.asdict(
+                    StatedModality(
+                        delta_indices=[int(step) for step in modality.delta_indices],
+                        modality_keys=[str(key) for key in modality.modality_keys],
+                    )
+                )
+                for name, modality in modalities.items()
+            },
             # None if the model does not state its sizes.
             "dimensions": None if dimensions is None else {name: dict(sizes) for name, sizes in dimensions.items()},
             # None if the number of env slots per call is free.
@@ -135,13 +142,6 @@ class ServedModel:
         self._network.close()
 
 
-def _stated(modality: Modality) -> StatedModality:
-    return StatedModality(
-        delta_indices=[int(step) for step in modality.delta_indices],
-        modality_keys=[str(key) for key in modality.modality_keys],
-    )
-
-
 # A policy that runs a GR00T model in this process, on this rank's device.
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -182,7 +182,16 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         # None after `close`.
         self.policy: Any = self.load_policy() if model is None else model
         self._draws_by_slot = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
-        because = self._why_only_plan()
+
+        # State why an answer does not follow from its env slot alone.
+        because = None
+        if isinstance(self.policy, ServedModel):
+            because = self.policy.plan_because
+        elif not self._draws_by_slot:
+            because = _SHARES_NOISE
+        elif self.slots_per_call(config.num_envs) is None:
+            # The last digits of an env slot depend on the size of its query, and so on other episodes.
+            because = "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
         self.traits = dataclasses.replace(self.traits, reproducible=because is None, plan_because=because)
 
     @classmethod
@@ -225,10 +234,12 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             problems += embodiment_problems(settings.model_path, str(tag.value))
         except ConfigError as error:
             problems += error.problems
-        try:
-            cls._check_policy_device(args, settings.policy_device)
-        except ConfigError as error:
-            problems += error.problems
+        # The effect of a subclass on the device is known only once a policy exists.
+        if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
+            try:
+                policy_device(args, settings.policy_device)
+            except ConfigError as error:
+                problems += error.problems
         if problems:
             raise ConfigError(problems)
 
@@ -252,27 +263,28 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Return the model's device from `policy_device`; Isaac Lab Arena's name, so subclasses may override it."""
         return policy_device(config, self.policy_config.policy_device)
 
-    @classmethod
-    def _check_policy_device(cls, config: Any, yaml_policy_device: str | None) -> None:
-        # The effect of a subclass on the options is known only once a policy exists.
-        if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
-            policy_device(config, yaml_policy_device)
-
     def load_policy(self) -> Any:
         """Load the ``Gr00tPolicy`` onto this rank's device; ConfigError if the checkpoint is missing or unfit."""
-        self._refuse_in_file(checkpoint_problems(self.policy_config.model_path))
-        tag = embodiment_tag(self.policy_config.embodiment_tag)
-        model_class, model_path = _package_policy(), self.policy_config.model_path
+        settings, file = self.policy_config, self.args.policy_config_yaml_path
+        problems = checkpoint_problems(settings.model_path)
+        if problems:
+            raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+        tag, model_class = embodiment_tag(settings.embodiment_tag), _package_policy()
         try:
-            model = model_class(embodiment_tag=tag, model_path=model_path, device=str(self.device))
+            model = model_class(embodiment_tag=tag, model_path=settings.model_path, device=str(self.device))
         except (ValueError, KeyError, OSError) as error:
             why = f"{type(error).__name__}: {error}"
-            message = f"the model in '{model_path}' cannot be loaded for embodiment_tag {tag.name}: {why}"
-            self._refuse_in_file([Problem(message, key="model_path")])
-            raise
-        logger.info("the model in %s runs on %s", model_path, self.device)
+            message = f"the model in '{settings.model_path}' cannot be loaded for embodiment_tag {tag.name}: {why}"
+            raise ConfigError(Problem(message, file=file, key="model_path")) from error
+        logger.info("the model in %s runs on %s", settings.model_path, self.device)
         if self.args.compile_model:
-            self._compile(model)
+            compile_model = getattr(model, "compile", None)
+            if compile_model is None:
+                message = (
+                    "the installed package gr00t offers no compile(), as the one that comes along does; leave it out"
+                )
+                raise ConfigError(Problem(message, key="compile_model"))
+            compile_model()
         return model
 
     @property
@@ -287,7 +299,13 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     @classmethod
     def stated_chunks(cls, config: Gr00tClosedloopPolicyArgs) -> ChunkTraits:
         """Return the traits of chunks; the model package states whether they can continue others."""
-        may_continue = cls.load_policy is not Gr00tClosedloopPolicy.load_policy or _package_continues()
+        may_continue = True
+        if cls.load_policy is Gr00tClosedloopPolicy.load_policy:
+            # Load a package without `HONOURED_OPTIONS` to read those of its policy.
+            honoured = getattr(importlib.import_module("gr00t"), "HONOURED_OPTIONS", None)
+            may_continue = CONTINUED in (
+                getattr(_package_policy(), "honoured_options", ()) if honoured is None else honoured
+            )
         return dataclasses.replace(super().stated_chunks(config), can_continue=may_continue)
 
     def chunk_traits(self) -> ChunkTraits:
@@ -310,7 +328,14 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             continued = {} if going_on is None else {CONTINUED: going_on}
             action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds} | continued)
             return action
-        with _global_noise(noise_seeds, self.device):
+
+        # The package draws from torch's process-wide generators: seed them for this query, and restore them.
+        seed = int(np.random.SeedSequence(noise_seeds).generate_state(1, np.uint64)[0])
+        device = self.device
+        # A device without an index means the current one.
+        gpus = () if device.type == "cpu" else (torch.cuda.current_device() if device.index is None else device.index,)
+        with torch.random.fork_rng(gpus):
+            torch.manual_seed(seed)  # noqa: TID251  a package from elsewhere draws from nothing else
             action, _ = self.policy.get_action(observation)
         return action
 
@@ -378,43 +403,10 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             self.policy.close()
         self.policy = None
 
-    def _why_only_plan(self) -> str | None:
-        if isinstance(self.policy, ServedModel):
-            return self.policy.plan_because
-        if not self._draws_by_slot:
-            return _SHARES_NOISE
-        if self.slots_per_call(self.args.num_envs) is None:
-            # The last digits of an env slot depend on the size of its query, and so on other episodes.
-            return "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
-        return None
-
-    def _compile(self, model: Any) -> None:
-        compile_model = getattr(model, "compile", None)
-        if compile_model is None:
-            message = "the installed package gr00t offers no compile(), as the one that comes along does; leave it out"
-            raise ConfigError(Problem(message, key="compile_model"))
-        compile_model()
-
-    def _refuse_in_file(self, problems: list[Problem]) -> None:
-        if problems:
-            file = self.args.policy_config_yaml_path
-            raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
-
 
 def _accepts_model(policy_class: type) -> bool:
     parameters = inspect.signature(policy_class).parameters.values()
     return any(each.name == "model" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-
-
-@contextmanager
-def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Seed torch's process-wide generators from a query's seeds, and restore them at the end."""
-    seed = int(np.random.SeedSequence(noise_seeds).generate_state(1, np.uint64)[0])
-    # A device without an index means the current one.
-    gpus = () if device.type == "cpu" else (torch.cuda.current_device() if device.index is None else device.index,)
-    with torch.random.fork_rng(gpus):
-        torch.manual_seed(seed)  # noqa: TID251  a package from elsewhere draws from nothing else
-        yield
 
 
 def embodiment_tag(name: str) -> Any:
@@ -452,9 +444,3 @@ def _package_policy() -> Any:
         from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  loads for seconds; lists need none of it
 
     return Gr00tPolicy
-
-
-def _package_continues() -> bool:
-    """Whether the model package can continue actions; a package without `HONOURED_OPTIONS` is loaded to find out."""
-    honoured = getattr(importlib.import_module("gr00t"), "HONOURED_OPTIONS", None)
-    return CONTINUED in (getattr(_package_policy(), "honoured_options", ()) if honoured is None else honoured)

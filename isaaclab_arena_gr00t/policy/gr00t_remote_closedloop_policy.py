@@ -51,14 +51,26 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         super().__init__(config)
         address = server_address(config)
         wire = Gr00tWire(address.api_token, self.answer_limits)
-        self._connection: PolicyServerConnection | None = PolicyServerConnection(address, wire)
+        connection = PolicyServerConnection(address, wire)
+        self._connection: PolicyServerConnection | None = connection
         self._has_answered = False
         self._takes_flat_keys = False
+
+        # Read the inputs and outputs of the served model.
         try:
-            self._modalities = self._read_modalities()
+            connection.wait_until_ready()
+            answer = connection.ask("get_modality_config")
         except BaseException:
             self.close()
             raise
+        found = answer if isinstance(answer, dict) else {}
+        if not all(isinstance(found.get(name), StatedModality) for name in _MODALITIES):
+            self.close()
+            raise PolicyError(
+                f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
+                f"it answered {in_words(answer)}; make sure that remote_host and remote_port name the right one"
+            )
+        self._modalities: Mapping[str, Any] = {name: found[name] for name in _MODALITIES}
 
     @property
     def is_remote(self) -> bool:
@@ -79,7 +91,12 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = [*_wrong_scheduler(config), *address_problems(config)]
+        problems = []
+        if config.scheduler != "chunk":
+            why = "it makes env slots wait for others; leave it out, or give 'chunk'"
+            message = f"'{config.scheduler}' is not offered: {why}"
+            problems.append(Problem(message, key="scheduler"))
+        problems += address_problems(config)
         try:
             super().check_options(config)
         except ConfigError as error:
@@ -97,24 +114,21 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         except PolicyError as error:
             if self._has_answered:
                 raise
-            action = self._asked_with_flat_keys(observation, noise_seeds, error)
+            # A server that wraps its policy for simulation takes flat keys, and does not announce it.
+            try:
+                action = without_prefix(self._asked(flattened(observation), noise_seeds))
+            except PolicyError:
+                # Both forms failed, so report the first error, which is about the usual form.
+                raise error from None
+            self._takes_flat_keys = True
         self._has_answered = True
         return action
 
-    def _asked_with_flat_keys(
-        self, observation: dict[str, Any], noise_seeds: list[int], error: PolicyError
-    ) -> Mapping[str, np.ndarray]:
-        """Ask with flat keys, for a server that wraps its policy for simulation and does not announce it."""
-        try:
-            action = without_prefix(self._asked(flattened(observation), noise_seeds))
-        except PolicyError:
-            # Both forms failed, so report the first error, which is about the usual form.
-            raise error from None
-        self._takes_flat_keys = True
-        return action
-
     def _asked(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
-        answer = self._request("get_action", {"observation": observation, "options": {"noise_seeds": noise_seeds}})
+        if self._connection is None:
+            raise PolicyError("the connection to the policy server has been closed")
+        question = {"observation": observation, "options": {"noise_seeds": noise_seeds}}
+        answer = self._connection.ask("get_action", question)
         action = answer[0] if isinstance(answer, list) and answer else answer
         if not isinstance(action, dict) or not all(isinstance(values, np.ndarray) for values in action.values()):
             raise PolicyError(f"the policy server's answer holds no arrays of actions: {in_words(answer)}")
@@ -129,7 +143,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         super().reset(env_ids)
         # A reset of the server concerns all env slots of all clients, so single env slots send none.
         if env_ids is None and self._connection is not None:
-            self._request("reset", {"options": None})
+            self._connection.ask("reset", {"options": None})
 
     def close(self) -> None:
         """Close the connection. The server keeps running: other clients may use it."""
@@ -137,27 +151,3 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         if connection is not None:
             connection.close()
         super().close()
-
-    def _request(self, endpoint: str, data: dict[str, Any] | None = None) -> Any:
-        if self._connection is None:
-            raise PolicyError("the connection to the policy server has been closed")
-        return self._connection.ask(endpoint, data)
-
-    def _read_modalities(self) -> Mapping[str, Any]:
-        if self._connection is not None:
-            self._connection.wait_until_ready()
-        answer = self._request("get_modality_config")
-        found = answer if isinstance(answer, dict) else {}
-        if not all(isinstance(found.get(name), StatedModality) for name in _MODALITIES):
-            raise PolicyError(
-                f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
-                f"it answered {in_words(answer)}; make sure that remote_host and remote_port name the right one"
-            )
-        return {name: found[name] for name in _MODALITIES}
-
-
-def _wrong_scheduler(config: Gr00tRemoteClosedloopPolicyArgs) -> list[Problem]:
-    if config.scheduler == "chunk":
-        return []
-    message = f"'{config.scheduler}' is not offered: it makes env slots wait for others; leave it out, or give 'chunk'"
-    return [Problem(message, key="scheduler")]

@@ -16,8 +16,7 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import (
     RemoteChunks,
     checked_actions,
-    misfitting_columns,
-    missing_inputs,
+    misfits,
     mistaken_columns,
     named_connections,
     played_length,
@@ -76,8 +75,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         self.check_options(config)
         address, remembers = server_address(config), config.connection_per_episode
         connections = SlotConnections(address, lambda: OpenpiWire(remembers=remembers))
-        super().__init__(config, connections, chunk_length=played_length(config))
-        self._options = config
+        super().__init__(config, connections)
         self._server = connections.wire
 
     @classmethod
@@ -91,28 +89,35 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = [*_mistakes(config), *address_problems(config)]
+        problems = []
+        if config.action_chunk_length < 1:
+            problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
+        if not config.images and not config.states:
+            problems.append(Problem("name what the policy is shown, here or in states", key="images"))
+        if len(config.image_size) != 2 or min(config.image_size) < 1:
+            problems.append(Problem(f"must be height and width, got {list(config.image_size)}", key="image_size"))
+        problems += [*mistaken_columns(config.action_columns), *address_problems(config)]
         if problems:
             raise ConfigError(problems)
 
     @classmethod
     def check_fit(cls, config: OpenpiRemotePolicyCfg, env: Environment) -> Connections:
         """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
-        problems = _misfits(config, env)
+        problems = misfits(env, config.images, config.states, config.action_columns)
         if problems:
             raise ConfigError(problems)
         return named_connections(env, config.images, config.states, config.action_columns)
 
     def connections(self, env: Environment) -> Connections:
         """Return the environment's entries that the server sees and sets; see `StatesConnections`."""
-        options = self._options
+        options = self.config
         return named_connections(env, options.images, options.states, options.action_columns)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's metadata: ConfigError with every problem."""
-        options, (action_dim,) = self._options, env.action_spec.shape
+        options, (action_dim,) = self.config, env.action_spec.shape
         problems = [
-            *_misfits(options, env),
+            *misfits(env, options.images, options.states, options.action_columns),
             *metadata_problems(
                 self._server.metadata,
                 expected=options.server_metadata,
@@ -128,7 +133,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Begin the episodes, each in a connection of its own if the job asks for it."""
         super().start_episodes(env, starts)
-        for start in starts if self._options.connection_per_episode else ():
+        for start in starts if self.config.connection_per_episode else ():
             connection = self._connections.of(start.env_id)
             connection.close()
             connection.begin()
@@ -137,7 +142,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         """Return the next chunk of each env slot, all asked at once; see `RemoteChunks.asked`."""
         shown = ((env_id, self._shown(env, observation, env_id)) for env_id in env_ids)
         answers = self._connections.ask(OBSERVATION, shown)
-        options, (action_dim,) = self._options, env.action_spec.shape
+        options, (action_dim,) = self.config, env.action_spec.shape
         return [
             checked_actions(
                 actions_in(answer),
@@ -150,7 +155,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         ]
 
     def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
-        options = self._options
+        options = self.config
         pictures, states = shown_inputs(
             observation, env_id, images=options.images, states=options.states, image_size=options.image_size
         )
@@ -163,18 +168,3 @@ def actions_in(answer: Mapping[str, Any]) -> object:
         keys = ", ".join(f"'{shortened(str(key))}'" for key in list(answer)[:8]) or "nothing"
         raise PolicyError(f"the openpi server has to answer with 'actions', and answered with {keys}; rename it there")
     return answer["actions"]
-
-
-def _misfits(config: OpenpiRemotePolicyCfg, env: Environment) -> list[Problem]:
-    return [*missing_inputs(env, config.images, config.states), *misfitting_columns(config.action_columns, env)]
-
-
-def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:
-    problems = []
-    if config.action_chunk_length < 1:
-        problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
-    if not config.images and not config.states:
-        problems.append(Problem("name what the policy is shown, here or in states", key="images"))
-    if len(config.image_size) != 2 or min(config.image_size) < 1:
-        problems.append(Problem(f"must be height and width, got {list(config.image_size)}", key="image_size"))
-    return problems + mistaken_columns(config.action_columns)

@@ -23,10 +23,10 @@ OptionsT = TypeVar("OptionsT")
 class RemoteChunks(ChunkPolicy[OptionsT]):
     """Asks a server for chunks of actions, for each env slot when its chunk is used up."""
 
-    def __init__(self, config: OptionsT, connections: SlotConnections[Any], *, chunk_length: int | None) -> None:
+    def __init__(self, config: OptionsT, connections: SlotConnections[Any]) -> None:
         super().__init__(config)
         self._connections = connections
-        self._chunk_length = chunk_length  # actions to play of each answer; None for all
+        self._chunk_length = played_length(config)
 
     @abstractmethod
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
@@ -48,11 +48,17 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
         """Return the number of actions played of an answer; ConfigError if it is open. See `StatesChunks`."""
-        return _traits_of(played_length(config))
+        length = played_length(config)
+        if length is None:
+            message = (
+                "all leaves open how long a chunk is, so its answers cannot be late; give action_chunk_length instead"
+            )
+            raise ConfigError(Problem(message, key="execute"))
+        return ChunkTraits(played=length, predicted=length)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return the number of actions played of an answer; ConfigError if it is open. See `AnswersChunks`."""
-        return _traits_of(self._chunk_length)
+        return self.stated_chunks(self.config)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Do nothing: the server sees an env slot only in a query."""
@@ -81,13 +87,6 @@ def played_length(config: Any) -> int | None:
     return None if config.execute == "all" else config.action_chunk_length
 
 
-def _traits_of(chunk_length: int | None) -> ChunkTraits:
-    if chunk_length is None:
-        message = "all leaves open how long a chunk is, so its answers cannot be late; give action_chunk_length instead"
-        raise ConfigError(Problem(message, key="execute"))
-    return ChunkTraits(played=chunk_length, predicted=chunk_length)
-
-
 def named_connections(
     env: Environment,
     images: Mapping[str, str],
@@ -100,13 +99,15 @@ def named_connections(
     return Connections(pictures=images, states=parts, actions=set_entries(env, columns))
 
 
-def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[Problem]:
-    """Return the problems of cameras and observations: missing, or pictures without a clear layout."""
+def misfits(
+    env: Environment, images: Mapping[str, str], states: Mapping[str, Sequence[str]], columns: Sequence[int] | None
+) -> list[Problem]:
+    """Return the problems of a job's cameras, observations and action columns in this environment."""
     spec: Any = env.observation_spec
     cameras, terms = spec.get(CAMERAS, {}), set(spec.get("policy", {}))
     problems = []
     for key, camera in images.items():
-        # A camera without a clear picture layout is a problem too.
+        # A camera must exist, and its pictures must have a clear layout.
         message = no_camera(camera, cameras)
         if camera in cameras:
             try:
@@ -115,12 +116,18 @@ def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[
             except ValueError as reason:
                 message = f"camera '{camera}' {reason}"
         problems.append(Problem(message, key=f"images.{key}"))
-    return problems + [
+    problems += [
         Problem(f"the environment has no observation '{name}'{did_you_mean(name, terms)}", key=f"states.{key}")
         for key, names in states.items()
         for name in names
         if name not in terms
     ]
+
+    (action_dim,) = env.action_spec.shape
+    if columns is not None and len(columns) != action_dim:
+        message = f"names {len(columns)} numbers, the environment's action has {action_dim}"
+        problems.append(Problem(message, key="action_columns"))
+    return problems
 
 
 def shown_inputs(
@@ -158,7 +165,8 @@ def checked_actions(
         hint = "; with execute: all every answer is played to its end" if is_short else is_odd
         raise PolicyError(f"the {policy} must answer with 'actions' of at least {length or 1} steps, got {got}{hint}")
     # The shape is right. Now refuse wrong types, columns and values.
-    actions = answered(actions, f"'actions' of the {policy}")
+    name = f"'actions' of the {policy}"
+    actions = answered(actions, name)
     if columns is None and actions.shape[1] != action_dim:
         raise PolicyError(
             f"the {policy}'s action has {actions.shape[1]} numbers, the environment's {action_dim}; "
@@ -167,7 +175,7 @@ def checked_actions(
     if columns is not None and max(columns) >= actions.shape[1]:
         raise PolicyError(f"the {policy}'s action has {actions.shape[1]} numbers, no column {max(columns)}")
     chosen = actions[:length] if columns is None else actions[:length, list(columns)]
-    return torch.from_numpy(in_float32(chosen, f"'actions' of the {policy}"))
+    return torch.from_numpy(in_float32(chosen, name))
 
 
 def mistaken_columns(columns: Sequence[int] | None) -> list[Problem]:
@@ -175,12 +183,3 @@ def mistaken_columns(columns: Sequence[int] | None) -> list[Problem]:
     if columns is None or (columns and min(columns) >= 0):
         return []
     return [Problem("must be numbers from 0", key="action_columns")]
-
-
-def misfitting_columns(columns: Sequence[int] | None, env: Environment) -> list[Problem]:
-    """Return the problems of a job's choice of columns for this environment."""
-    (action_dim,) = env.action_spec.shape
-    if columns is None or len(columns) == action_dim:
-        return []
-    message = f"names {len(columns)} numbers, the environment's action has {action_dim}"
-    return [Problem(message, key="action_columns")]

@@ -125,10 +125,20 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         super().__init__(config)
         self.args = config
         self.settings = read_replay_config(config)
-        self.dataset = _dataset(config, self.settings)
+        try:
+            self.dataset = open_dataset(given_path(self.settings.dataset_path))
+        except StorageError as error:
+            named_in = None if config.dataset_path is not None else config.yaml_path
+            raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error
         self._played = _played(config, self.dataset)
         self._joints = read_joint_files(self.settings)
-        self._device = None if config.device is None else _checked_device(config.device)
+
+        # Refuse a device that torch cannot use.
+        try:
+            self._device = None if config.device is None else torch.zeros(0, device=config.device).device
+        except (RuntimeError, AssertionError) as error:
+            message = f"cannot use device '{config.device}': {first_line(error)}; leave it out to use the environment's"
+            raise ConfigError(Problem(message, key="device")) from error
         self._playing: dict[int, _Playing] = {}
         self._num_envs = 0
 
@@ -219,7 +229,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment with another action space than the dataset's: ConfigError with every problem."""
         try:
-            actions = self._finite_actions(env, self.first)
+            actions = self._actions(env, self.first)
         except StorageError as error:
             raise ConfigError(Problem(str(error), key="dataset_path")) from error
         if actions.shape[1:] != env.action_spec.shape:
@@ -235,8 +245,22 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         """Load the actions of new episodes; PolicyError if one has no trajectory or its actions do not fit."""
         if env.num_envs != self._num_envs:
             self._playing, self._num_envs = {}, env.num_envs
+        only, device = self.args.trajectory_index, self._device or env.device
         for start in starts:
-            self._playing[start.env_id] = _Playing(actions=self._loaded(env, start))
+            wanted = start.episode.episode_index
+            index = self._played.get(wanted) if only is None else only
+            if index is None:
+                is_chosen = self.args.episodes is not None
+                what = f"has nothing for episode {wanted}" if is_chosen else f"has no trajectory {wanted}"
+                raise PolicyError(f"{self.dataset.root} {what}; it has {in_words(self.dataset.episodes)}")
+            try:
+                actions = self._actions(env, index)
+            except StorageError as error:
+                raise PolicyError(str(error)) from error
+            if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
+                raise PolicyError(_misfit(self.dataset, actions, env))
+            played = torch.as_tensor(actions[: self.args.max_steps], dtype=torch.float32, device=device)
+            self._playing[start.env_id] = _Playing(actions=played)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Restart the trajectories of the named env slots; with None, replay nothing until episodes start."""
@@ -269,51 +293,34 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             finished[env_id] = playing.position >= len(playing.actions)
         return finished
 
-    def _loaded(self, env: Environment, start: EpisodeStart) -> torch.Tensor:
-        only, wanted = self.args.trajectory_index, start.episode.episode_index
-        index = self._played.get(wanted) if only is None else only
-        if index is None:
-            what = f"has no trajectory {wanted}" if self.args.episodes is None else f"has nothing for episode {wanted}"
-            raise PolicyError(f"{self.dataset.root} {what}; it has {in_words(self.dataset.episodes)}")
-        try:
-            actions = self._finite_actions(env, index)
-        except StorageError as error:
-            raise PolicyError(str(error)) from error
-        if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
-            raise PolicyError(_misfit(self.dataset, actions, env))
-        return torch.as_tensor(actions[: self.args.max_steps], dtype=torch.float32, device=self._device or env.device)
-
-    def _finite_actions(self, env: Environment, index: int) -> np.ndarray:
-        actions = self._actions(env, index)
-        if not np.isfinite(actions).all():
-            file = self.dataset.episodes[index].data_file
-            raise StorageError(f"{file}: the actions of episode {index} hold numbers that are not finite")
-        return actions
-
     def _actions(self, env: Environment, index: int) -> np.ndarray:
-        """Return a trajectory in the order of the environment. Shape: (num_steps, action_dim)."""
+        """Return a trajectory in the order of the environment, (num_steps, action_dim); StorageError if unusable."""
         if self._joints.policy is None:
+            # Without joint files, a dataset that was made from a recording has the original actions.
             column = stored_features(self.dataset).vectors[layout.ACTION]
             values = self.dataset.columns(index, [layout.ACTION])[layout.ACTION]
             actions = column.unpacked(values).get(recorded.ACTIONS)
             if actions is None:
                 raise StorageError(f"{self.dataset.root}: {layout.ARENA_FILE} does not say where the actions are whole")
-            return actions
-        # Put each group of the dataset's columns to its joints in the environment's action.
-        groups, places = self._wired(env)
-        columns = self.dataset.columns(index, sorted({column for column, _, _ in groups.values()}))
-        ordered = np.zeros((self.dataset.episodes[index].num_steps, sum(map(len, places.values()))), np.float32)
-        for key, (column, begin, end) in groups.items():
-            if end > columns[column].shape[1]:
-                raise StorageError(
-                    f"{self.dataset.root / layout.MODALITY_FILE}: action: {plain_text(key)}: end: must be at most "
-                    f"{columns[column].shape[1]}, which is the size of '{plain_text(column)}', got {end}"
-                )
-            if end - begin != len(places[key]):
-                message = f"the group '{key}' has {end - begin} numbers, the file names {len(places[key])} joints"
-                raise ConfigError(Problem(message, key="policy_joints_config_path"))
-            ordered[:, places[key]] = columns[column][:, begin:end]
-        return ordered
+        else:
+            # Put each group of the dataset's columns to its joints in the environment's action.
+            groups, places = self._wired(env)
+            columns = self.dataset.columns(index, sorted({column for column, _, _ in groups.values()}))
+            actions = np.zeros((self.dataset.episodes[index].num_steps, sum(map(len, places.values()))), np.float32)
+            for key, (column, begin, end) in groups.items():
+                if end > columns[column].shape[1]:
+                    raise StorageError(
+                        f"{self.dataset.root / layout.MODALITY_FILE}: action: {plain_text(key)}: end: must be at most "
+                        f"{columns[column].shape[1]}, which is the size of '{plain_text(column)}', got {end}"
+                    )
+                if end - begin != len(places[key]):
+                    message = f"the group '{key}' has {end - begin} numbers, the file names {len(places[key])} joints"
+                    raise ConfigError(Problem(message, key="policy_joints_config_path"))
+                actions[:, places[key]] = columns[column][:, begin:end]
+        if not np.isfinite(actions).all():
+            file = self.dataset.episodes[index].data_file
+            raise StorageError(f"{file}: the actions of episode {index} hold numbers that are not finite")
+        return actions
 
     def _wired(self, env: Environment) -> tuple[Mapping[str, tuple[str, int, int]], Mapping[str, tuple[int, ...]]]:
         """Return the columns of each group of ``modality.json``, and its positions in the environment's action."""
@@ -334,14 +341,6 @@ def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
         raise ConfigError(
             [Problem(str(problem), key=option) if problem.file else problem for problem in error.problems]
         ) from error
-
-
-def _dataset(args: ReplayLerobotPolicyArgs, settings: LerobotReplayConfig) -> StoredDataset:
-    try:
-        return open_dataset(given_path(settings.dataset_path))
-    except StorageError as error:
-        named_in = None if args.dataset_path is not None else args.yaml_path
-        raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error
 
 
 def _played(args: ReplayLerobotPolicyArgs, dataset: StoredDataset) -> dict[int, int]:
@@ -367,11 +366,3 @@ def _misfit(dataset: StoredDataset, actions: np.ndarray, env: Environment) -> st
         f"the actions of {dataset.root} have shape {actions.shape}; the environment takes (num_steps, action_dim) = "
         f"(1 or more, {env.action_spec.shape[0]})"
     )
-
-
-def _checked_device(name: str) -> torch.device:
-    try:
-        return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        message = f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's"
-        raise ConfigError(Problem(message, key="device")) from error

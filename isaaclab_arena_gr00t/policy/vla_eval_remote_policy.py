@@ -21,8 +21,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.policy.remote_chunks import (
     RemoteChunks,
     checked_actions,
-    misfitting_columns,
-    missing_inputs,
+    misfits,
     mistaken_columns,
     named_connections,
     played_length,
@@ -89,8 +88,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         self.check_options(config)
         address, picture_format = server_address(_addressed(config)), config.picture_format
         connections = SlotConnections(address, lambda: VlaEvalWire(picture_format))
-        super().__init__(config, connections, chunk_length=played_length(config))
-        self._options = config
+        super().__init__(config, connections)
         self._hello = connections.wire.hello
         # Env slots whose session has a running episode.
         self._told: set[int] = set()
@@ -104,36 +102,46 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = [*_mistakes(config), *address_problems(_addressed(config))]
+        problems = []
+        if config.address is not None and not _is_address(config.address):
+            problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
+        if config.action_chunk_length < 1:
+            problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
+        size = config.image_size
+        if size is not None and (len(size) != 2 or min(size) < 1):
+            problems.append(Problem(f"must be height and width, got {list(size)}", key="image_size"))
+        problems += [*mistaken_columns(config.action_columns), *address_problems(_addressed(config))]
         if problems:
             raise ConfigError(problems)
 
     @classmethod
     def check_fit(cls, config: VlaEvalRemotePolicyCfg, env: Environment) -> Connections:
         """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
-        problems = _misfits(config, env)
+        images, states = _inputs(config, env)
+        problems = misfits(env, images, states, config.action_columns)
         if problems:
             raise ConfigError(problems)
-        return named_connections(env, *_inputs(config, env), config.action_columns)
+        return named_connections(env, images, states, config.action_columns)
 
     def connections(self, env: Environment) -> Connections:
         """Return the environment's entries that the server sees and sets; see `StatesConnections`."""
-        return named_connections(env, *_inputs(self._options, env), self._options.action_columns)
+        return named_connections(env, *_inputs(self.config, env), self.config.action_columns)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's hello: ConfigError with every problem."""
-        options, (action_dim,) = self._options, env.action_spec.shape
+        options, (action_dim,) = self.config, env.action_spec.shape
         images, states = _inputs(options, env)
-        problems = _misfits(options, env)
-        found = spec_problems(
+        problems = misfits(env, images, states, options.action_columns)
+        problems += spec_problems(
             self._hello.action_spec,
             self._hello.observation_spec,
             num_pictures=len(images),
             num_states=len(states),
             action_dim=action_dim if options.action_columns is None else None,
         )
-        if problems or found:
-            raise ConfigError([*problems, *found])
+        if problems:
+            raise ConfigError(problems)
+
         # The server may expect options of vla-eval's own benchmarks, which only the user can translate.
         if self._hello.observation_params:
             wanted = plain_text(str(dict(self._hello.observation_params))[:500])
@@ -144,7 +152,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         super().start_episodes(env, starts)
         for start in starts:
             name = start.conditions.get("vla_eval.task", start.language_instruction)
-            task = {"name": name, "episode_idx": start.episode.episode_index, **self._options.task}
+            task = {"name": name, "episode_idx": start.episode.episode_index, **self.config.task}
             self._begin(start.env_id, task)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
@@ -159,8 +167,22 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
         """Return the next chunk of each env slot, all asked at once; see `RemoteChunks.asked`."""
-        answers = self._connections.ask(OBSERVATION, ((each, self._shown(env, observation, each)) for each in env_ids))
-        return [self._checked(env, answer.get("actions")) for answer in answers]
+        (action_dim,) = env.action_spec.shape
+        chunks = []
+        shown = ((env_id, self._shown(env, observation, env_id)) for env_id in env_ids)
+        for answer in self._connections.ask(OBSERVATION, shown):
+            actions = answer.get("actions")
+            # A server may answer with a single action instead of a chunk.
+            is_single = isinstance(actions, np.ndarray) and actions.ndim == 1
+            chunk = checked_actions(
+                np.asarray(actions)[None] if is_single else actions,
+                length=played_length(self.config),
+                action_dim=action_dim,
+                columns=self.config.action_columns,
+                policy="vla-eval model server",
+            )
+            chunks.append(chunk)
+        return chunks
 
     def _begin(self, env_id: int, task: Mapping[str, Any]) -> None:
         self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
@@ -174,22 +196,20 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
         if env_id not in self._told:
             # A loop that does not announce its episodes plays one in each env slot.
-            self._begin(env_id, {"name": self._words_for(env, env_id), **self._options.task})
-        images, states = _inputs(self._options, env)
-        size = self._options.image_size
+            self._begin(env_id, {"name": self._words_for(env, env_id), **self.config.task})
+        images, states = _inputs(self.config, env)
+        size = self.config.image_size
         pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)
-        return {**_nested(arrays), "images": pictures, "task_description": self._words_for(env, env_id)}
 
-    def _checked(self, env: Environment, actions: object) -> torch.Tensor:
-        (action_dim,) = env.action_spec.shape
-        is_single = isinstance(actions, np.ndarray) and actions.ndim == 1
-        return checked_actions(
-            np.asarray(actions)[None] if is_single else actions,
-            length=played_length(self._options),
-            action_dim=action_dim,
-            columns=self._options.action_columns,
-            policy="vla-eval model server",
-        )
+        # Nest the arrays in dicts, one level for each dot in their names.
+        nested: dict[str, Any] = {}
+        for name, array in arrays.items():
+            *outer, last = name.split(".")
+            place = nested
+            for part in outer:
+                place = place.setdefault(part, {})
+            place[last] = array
+        return {**nested, "images": pictures, "task_description": self._words_for(env, env_id)}
 
 
 def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
@@ -210,22 +230,6 @@ def _inputs(config: VlaEvalRemotePolicyCfg, env: Environment) -> tuple[Mapping[s
     return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
 
 
-def _misfits(config: VlaEvalRemotePolicyCfg, env: Environment) -> list[Problem]:
-    return [*missing_inputs(env, *_inputs(config, env)), *misfitting_columns(config.action_columns, env)]
-
-
-def _mistakes(config: VlaEvalRemotePolicyCfg) -> list[Problem]:
-    problems = []
-    if config.address is not None and not _is_address(config.address):
-        problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
-    if config.action_chunk_length < 1:
-        problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
-    size = config.image_size
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        problems.append(Problem(f"must be height and width, got {list(size)}", key="image_size"))
-    return problems + mistaken_columns(config.action_columns)
-
-
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
@@ -233,15 +237,3 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return parts.scheme == "ws" and bool(parts.hostname) and has_port and not parts.path.strip("/") and not parts.query
-
-
-def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return arrays in nested dicts, one level for each dot in their names."""
-    nested: dict[str, Any] = {}
-    for name, array in arrays.items():
-        *outer, last = name.split(".")
-        place = nested
-        for part in outer:
-            place = place.setdefault(part, {})
-        place[last] = array
-    return nested

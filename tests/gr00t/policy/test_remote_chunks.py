@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena_gr00t.policy.remote_chunks import missing_inputs, shown_inputs
+from isaaclab_arena_gr00t.policy.remote_chunks import misfits, shown_inputs
 from tests.gr00t.fakes import LimbEnvironment
 from tests.layouts import LAYOUTS, UNCLEAR
 
@@ -21,7 +21,7 @@ def environment_of(shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> 
 
 @pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
 def test_a_server_is_shown_colours_in_whichever_layout_an_environment_shows_them(lies, colours):
-    assert missing_inputs(environment_of(lies.shape), IMAGES, {}) == []
+    assert misfits(environment_of(lies.shape), IMAGES, {}, None) == []
     shown = {"camera_obs": {"front": torch.from_numpy(np.stack([255 - lies, lies]))}}
     pictures, _ = shown_inputs(shown, 1, images=IMAGES, states={}, image_size=None)
     assert np.array_equal(pictures["observation/image"], colours)
@@ -30,12 +30,12 @@ def test_a_server_is_shown_colours_in_whichever_layout_an_environment_shows_them
 
 @pytest.mark.parametrize(("shape", "reason"), UNCLEAR.items())
 def test_a_layout_that_is_not_certain_is_refused_with_the_cameras_name(shape, reason):
-    [problem] = missing_inputs(environment_of(shape), IMAGES, {})
+    [problem] = misfits(environment_of(shape), IMAGES, {}, None)
     assert problem.key == "images.observation/image"
     assert problem.message.startswith(f"camera 'front' has shape {shape}")
     assert reason in problem.message
 
 
 def test_a_camera_that_shows_depth_is_no_picture():
-    [problem] = missing_inputs(environment_of((6, 8, 1), torch.float32), IMAGES, {})
+    [problem] = misfits(environment_of((6, 8, 1), torch.float32), IMAGES, {}, None)
     assert problem.message == "camera 'front' is no colour picture: torch.float32 of shape (6, 8, 1)"
