@@ -49,9 +49,12 @@ class Gr00tServer:
         # 0 is a free port, None no answers to ``GET /health``.
         if health_port is not None:
             self.health = HealthServer(listen.host, health_port, self._health)
+        # A GR00T model answers itself, and `NamedPolicy` for any other policy.
+        policy = served.policy.policy
+        answering = policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
         try:
             self._server = PolicyServer(
-                Gr00tSimPolicyWrapper(served_policy(served)),
+                Gr00tSimPolicyWrapper(answering),
                 listen.host,
                 listen.port,
                 listen.api_token,
@@ -99,12 +102,6 @@ class Gr00tServer:
         except Exception as error:
             self.failure = str(error)
             raise
-
-
-def served_policy(served: ServedJob) -> Any:
-    """Return the policy that answers requests: a GR00T model itself, or `NamedPolicy` for any other policy."""
-    policy = served.policy.policy
-    return policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
 
 
 def refuse_names(served: ServedJob, options: Sequence[str]) -> None:
@@ -158,36 +155,32 @@ class NamedPolicy(BasePolicy):
             raise ObservationRefusedError(
                 f"the request has {len(entries)} pictures or states, {len(words)} instructions and {len(seeds)} seeds"
             )
-        begun = [
-            BegunEpisode(episode=self._episode(seed), instruction=self._served.instruction(INSTRUCTION, text))
-            for seed, text in zip(seeds, words, strict=True)
-        ]
+
+        # Each entry begins an episode of its own, with the entry's noise seed if there is one.
+        served, policy = self._served, self._served.policy
+        begun = []
+        for seed, text in zip(seeds, words, strict=True):
+            if seed is None:
+                episode = served.episode(next(self._numbers))
+            else:
+                episode = Episode(job=policy.job.config.name, episode_index=0, seed=seed)
+            begun.append(BegunEpisode(episode=episode, instruction=served.instruction(INSTRUCTION, text)))
+
         # A request may have more entries than the policy has env slots.
-        num_slots, chunks = self._served.policy.num_slots, []
+        num_slots, chunks = policy.num_slots, []
         for first in range(0, len(entries), num_slots):
-            chunks += self._acted(entries[first : first + num_slots], begun[first : first + num_slots])
+            shown = dict(enumerate(entries[first : first + num_slots]))
+            for env_id in shown:
+                policy.start(env_id, begun[first + env_id])
+            answers = policy.act(shown)
+            for env_id in shown:
+                policy.end(env_id)
+            for env_id in shown:
+                answer = answers[env_id]
+                if not isinstance(answer, SlotAnswer):
+                    raise answer
+                chunks.append(answer.planned)
         return {ACTION: np.stack(chunks)}, {}
-
-    def _acted(self, entries: Sequence[SlotObservation], begun: Sequence[BegunEpisode]) -> list[np.ndarray]:
-        """Return the chunk of each entry; there are at most as many entries as env slots."""
-        policy = self._served.policy
-        for env_id, each in enumerate(begun):
-            policy.start(env_id, each)
-        answers = policy.act(dict(enumerate(entries)))
-        for env_id in range(len(begun)):
-            policy.end(env_id)
-        chunks = []
-        for env_id in range(len(entries)):
-            answer = answers[env_id]
-            if not isinstance(answer, SlotAnswer):
-                raise answer
-            chunks.append(answer.planned)
-        return chunks
-
-    def _episode(self, seed: int | None) -> Episode:
-        if seed is None:
-            return self._served.episode(next(self._numbers))
-        return Episode(job=self._served.policy.job.config.name, episode_index=0, seed=seed)
 
     def _entries(self, observation: Mapping[str, Any]) -> list[SlotObservation]:
         """Return the observation of each entry of a batch."""

@@ -23,7 +23,7 @@ from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.contents import ContentReader
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
-from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
@@ -147,7 +147,24 @@ def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
     if file.endswith(_JOB_FILES):
         if rest[1:]:
             raise ConfigError(Problem("a job file says all of its jobs; change it there", key=rest[1]))
-        return _job_of_file(options, file, name)
+        read = load_jobs_file(file, JobDefaults(num_episodes=_ONE_EPISODE), suites=SUITES)
+        names = [config.name for config in read.jobs]
+        if not name and len(names) == 1:
+            name = names[0]
+        if name not in names:
+            choice = (
+                f"there is no job '{name}'{did_you_mean(name, names)}" if name else f"name one of {', '.join(names)}"
+            )
+            raise ConfigError(Problem(choice, file=file, key="--job"))
+        [job] = resolve_jobs(
+            [config for config in read.jobs if config.name == name],
+            file=file,
+            overrides={"policy_device": options.policy_device},
+            may_import=not options.no_import,
+        )
+        return job
+
+    # Read the job from the command line, as ``policy_runner`` does.
     asked = PolicyOptions(
         policy_type=rest[0],
         num_episodes=_ONE_EPISODE,
@@ -156,23 +173,6 @@ def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
         name=options.job,
     )
     return resolved_job(asked, rest[1:])[1][0]
-
-
-def _job_of_file(options: ServeOptions, file: str, name: str) -> Job:
-    read = load_jobs_file(file, JobDefaults(num_episodes=_ONE_EPISODE), suites=SUITES)
-    names = [config.name for config in read.jobs]
-    if not name and len(names) == 1:
-        name = names[0]
-    if name not in names:
-        message = f"there is no job '{name}'{did_you_mean(name, names)}" if name else f"name one of {', '.join(names)}"
-        raise ConfigError(Problem(message, file=file, key="--job"))
-    [job] = resolve_jobs(
-        [config for config in read.jobs if config.name == name],
-        file=file,
-        overrides={"policy_device": options.policy_device},
-        may_import=not options.no_import,
-    )
-    return job
 
 
 def _pair(word: str, option: str) -> tuple[str, str]:
@@ -222,8 +222,19 @@ def _run(options: ServeOptions, rest: Sequence[str]) -> int:
         _LOG.warning("everyone who can reach %s may use this server; --api_token_file keeps others out", server.address)
     if not served.policy.reads_instruction:
         _LOG.info("the policy reads no instruction, so that of a client changes nothing")
+
+    # Serve until a client, a failure or a signal stops it.
     with watch_for_interruption() as interruption:
-        _serve(server, served, interruption)
+        server.start()
+        try:
+            _LOG.info("serving %s on %s", served.stated["job"], server.address)
+            while server.is_running and not interruption.stop_requested():
+                time.sleep(_LOOK_INTERVAL_S)
+        finally:
+            server.close()
+        if server.failure is not None:
+            raise ArenaError(f"the policy can be served no longer: {server.failure}")
+        _LOG.info("stopped")
     return interruption.exit_code
 
 
@@ -240,7 +251,26 @@ def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
 def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> Server:
     """Return the protocol's server, which listens but does not answer yet; OSError if it cannot listen."""
     if options.protocol == "gr00t":
-        return _gr00t_server(options, served, listen)
+        try:
+            from isaaclab_arena_gr00t.serving import gr00t  # noqa: PLC0415  other protocols need no package gr00t
+        except ImportError as error:
+            message = f"needs the package gr00t that comes along: pip install -e submodules/Isaac-GR00T ({error})"
+            raise ConfigError(Problem(message, key="--protocol")) from error
+        given = {"--images": options.images, "--states": options.states}
+        gr00t.refuse_names(served, [option for option, words in given.items() if words])
+        server = gr00t.Gr00tServer(
+            served,
+            listen,
+            max_batch=options.max_batch,
+            max_wait_ms=options.max_wait_ms,
+            max_sessions=options.max_sessions,
+            health_port=options.health_port,
+        )
+        if server.health is not None:
+            _LOG.info("GET /health is answered on port %d", server.health.port)
+        return server
+
+    # The other protocols differ in what they say over a websocket.
     limits = WireLimits(max_message_bytes=listen.max_message_bytes)
     if options.protocol == "openpi":
         talk: Talk = OpenpiTalks(served, limits, prompt_key=options.prompt_key)
@@ -253,40 +283,6 @@ def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -
     except OSError:
         host.close()
         raise
-
-
-def _gr00t_server(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> Server:
-    try:
-        from isaaclab_arena_gr00t.serving import gr00t  # noqa: PLC0415  other protocols need no package gr00t
-    except ImportError as error:
-        message = f"needs the package gr00t that comes along: pip install -e submodules/Isaac-GR00T ({error})"
-        raise ConfigError(Problem(message, key="--protocol")) from error
-    given = {"--images": options.images, "--states": options.states}
-    gr00t.refuse_names(served, [option for option, words in given.items() if words])
-    server = gr00t.Gr00tServer(
-        served,
-        listen,
-        max_batch=options.max_batch,
-        max_wait_ms=options.max_wait_ms,
-        max_sessions=options.max_sessions,
-        health_port=options.health_port,
-    )
-    if server.health is not None:
-        _LOG.info("GET /health is answered on port %d", server.health.port)
-    return server
-
-
-def _serve(server: Server, served: ServedJob, interruption: Interruption) -> None:
-    server.start()
-    try:
-        _LOG.info("serving %s on %s", served.stated["job"], server.address)
-        while server.is_running and not interruption.stop_requested():
-            time.sleep(_LOOK_INTERVAL_S)
-    finally:
-        server.close()
-    if server.failure is not None:
-        raise ArenaError(f"the policy can be served no longer: {server.failure}")
-    _LOG.info("stopped")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,22 @@ class ObservationMapping:
         if self.states:
             found[STATES] = {}
         for key, names in self.states.items():
-            found[STATES] |= self._parts(key, names, _numbers(key, _found(states, key, "state")))
+            # A client's array may be a list of numbers.
+            value = _found(states, key, "state")
+            try:
+                numbers = np.asarray(value)
+            except ValueError:
+                numbers = np.asarray(None)
+            if numbers.dtype.kind not in "biuf":
+                raise ObservationRefusedError(f"'{key}' must be an array of numbers, it is {in_words(value)}")
+
+            # Split it into the terms of the environment, which lie one behind the other.
+            sizes = [math.prod(self.shapes[name]) for name in names]
+            if numbers.size != sum(sizes):
+                due = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))
+                raise ObservationRefusedError(f"'{key}' has {numbers.size} numbers, {sum(sizes)} are due: {due}")
+            parts = np.split(numbers.reshape(-1), np.cumsum(sizes)[:-1])
+            found[STATES] |= {name: part.reshape(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
         return found
 
     def _picture(self, pictures: Mapping[str, Any], key: str, camera: str) -> Any:
@@ -60,14 +75,6 @@ class ObservationMapping:
         except WireError as error:
             raise ObservationRefusedError(f"'{key}': {error}") from error
 
-    def _parts(self, key: str, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        sizes = [math.prod(self.shapes[name]) for name in names]
-        if numbers.size != sum(sizes):
-            due = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))
-            raise ObservationRefusedError(f"'{key}' has {numbers.size} numbers, {sum(sizes)} are due: {due}")
-        parts = np.split(numbers.reshape(-1), np.cumsum(sizes)[:-1])
-        return {name: part.reshape(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
-
 
 def mapping_of(
     spec: Mapping[str, Any], images: Mapping[str, str] | None, states: Mapping[str, Sequence[str]] | None
@@ -78,8 +85,18 @@ def mapping_of(
     images = {name: name for name in cameras} if images is None else images
     states = {name: [name] for name in terms} if states is None else states
     named = [name for names in states.values() for name in names]
-    problems = _problems(list(images.values()), cameras, "camera", "--images")
-    problems += _problems(named, terms, "observation", "--states")
+    problems = []
+    for used, known, what, option in (
+        (list(images.values()), cameras, "camera", "--images"),
+        (named, terms, "observation", "--states"),
+    ):
+        problems += [
+            Problem(f"the environment has no {what} '{name}'{did_you_mean(name, known)}", key=option)
+            for name in used
+            if name not in known
+        ]
+        twice = sorted({name for name in used if used.count(name) > 1})
+        problems += [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
     if problems:
         raise ConfigError(problems)
     return ObservationMapping(
@@ -95,33 +112,12 @@ def value_of(message: Mapping[str, Any], key: str) -> Any:
     return message[key] if key in message else value_at(message, key.split("."))
 
 
-def _problems(named: Sequence[str], known: Mapping[str, Any], what: str, option: str) -> list[Problem]:
-    problems = [
-        Problem(f"the environment has no {what} '{name}'{did_you_mean(name, known)}", key=option)
-        for name in named
-        if name not in known
-    ]
-    twice = sorted({name for name in named if named.count(name) > 1})
-    return problems + [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
-
-
 def _found(message: Mapping[str, Any], key: str, what: str) -> Any:
     value = value_of(message, key)
     if value is None:
         names = [str(name)[:50] for name in list(message)[:20]]
         raise ObservationRefusedError(f"the observation has no {what} '{key}'{did_you_mean(key, names)}")
     return value
-
-
-def _numbers(key: str, value: Any) -> np.ndarray:
-    """Return a client's array, which may be a list of numbers."""
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        array = np.asarray(None)
-    if array.dtype.kind not in "biuf":
-        raise ObservationRefusedError(f"'{key}' must be an array of numbers, it is {in_words(value)}")
-    return array
 
 
 # Describe the job whose policy is served: its names, its sizes and the identity of its episodes.

@@ -37,7 +37,7 @@ class VlaEvalTalks:
 
     def __init__(self, served: ServedJob, limits: WireLimits) -> None:
         self.served, self.limits = served, limits
-        self._unnumbered = itertools.count()
+        self.unnumbered = itertools.count()
 
     def __call__(self, connection: ServerConnection, session: HostSession) -> None:
         """Talk with one client until it closes the connection."""
@@ -72,13 +72,6 @@ class VlaEvalTalks:
             "observation_spec": {**pictures, **states, "language": _spec("language", 0, "language")},
         }
 
-    def episode(self, task: object) -> Episode:
-        """Return the episode of a task: that of its ``episode_idx``, or else the next number of a common counter."""
-        index = task.get("episode_idx") if isinstance(task, Mapping) else None
-        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-            index = next(self._unnumbered)
-        return self.served.episode(index)
-
 
 class _Talk:
     """The state of one connection, with its env slot."""
@@ -91,10 +84,20 @@ class _Talk:
     def answers(self, message: Message) -> Iterator[bytes]:
         """Yield the answers to a message."""
         if message.kind == HELLO:
-            yield self._hello(message)
+            version = message.payload.get("protocol_version")
+            if version == PROTOCOL_VERSION:
+                yield pack(Message(kind=HELLO, payload=self._talks.hello(), number=message.number))
+            else:
+                words = f"version {in_words(version)} of the protocol is not known here, {PROTOCOL_VERSION} is"
+                yield _error("hello refused", words, message.number)
         elif message.kind == EPISODE_START:
             self._session.end_episode()
-            self._begins = self._talks.episode(message.payload.get("task"))
+            # The episode is that of the task's ``episode_idx``, or else the next number of a common counter.
+            task = message.payload.get("task")
+            index = task.get("episode_idx") if isinstance(task, Mapping) else None
+            if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+                index = next(self._talks.unnumbered)
+            self._begins = self._talks.served.episode(index)
         elif message.kind == EPISODE_END:
             self._session.end_episode()
             self._begins = None
@@ -104,13 +107,6 @@ class _Talk:
             _LOG.warning("a client reports an error: %s", plain_text(str(message.payload.get("error"))[:500]))
         else:
             yield _error("unknown message", f"type {in_words(message.kind)}", message.number)
-
-    def _hello(self, message: Message) -> bytes:
-        version = message.payload.get("protocol_version")
-        if version != PROTOCOL_VERSION:
-            words = f"version {in_words(version)} of the protocol is not known here, {PROTOCOL_VERSION} is"
-            return _error("hello refused", words, message.number)
-        return pack(Message(kind=HELLO, payload=self._talks.hello(), number=message.number))
 
     def _acted(self, message: Message) -> bytes:
         try:

@@ -196,7 +196,19 @@ class WebsocketServer:
 
     def _before(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path.partition("?")[0] in PATHS:
-            return self._health()
+            statistics = self._host.statistics()
+            counted = {"sessions": statistics.sessions, "queries": statistics.queries, "calls": statistics.calls}
+            health = Health(is_served=not self._host.is_closed, stated={**self._stated, **counted})
+            headers = Headers(
+                [
+                    ("Connection", "close"),
+                    ("Content-Length", str(len(health.body))),
+                    ("Content-Type", "application/json"),
+                ]
+            )
+            return Response(health.status.value, health.status.phrase, headers, health.body)
+
+        # Only a client with the token may connect, and only if an env slot is free.
         token = self._listen.api_token
         given = request.headers.get("Authorization", "")
         if token is not None and not hmac.compare_digest(given.encode(), f"Api-Key {token}".encode()):
@@ -208,15 +220,6 @@ class WebsocketServer:
         except HostFullError as error:
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
         return None
-
-    def _health(self) -> Response:
-        statistics = self._host.statistics()
-        counted = {"sessions": statistics.sessions, "queries": statistics.queries, "calls": statistics.calls}
-        health = Health(is_served=not self._host.is_closed, stated={**self._stated, **counted})
-        headers = Headers(
-            [("Connection", "close"), ("Content-Length", str(len(health.body))), ("Content-Type", "application/json")]
-        )
-        return Response(health.status.value, health.status.phrase, headers, health.body)
 
     def _hold(self, connection: ServerConnection) -> None:
         """Talk with one client, and release its env slot at the end."""
