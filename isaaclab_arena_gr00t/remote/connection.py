@@ -4,6 +4,7 @@ import logging
 import socket as sockets
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
@@ -31,32 +32,27 @@ from isaaclab_arena_gr00t.remote.wire.zmtp import GREETING
 _CONNECT_S = 1.0
 _SPEAKS_FIRST_S = 0.2
 _READY = b"HTTP/1.1 200"
-_READY_PATHS = (("/healthz", OpenpiWire), ("/health", VlaEvalWire))
 
 
-def speaker_of(said: str | bytes | bytearray) -> type[Wire] | None:
+def _speaker_of(said: str | bytes | bytearray) -> type[Wire] | None:
     """Return the protocol of a server by its first message on a websocket, None if unknown."""
-    try:
+    with suppress(WireError):
         message = None if isinstance(said, str) else openpi_wire.unpack(said)
-    except WireError:
-        return None
-    if not isinstance(message, dict):
-        return None
-    return VlaEvalWire if {"type", "payload", "seq"} <= message.keys() else OpenpiWire
+        if isinstance(message, dict):
+            return VlaEvalWire if {"type", "payload", "seq"} <= message.keys() else OpenpiWire
+    return None
 
 
 def what_listens(address: ServerAddress) -> type[Wire] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
     # The requests only ask for readiness, so a server of any kind keeps its state.
-    try:
+    with suppress(OSError, UnicodeError):
         if _said(address, b"", len(GREETING[:1])) == GREETING[:1]:
             return Gr00tWire
-        for path, wire in _READY_PATHS:
+        for path, wire in (("/healthz", OpenpiWire), ("/health", VlaEvalWire)):
             request = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
             if _said(address, request, len(_READY)) == _READY:
                 return wire
-    except (OSError, UnicodeError):
-        return None
     return None
 
 
@@ -67,11 +63,9 @@ def _said(address: ServerAddress, request: bytes, num_bytes: int) -> bytes:
         connection.sendall(request)
         if not request:
             connection.settimeout(_SPEAKS_FIRST_S)
-        try:
+        with suppress(TimeoutError):
             while len(said) < num_bytes and (piece := connection.recv(num_bytes - len(said))):
                 said += piece
-        except TimeoutError:
-            pass
     return said
 
 
@@ -138,7 +132,15 @@ class PolicyServerConnection:
                 self._refuse_another(what_listens(self.address))
                 left_s = deadline - time.monotonic()
                 if left_s <= pause_s:
-                    raise ServerUnreachableError(self._why_unreachable(error, wait_s)) from error
+                    reason = plain(error.strerror or error)
+                    try:
+                        sockets.getaddrinfo(self.address.host, self.address.port)
+                    except OSError as unknown:
+                        reason = f"the name '{self.address.host}' means nothing here ({unknown.strerror})"
+                    raise ServerUnreachableError(
+                        f"no {self.wire.server} answers at {self.wire.scheme}{self.address}, after waiting "
+                        f"{wait_s:g} s for it: {reason}{self.wire.advice(self.address)}"
+                    ) from error
                 if isinstance(error, TimeoutError):
                     # A server that is busy with others' questions introduces itself late.
                     limit_s *= 4
@@ -172,7 +174,11 @@ class PolicyServerConnection:
         """Send a question; `answer` returns its answer, and raises the error of a lost connection."""
         self._shown, self._loss = (kind, payload), None
         try:
-            self._connect_for_question()
+            if self._owes_answer:
+                # The last question was interrupted. Its late answer would be taken for the answer to this one.
+                self.close()
+            if self._channel is None and self._may_connect_again:
+                self._send_beginning()
             self._send(self._shown, owes_answer=True)
         except OSError as error:
             self._loss = error
@@ -234,13 +240,6 @@ class PolicyServerConnection:
     def _may_connect_again(self) -> bool:
         return not (self.wire.remembers and self._has_answered)
 
-    def _connect_for_question(self) -> None:
-        if self._owes_answer:
-            # The last question was interrupted. Its late answer would be taken for the answer to this one.
-            self.close()
-        if self._channel is None and self._may_connect_again:
-            self._send_beginning()
-
     def _open(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         try:
@@ -249,7 +248,18 @@ class PolicyServerConnection:
             if greeting is not None:
                 channel.send(greeting, max(_FIRST_PAUSE_S, deadline - time.monotonic()))
             said = channel.receive(max(_FIRST_PAUSE_S, deadline - time.monotonic()))
-            self._meet(said)
+
+            # Read the server's introduction, and compare it with the earlier one.
+            try:
+                line = identity_line(self._read(lambda: self.wire.introduced(said)))
+            except PolicyError:
+                self._refuse_another((_speaker_of(said) if self.wire.scheme else None) or what_listens(self.address))
+                raise
+            try:
+                self._server.meet(line)
+            except PolicyLostError:
+                self.close()
+                raise
         except UnauthorisedError as error:
             raise self._wrong_token(error) from error
         except UnicodeError as error:
@@ -257,19 +267,6 @@ class PolicyServerConnection:
         except WireError as error:
             raise self._unreadable(error) from error
         except OSError:
-            self.close()
-            raise
-
-    def _meet(self, said: str | bytes | bytearray) -> None:
-        """Read the first message of a server, and compare its description with the earlier one."""
-        try:
-            line = identity_line(self._read(lambda: self.wire.introduced(said)))
-        except PolicyError:
-            self._refuse_another((speaker_of(said) if self.wire.scheme else None) or what_listens(self.address))
-            raise
-        try:
-            self._server.meet(line)
-        except PolicyLostError:
             self.close()
             raise
 
@@ -341,17 +338,6 @@ class PolicyServerConnection:
             "twice; its log may say why, and timeout_s has to leave its model enough time"
         )
 
-    def _why_unreachable(self, error: OSError, wait_s: float) -> str:
-        reason = plain(error.strerror or error)
-        try:
-            sockets.getaddrinfo(self.address.host, self.address.port)
-        except OSError as unknown:
-            reason = f"the name '{self.address.host}' means nothing here ({unknown.strerror})"
-        return (
-            f"no {self.wire.server} answers at {self.wire.scheme}{self.address}, after waiting {wait_s:g} s for it: "
-            f"{reason}{self.wire.advice(self.address)}"
-        )
-
     def _reason(self, error: OSError) -> str:
         if isinstance(error, TimeoutError):
             return f"it did not answer within {self._limit_s:.4g} s"
@@ -396,7 +382,8 @@ class SlotConnections(Generic[WireT]):
             asked.append(self.of(env_id))
             asked[-1].show(kind, payload)
         # One deadline holds for all first answers, and another one for all repeated questions.
-        answers, lost, until_s = [None] * len(asked), [], self._deadline_s()
+        answers, lost = [None] * len(asked), []
+        until_s = time.monotonic() + patience_s(self._address.timeout_s)
         for place, connection in enumerate(asked):
             try:
                 answers[place] = connection.first_answer(until_s)
@@ -404,13 +391,10 @@ class SlotConnections(Generic[WireT]):
                 lost.append(place)
         for place in lost:
             asked[place].ask_again()
-        until_s = self._deadline_s()
+        until_s = time.monotonic() + patience_s(self._address.timeout_s)
         for place in lost:
             answers[place] = asked[place].second_answer(until_s)
         return answers
-
-    def _deadline_s(self) -> float:
-        return time.monotonic() + patience_s(self._address.timeout_s)
 
     def close(self) -> None:
         """Close the connections. The server keeps running: other clients may use it."""

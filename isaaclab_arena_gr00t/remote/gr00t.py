@@ -64,7 +64,8 @@ class Gr00tWire(Wire):
 
     def answer(self, said: str | bytes | bytearray) -> Any:
         """Return the answer to the last request; see `Wire.answer`."""
-        message, arrays = received(_data_of(said), self._limits, modality=StatedModality)
+        data = said.encode() if isinstance(said, str) else said
+        message, arrays = received(data, self._limits, modality=StatedModality)
         self._arrays = arrays or self._arrays
         if not isinstance(message, dict) or "error" not in message:
             return message
@@ -74,7 +75,3 @@ class Gr00tWire(Wire):
         if says.startswith("Unauthorized"):
             raise UnauthorisedError(says)
         raise AnswerError(f"could not answer '{self._asked}': {says}")
-
-
-def _data_of(said: str | bytes | bytearray) -> bytes | bytearray:
-    return said.encode() if isinstance(said, str) else said

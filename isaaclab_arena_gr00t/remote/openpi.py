@@ -46,34 +46,29 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: dict[Any, Any]) -> Any:
+    data, stated = value.get(b"data"), value.get(b"dtype")
     if b"__ndarray__" in value:
         # NumPy turns a prompt into an array of one text.
-        text = _TEXT_TYPE.fullmatch(str(value.get(b"dtype")))
-        if text is not None:
-            return _words(value.get(b"data"), int(text[1]), value.get(b"shape"))
-        return array_of(value.get(b"data"), dtype_of(value.get(b"dtype")), value.get(b"shape"))
+        text = _TEXT_TYPE.fullmatch(str(stated))
+        if text is None:
+            return array_of(data, dtype_of(stated), value.get(b"shape"))
+        if not isinstance(data, bytes) or value.get(b"shape") not in ([], [1]) or len(data) != 4 * int(text[1]):
+            raise WireError("an array of text has one text, of as many characters as its type says; this one does not")
+        try:
+            return data.decode("utf-32-le").rstrip("\0")
+        except UnicodeDecodeError as error:
+            raise WireError("an array of text holds what is no character") from error
     if b"__npgeneric__" in value:
-        data, dtype = value.get(b"data"), value.get(b"dtype")
-        return data if isinstance(data, str) and _TEXT_TYPE.fullmatch(str(dtype)) else _scalar(data, dtype_of(dtype))
+        if isinstance(data, str) and _TEXT_TYPE.fullmatch(str(stated)):
+            return data
+        dtype = dtype_of(stated)
+        if dtype.kind not in ARRAY_KINDS or not isinstance(data, (bool, int, float)):
+            raise WireError(f"a {type(data).__name__} is no number of type {dtype}")
+        try:
+            return dtype.type(data)
+        except (OverflowError, ValueError) as error:
+            raise WireError(f"{data!r:.100} is no number of type {dtype}") from error
     return value
-
-
-def _words(data: object, num_characters: int, shape: object) -> str:
-    if not isinstance(data, bytes) or shape not in ([], [1]) or len(data) != 4 * num_characters:
-        raise WireError("an array of text has one text, of as many characters as its type says; this one does not")
-    try:
-        return data.decode("utf-32-le").rstrip("\0")
-    except UnicodeDecodeError as error:
-        raise WireError("an array of text holds what is no character") from error
-
-
-def _scalar(value: object, dtype: np.dtype) -> Any:
-    if dtype.kind not in ARRAY_KINDS or not isinstance(value, (bool, int, float)):
-        raise WireError(f"a {type(value).__name__} is no number of type {dtype}")
-    try:
-        return dtype.type(value)
-    except (OverflowError, ValueError) as error:
-        raise WireError(f"{value!r:.100} is no number of type {dtype}") from error
 
 
 # The protocol of openpi's policy servers: the server describes its model, then answers observations.
@@ -126,10 +121,6 @@ class OpenpiWire(Wire):
     def _read(self, said: str | bytes | bytearray) -> Any:
         if isinstance(said, str):
             # Text is the server's traceback, after which it closes the connection.
-            raise AnswerError(f"failed: {_last_line(said)}")
+            lines = [line for line in said[-_LAST_CHARACTERS:].splitlines() if line.strip()]
+            raise AnswerError(f"failed: {lines[-1].strip() if lines else 'it does not say why'}")
         return unpack(said, self._limits)
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text[-_LAST_CHARACTERS:].splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it does not say why"

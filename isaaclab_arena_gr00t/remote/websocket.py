@@ -109,7 +109,13 @@ class Websocket:
         try:
             with self._within(timeout_s):
                 if not self._numbers_answers:
-                    self._check_silence()
+                    # An early message would be taken for the answer to this one.
+                    try:
+                        self._connection.recv(timeout=0)
+                    except TimeoutError:
+                        pass
+                    else:
+                        raise WireError("it answered twice, or what it was not asked")
                 self._connection.send(request)
         except TimeoutError as error:
             raise TimeoutError(f"it read nothing for {timeout_s:g} s") from error
@@ -159,13 +165,6 @@ class Websocket:
             # If a server ends at this moment, the kind of error depends on the progress of the handshake.
             return ConnectionError(f"it refuses the connection ({error})")
         return error
-
-    def _check_silence(self) -> None:
-        try:
-            self._connection.recv(timeout=0)
-        except TimeoutError:
-            return
-        raise WireError("it answered twice, or what it was not asked")
 
     def _lost(self, error: WebSocketException) -> Exception:
         if isinstance(error, ConnectionClosed):
