@@ -307,15 +307,13 @@ class PolicyServerConnection:
         except WireError as error:
             raise self._unreadable(error) from error
         except AnswerError as error:
-            raise self._refused(plain(error)) from error
-
-    def _refused(self, what: str) -> PolicyError:
-        """Close the connection, which cannot be trusted any more, and return the error to raise."""
-        self.close()
-        return PolicyError(f"{self._server.name} {what}")
+            # A connection after an error cannot be trusted any more.
+            self.close()
+            raise PolicyError(f"{self._server.name} {plain(error)}") from error
 
     def _unreadable(self, error: WireError) -> PolicyError:
-        return self._refused(f"sent something else than such a server does: {plain(error)}")
+        self.close()
+        return PolicyError(f"{self._server.name} sent something else than such a server does: {plain(error)}")
 
     def _refuse_another(self, other: type[Wire] | None) -> None:
         """Raise PolicyError, with the policy to use, if `other` is another protocol than this connection's."""

@@ -77,9 +77,6 @@ def _decoded(value: dict[Any, Any]) -> Any:
 
 # The protocol of vla-eval's model servers: both say hello, then episodes start, are asked about, and end.
 
-HARNESS = "isaaclab-arena"
-"""What this end calls itself, where vla-eval's own runner says its version."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
@@ -114,7 +111,8 @@ class VlaEvalWire(Wire):
 
     def greeting(self) -> bytes:
         """Return the client's hello."""
-        return self.question(HELLO, {"harness_version": HARNESS, "protocol_version": PROTOCOL_VERSION})
+        # vla-eval's own runner sends its version here.
+        return self.question(HELLO, {"harness_version": "isaaclab-arena", "protocol_version": PROTOCOL_VERSION})
 
     def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any]:
         """Return the description in the server's hello; see `Wire.introduced`."""

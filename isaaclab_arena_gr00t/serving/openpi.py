@@ -1,23 +1,16 @@
 """Talk with openpi's clients: describe the policy, then answer every observation with a chunk of actions."""
 
 import itertools
-import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from websockets.sync.server import ServerConnection
 
-from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.serving import HostSession, ObservationRefusedError
-from isaaclab_arena.logs import plain_text
+from isaaclab_arena.evaluation.serving import HostSession
 from isaaclab_arena_gr00t.remote.openpi import pack, unpack
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
-from isaaclab_arena_gr00t.serving.served_job import ServedJob
-
-_LOG = logging.getLogger("isaaclab_arena.gr00t")
-
-_LONGEST_ERROR = 500
+from isaaclab_arena_gr00t.serving.served_job import ServedJob, error_text, failure_text
 
 
 class OpenpiTalks:
@@ -51,27 +44,19 @@ class OpenpiTalks:
 
     def _answer(self, data: str | bytes, session: HostSession) -> str | bytes:
         if isinstance(data, str):
-            return _error("unreadable message", "this server speaks openpi's protocol, whose clients send no text")
+            return error_text("unreadable message", "this server speaks openpi's protocol, whose clients send no text")
         try:
             request = unpack(data, self.limits)
         except WireError as error:
-            return _error("unreadable message", error)
+            return error_text("unreadable message", error)
         began_s = time.perf_counter()
         if not isinstance(request, Mapping):
-            return _error("observation refused", f"an observation is a map, this is {in_words(request)}")
+            return error_text("observation refused", f"an observation is a map, this is {in_words(request)}")
         try:
             observation = self.served.mapping.observation(request, request)
             words = self.served.instruction(self._prompt_key, request.get(self._prompt_key))
             session.start_episode(self.served.episode(next(self._numbers)), words)
             actions = session.act(observation).planned
-        except ObservationRefusedError as error:
-            return _error("observation refused", error)
         except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
-            if not isinstance(error, ArenaError):
-                _LOG.warning("the policy failed", exc_info=True)
-            return _error("policy failed", f"{type(error).__name__}: {error}")
+            return failure_text(error)
         return pack({"actions": actions, "server_timing": {"infer_ms": 1000 * (time.perf_counter() - began_s)}})
-
-
-def _error(what: str, error: object) -> str:
-    return plain_text(f"{what}: {str(error)[:_LONGEST_ERROR]}")

@@ -34,12 +34,9 @@ from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of
 from isaaclab_arena_gr00t.serving.vla_eval import VlaEvalTalks
 from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, Server, Talk, WebsocketServer
 
-# Read the options of ``isaaclab-arena serve``, and find the job that they name.
+# The options of ``isaaclab-arena serve``, and the job that they name.
 
 _JOB_FILES = (".json", ".yaml", ".yml")
-_PORTS = {"vla_eval": 8000, "openpi": 8000, "gr00t": 5555}
-_LARGEST_MB = {"vla_eval": 64, "openpi": 64, "gr00t": 256}
-_MB = 1024 * 1024
 _ONE_EPISODE = 1
 """Jobs need a length to be read, and a server has none."""
 
@@ -97,12 +94,7 @@ class ServeOptions:
     @property
     def max_message_bytes(self) -> int:
         """The size limit of a client's message [bytes]."""
-        return (self.max_message_mb or _LARGEST_MB[self.protocol]) * _MB
-
-    @property
-    def listen_port(self) -> int:
-        """The port to listen on."""
-        return _PORTS[self.protocol] if self.port is None else self.port
+        return (self.max_message_mb or (256 if self.protocol == "gr00t" else 64)) * 1024 * 1024
 
     def is_local(self) -> bool:
         """Whether only this machine can connect."""
@@ -204,13 +196,15 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena s
 
 def _run(options: ServeOptions, rest: Sequence[str]) -> int:
     options.check()
+    own_port = 5555 if options.protocol == "gr00t" else 8000
     listen = ListenOptions(
         host=options.host,
-        port=options.listen_port,
+        port=own_port if options.port is None else options.port,
         api_token=options.token(),
         max_message_bytes=options.max_message_bytes,
     )
     limit_threads(options.torch_threads)
+
     # Build the policy before the server listens, so that no client connects to a server without a policy.
     served = prepared(options, rest)
     try:

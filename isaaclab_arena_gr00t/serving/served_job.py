@@ -1,5 +1,6 @@
 """The job whose policy is served, and a client's names for its observations."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.serving import HostedPolicy, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.nested import value_at
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words
 from isaaclab_arena_gr00t.remote.wire.pictures import EncodedPicture
@@ -122,8 +124,6 @@ def _found(message: Mapping[str, Any], key: str, what: str) -> Any:
 
 # Describe the job whose policy is served: its names, its sizes and the identity of its episodes.
 
-_DISTRIBUTION = "isaaclab-arena-mujoco"
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedJob:
@@ -137,7 +137,7 @@ class ServedJob:
     def program(self) -> str:
         """This program with its version."""
         try:
-            return f"isaaclab-arena {metadata.version(_DISTRIBUTION)}"
+            return f"isaaclab-arena {metadata.version('isaaclab-arena-mujoco')}"
         except metadata.PackageNotFoundError:
             return "isaaclab-arena"
 
@@ -177,3 +177,22 @@ class ServedJob:
         """Return an episode of the job, with its random streams."""
         config = self.policy.job.config
         return Episode(job=config.name, episode_index=episode_index, seed=config.seed)
+
+
+# Write the errors that clients receive.
+
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
+
+
+def error_text(what: str, error: object) -> str:
+    """Return an error as a short text for a client, without control characters."""
+    return plain_text(f"{what}: {str(error)[:500]}")
+
+
+def failure_text(error: Exception) -> str:
+    """Return the text for a client whose query failed, and log the traceback of an unexpected error."""
+    if isinstance(error, ObservationRefusedError):
+        return error_text("observation refused", error)
+    if not isinstance(error, ArenaError):
+        _LOG.warning("the policy failed", exc_info=error)
+    return error_text("policy failed", f"{type(error).__name__}: {error}")

@@ -7,7 +7,6 @@ from typing import Any
 
 from websockets.sync.server import ServerConnection
 
-from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.serving import HostSession, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import plain_text
@@ -24,12 +23,11 @@ from isaaclab_arena_gr00t.remote.vla_eval import (
     unpack,
 )
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
-from isaaclab_arena_gr00t.serving.served_job import ServedJob
+from isaaclab_arena_gr00t.serving.served_job import ServedJob, error_text, failure_text
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 _FORMAT = "isaaclab_arena"
-_LONGEST_ERROR = 500
 
 
 class VlaEvalTalks:
@@ -44,12 +42,12 @@ class VlaEvalTalks:
         talk = _Talk(self, session)
         for data in connection:
             if isinstance(data, str):
-                connection.send(_error("unreadable message", "vla-eval's protocol sends no text", 0))
+                connection.send(_error(error_text("unreadable message", "vla-eval's protocol sends no text"), 0))
                 continue
             try:
                 message = unpack(data, self.limits)
             except WireError as error:
-                connection.send(_error("unreadable message", error, 0))
+                connection.send(_error(error_text("unreadable message", error), 0))
                 continue
             for answer in talk.answers(message):
                 connection.send(answer)
@@ -89,7 +87,7 @@ class _Talk:
                 yield pack(Message(kind=HELLO, payload=self._talks.hello(), number=message.number))
             else:
                 words = f"version {in_words(version)} of the protocol is not known here, {PROTOCOL_VERSION} is"
-                yield _error("hello refused", words, message.number)
+                yield _error(error_text("hello refused", words), message.number)
         elif message.kind == EPISODE_START:
             self._session.end_episode()
             # The episode is that of the task's ``episode_idx``, or else the next number of a common counter.
@@ -106,17 +104,13 @@ class _Talk:
         elif message.kind == ERROR:
             _LOG.warning("a client reports an error: %s", plain_text(str(message.payload.get("error"))[:500]))
         else:
-            yield _error("unknown message", f"type {in_words(message.kind)}", message.number)
+            yield _error(error_text("unknown message", f"type {in_words(message.kind)}"), message.number)
 
     def _acted(self, message: Message) -> bytes:
         try:
             action = self._action(message.payload)
-        except ObservationRefusedError as error:
-            return _error("observation refused", error, message.number)
         except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
-            if not isinstance(error, ArenaError):
-                _LOG.warning("the policy failed", exc_info=True)
-            return _error("policy failed", f"{type(error).__name__}: {error}", message.number)
+            return _error(failure_text(error), message.number)
         return pack(Message(kind=ACTION, payload={"actions": action}, number=message.number))
 
     def _action(self, payload: Mapping[str, Any]) -> Any:
@@ -135,6 +129,5 @@ def _spec(name: str, dims: int, form: str) -> dict[str, Any]:
     return {"name": name, "dims": dims, "format": form}
 
 
-def _error(what: str, error: object, number: int) -> bytes:
-    words = plain_text(f"{what}: {str(error)[:_LONGEST_ERROR]}")
-    return pack(Message(kind=ERROR, payload={"error": words}, number=number))
+def _error(text: str, number: int) -> bytes:
+    return pack(Message(kind=ERROR, payload={"error": text}, number=number))
