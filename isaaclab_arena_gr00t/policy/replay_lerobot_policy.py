@@ -130,7 +130,24 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         except StorageError as error:
             named_in = None if config.dataset_path is not None else config.yaml_path
             raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error
-        self._played = _played(config, self.dataset)
+
+        # Choose the trajectory of each episode; there is none to choose if one trajectory serves all episodes.
+        index, problems = config.trajectory_index, []
+        if index is not None and index not in self.dataset.episodes:
+            message = f"{self.dataset.root} has no trajectory {index}; it has {in_words(self.dataset.episodes)}"
+            problems.append(Problem(message, key="trajectory_index"))
+        if index is not None and config.episodes is not None:
+            message = "is given too, and is replayed in every episode; give one of them"
+            problems.append(Problem(message, key="trajectory_index"))
+        if config.max_steps is not None and config.max_steps < 1:
+            problems.append(Problem(f"must be at least 1, got {config.max_steps}", key="max_steps"))
+        if problems:
+            raise ConfigError(problems)
+        self._played: dict[int, int] = {}
+        if index is None:
+            self._played = played_episodes(
+                config.episodes, self.dataset.episodes, source=str(self.dataset.root), name="trajectory {}".format
+            )
         self._joints = read_joint_files(self.settings)
 
         # Refuse a device that torch cannot use.
@@ -341,24 +358,6 @@ def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
         raise ConfigError(
             [Problem(str(problem), key=option) if problem.file else problem for problem in error.problems]
         ) from error
-
-
-def _played(args: ReplayLerobotPolicyArgs, dataset: StoredDataset) -> dict[int, int]:
-    """Return the trajectory of each episode of a job; empty if one trajectory serves all episodes."""
-    index, problems = args.trajectory_index, []
-    if index is not None and index not in dataset.episodes:
-        message = f"{dataset.root} has no trajectory {index}; it has {in_words(dataset.episodes)}"
-        problems.append(Problem(message, key="trajectory_index"))
-    if index is not None and args.episodes is not None:
-        message = "is given too, and is replayed in every episode; give one of them"
-        problems.append(Problem(message, key="trajectory_index"))
-    if args.max_steps is not None and args.max_steps < 1:
-        problems.append(Problem(f"must be at least 1, got {args.max_steps}", key="max_steps"))
-    if problems:
-        raise ConfigError(problems)
-    if index is not None:
-        return {}
-    return played_episodes(args.episodes, dataset.episodes, source=str(dataset.root), name="trajectory {}".format)
 
 
 def _misfit(dataset: StoredDataset, actions: np.ndarray, env: Environment) -> str:
