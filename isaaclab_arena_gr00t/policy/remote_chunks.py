@@ -1,4 +1,4 @@
-"""What policies behind servers share: what is shown, when each env slot is asked, and what of an answer is played."""
+"""The common parts of policies that ask a server: their inputs, their chunks of actions, and checks of answers."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -91,7 +91,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         super().__init__(config, connections)
         self._hello = connections.wire.hello
         # Env slots whose session has a running episode.
-        self._told: set[int] = set()
+        self._running: set[int] = set()
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -163,7 +163,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """End the episodes of `env_ids`, or of all env slots with None, and drop their remaining chunks."""
         super().reset(env_ids)
-        self._end(sorted(self._told) if env_ids is None else env_ids.tolist())
+        self._end(sorted(self._running) if env_ids is None else env_ids.tolist())
 
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
         """Return the next chunk of each env slot, all asked at once; see `RemoteChunks.asked`."""
@@ -186,15 +186,15 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
     def _begin(self, env_id: int, task: Mapping[str, Any]) -> None:
         self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
-        self._told.add(env_id)
+        self._running.add(env_id)
 
     def _end(self, env_ids: Sequence[int]) -> None:
-        for env_id in self._told.intersection(env_ids):
+        for env_id in self._running.intersection(env_ids):
             self._connections.of(env_id).end((EPISODE_END, {}))
-        self._told.difference_update(env_ids)
+        self._running.difference_update(env_ids)
 
     def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
-        if env_id not in self._told:
+        if env_id not in self._running:
             # A loop that does not announce its episodes plays one in each env slot.
             self._begin(env_id, {"name": self._words_for(env, env_id), **self.config.task})
         images, states = _inputs(self.config, env)

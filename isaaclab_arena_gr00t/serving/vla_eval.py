@@ -100,18 +100,17 @@ class _Talk:
             self._session.end_episode()
             self._begins = None
         elif message.kind == OBSERVATION:
-            yield self._acted(message)
+            try:
+                action = self._action(message.payload)
+            except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
+                answer = _error(failure_text(error), message.number)
+            else:
+                answer = pack(Message(kind=ACTION, payload={"actions": action}, number=message.number))
+            yield answer
         elif message.kind == ERROR:
             _LOG.warning("a client reports an error: %s", plain_text(str(message.payload.get("error"))[:500]))
         else:
             yield _error(error_text("unknown message", f"type {in_words(message.kind)}"), message.number)
-
-    def _acted(self, message: Message) -> bytes:
-        try:
-            action = self._action(message.payload)
-        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
-            return _error(failure_text(error), message.number)
-        return pack(Message(kind=ACTION, payload={"actions": action}, number=message.number))
 
     def _action(self, payload: Mapping[str, Any]) -> Any:
         pictures = payload.get("images", {})

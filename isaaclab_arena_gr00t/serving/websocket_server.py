@@ -1,4 +1,4 @@
-"""A policy served over websockets: where it listens, its health, and one env slot for each connection."""
+"""A policy served over websockets: its address, its health, and one env slot for each connection."""
 
 import hmac
 import json
@@ -25,7 +25,7 @@ from isaaclab_arena.logs import plain_text
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
-    """Where a server listens, and to whom.
+    """The address of a server, and limits on its clients.
 
     Attributes:
         host: Address to listen on.
