@@ -23,7 +23,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, metadata_problems, server_address
+from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
 from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire
 
 
@@ -116,17 +116,33 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's metadata: ConfigError with every problem."""
         options, (action_dim,) = self.config, env.action_spec.shape
-        problems = [
-            *misfits(env, options.images, options.states, options.action_columns),
-            *metadata_problems(
-                self._server.metadata,
-                expected=options.server_metadata,
-                image_size=options.image_size if options.images else None,
-                num_steps=played_length(options) or 1,
-                action_dim=action_dim,
-                columns=options.action_columns,
-            ),
+        columns, num_steps = options.action_columns, played_length(options) or 1
+        problems = misfits(env, options.images, options.states, columns)
+
+        # openpi prescribes no names. Compare those that the job gives, and those that servers are known to use.
+        metadata = self._server.metadata
+        problems += [
+            Problem(
+                f"the server says {metadata.get(name)!r:.100}, {value!r:.100} is due", key=f"server_metadata.{name}"
+            )
+            for name, value in options.server_metadata.items()
+            if _plain(metadata.get(name)) != _plain(value)
         ]
+        size = list(options.image_size)
+        resolution = metadata.get("image_resolution")
+        if options.images and isinstance(resolution, (list, tuple)) and list(resolution) != size:
+            message = f"the server wants pictures of {list(resolution)!r:.100}, and is shown {size}"
+            problems.append(Problem(message, key="image_size"))
+        horizon = metadata.get("action_horizon")
+        if type(horizon) is int and num_steps > horizon:
+            message = f"the server answers with {horizon} steps, {num_steps} are to be played"
+            problems.append(Problem(message, key="action_chunk_length"))
+        dims = metadata.get("action_dim")
+        if type(dims) is int and (dims != action_dim if columns is None else dims <= max(columns)):
+            wanted = (
+                f"the environment's {action_dim}; say which to take" if columns is None else f"no column {max(columns)}"
+            )
+            problems.append(Problem(f"the server's action has {dims} numbers, {wanted}", key="action_columns"))
         if problems:
             raise ConfigError(problems)
 
@@ -168,3 +184,8 @@ def actions_in(answer: Mapping[str, Any]) -> object:
         keys = ", ".join(f"'{shortened(str(key))}'" for key in list(answer)[:8]) or "nothing"
         raise PolicyError(f"the openpi server has to answer with 'actions', and answered with {keys}; rename it there")
     return answer["actions"]
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` with lists for tuples, because tuples travel as lists."""
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -28,7 +28,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address, spec_problems
+from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
 from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_END, EPISODE_START, OBSERVATION, VlaEvalWire
 from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
 
@@ -132,19 +132,34 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         options, (action_dim,) = self.config, env.action_spec.shape
         images, states = _inputs(options, env)
         problems = misfits(env, images, states, options.action_columns)
-        problems += spec_problems(
-            self._hello.action_spec,
-            self._hello.observation_spec,
-            num_pictures=len(images),
-            num_states=len(states),
-            action_dim=action_dim if options.action_columns is None else None,
-        )
+
+        # The server's inputs. Names are not compared: servers call any picture ``image``, and take the first one.
+        hello, picture = self._hello, "rgb_hwc_uint8"
+        formats = {str(name): _entry(part, "format", "") for name, part in hello.observation_spec.items()}
+        pictures = [name for name, form in formats.items() if form == picture]
+        arrays = [name for name, form in formats.items() if form not in (picture, "language")]
+        if len(pictures) > len(images):
+            message = f"the server wants {len(pictures)} pictures ({_listed(pictures)}), and is shown {len(images)}"
+            problems.append(Problem(message, key="images"))
+        if arrays and not states:
+            problems.append(Problem(f"the server wants {_listed(arrays)}, and is shown pictures alone", key="states"))
+
+        # Its action. Some servers declare only a part of it, so one that is declared too small is no problem. ``dims``
+        # is 0 if a server states none.
+        dims = [_entry(part, "dims", 0) for part in hello.action_spec.values()]
+        if options.action_columns is None and all(dims) and sum(dims) > action_dim:
+            parts = _listed(list(hello.action_spec))
+            message = (
+                f"the server's action has {sum(dims)} numbers ({parts}), the environment's {action_dim}; "
+                "say which to take"
+            )
+            problems.append(Problem(message, key="action_columns"))
         if problems:
             raise ConfigError(problems)
 
         # The server may expect options of vla-eval's own benchmarks, which only the user can translate.
-        if self._hello.observation_params:
-            wanted = plain_text(str(dict(self._hello.observation_params))[:500])
+        if hello.observation_params:
+            wanted = plain_text(str(dict(hello.observation_params))[:500])
             _LOG.warning("the server asks benchmarks of vla-eval for %s; make_kwargs of the job may give it", wanted)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
@@ -237,3 +252,13 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return parts.scheme == "ws" and bool(parts.hostname) and has_port and not parts.path.strip("/") and not parts.query
+
+
+def _entry(part: object, name: str, default: Any) -> Any:
+    """Return an entry of a part of the server's hello, `default` if it is missing or of another type."""
+    value = part.get(name) if isinstance(part, Mapping) else None
+    return value if type(value) is type(default) else default
+
+
+def _listed(names: list[Any]) -> str:
+    return f"{', '.join(map(repr, names[:8]))}{', …' if names[8:] else ''}"[:200]
