@@ -350,7 +350,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         history.push(observation, [0])
         nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
         try:
-            answer = self._answer(nothing, [0] * size)
+            answer = self.query(nothing if self._takes_tensors else as_arrays(nothing), [0] * size)
             action_chunks(answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length)
         except torch.OutOfMemoryError:
             raise
@@ -461,7 +461,12 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
             ahead = None if going_on is None else going_on.of(asked)
             shown = model_observation(history.shown(observation, slots), wiring, [*map(self._instruction, slots)])
-            answer = self._answer(shown, part_seeds, continued(ahead, wiring))
+            shown = shown if self._takes_tensors else as_arrays(shown)
+            planned = continued(ahead, wiring)
+            if planned is None:
+                answer = self.query(shown, part_seeds)
+            else:
+                answer = self._continued_query(shown, part_seeds, planned)
 
             # Keep the chunks without those of the padding.
             self.count.queries += 1
@@ -470,12 +475,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             parts.append(chunks[: len(places)])
             self.count.slots_needed += len(places)
         return torch.cat(parts)
-
-    def _answer(
-        self, observation: dict[str, Any], seeds: list[int], going_on: Mapping[str, Any] | None = None
-    ) -> Mapping[str, np.ndarray]:
-        shown = observation if self._takes_tensors else as_arrays(observation)
-        return self.query(shown, seeds) if going_on is None else self._continued_query(shown, seeds, going_on)
 
     def _instruction(self, env_id: int) -> str:
         words = self._instructions.get(env_id) or self.task_description or self.policy_config.language_instruction

@@ -149,7 +149,15 @@ class NamedPolicy(BasePolicy):
         self, observation: dict[str, Any], options: dict[str, Any] | None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         entries = self._entries(observation)
-        words = _words(observation) or [None] * len(entries)
+
+        # Read the instruction and the noise seed of each entry; a request may have none.
+        language = observation.get("language", {})
+        texts = language.get(INSTRUCTION, []) if isinstance(language, Mapping) else []
+        if not isinstance(texts, list) or not all(
+            isinstance(each, (list, tuple)) and len(each) == 1 and isinstance(each[0], str) for each in texts
+        ):
+            raise ObservationRefusedError(f"'language.{INSTRUCTION}' must hold a list of one text for each entry")
+        words = [text for (text,) in texts] or [None] * len(entries)
         seeds = (options or {}).get(NOISE_SEEDS) or [None] * len(entries)
         if len(words) != len(entries) or len(seeds) != len(entries):
             raise ObservationRefusedError(
@@ -212,14 +220,3 @@ def _arrays(observation: Mapping[str, Any], modality: str) -> dict[str, np.ndarr
             shape = values.shape if isinstance(values, np.ndarray) else type(values).__name__
             raise ObservationRefusedError(f"'{modality}.{key}' must have entries, steps and values, it has {shape}")
     return dict(arrays)
-
-
-def _words(observation: Mapping[str, Any]) -> list[str]:
-    """Return the instruction of each entry of a batch, an empty list if the request has none."""
-    language = observation.get("language", {})
-    texts = language.get(INSTRUCTION, []) if isinstance(language, Mapping) else []
-    if not isinstance(texts, list) or not all(
-        isinstance(each, (list, tuple)) and len(each) == 1 and isinstance(each[0], str) for each in texts
-    ):
-        raise ObservationRefusedError(f"'language.{INSTRUCTION}' must hold a list of one text for each entry")
-    return [text for (text,) in texts]

@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from websockets.sync.server import ServerConnection
 
@@ -25,15 +24,8 @@ class OpenpiTalks:
 
     def __call__(self, connection: ServerConnection, session: HostSession) -> None:
         """Talk with one client until it closes the connection."""
-        connection.send(pack(self.metadata()))
-        for data in connection:
-            # An error is text, as openpi's own server writes it.
-            connection.send(self._answer(data, session))
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the server's description of itself."""
         served = self.served
-        return {
+        metadata = {
             **served.stated,
             "action_dim": served.action_dim,
             "action_horizon": served.policy.chunk_length,
@@ -41,6 +33,10 @@ class OpenpiTalks:
             "states": {key: sum(map(served.size_of, names)) for key, names in served.mapping.states.items()},
             "prompt_key": self._prompt_key,
         }
+        connection.send(pack(metadata))
+        for data in connection:
+            # An error is text, as openpi's own server writes it.
+            connection.send(self._answer(data, session))
 
     def _answer(self, data: str | bytes, session: HostSession) -> str | bytes:
         if isinstance(data, str):
