@@ -13,7 +13,7 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import SomePictures, in_colours, no_camera, picture_layout
+from isaaclab_arena.interfaces.pictures import PartialImages, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
@@ -325,8 +325,8 @@ def zero_observation(env: Environment, wiring: Wiring) -> Observation:
     return groups
 
 
-def _of(values: torch.Tensor | SomePictures, env_ids: Sequence[int] | slice) -> torch.Tensor:
+def _of(values: torch.Tensor | PartialImages, env_ids: Sequence[int] | slice) -> torch.Tensor:
     """Return the values of `env_ids`; the indices go to a GPU without a wait of the CPU."""
-    if isinstance(values, SomePictures) or isinstance(env_ids, slice):
+    if isinstance(values, PartialImages) or isinstance(env_ids, slice):
         return values[env_ids]
     return values[torch.tensor(env_ids, dtype=torch.int64).to(values.device, non_blocking=True)]

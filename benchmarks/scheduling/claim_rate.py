@@ -1,9 +1,9 @@
-"""Measure how many episodes a second the keeper of a run on Ray claims out and commits, and what that takes.
+"""Measure how many episodes a second the claim server of a run on Ray claims out and commits, and what that takes.
 
-The keeper is the real one, an actor of a Ray cluster on this machine. Ranks are actors of this program that ask it as
-ranks do, but simulate nothing: an episode is the toss of a coin and its line. The run is cut into pieces as for a
+The claim server is the real one, an actor of a Ray cluster on this machine. Ranks are actors of this program that ask
+it as ranks do, but simulate nothing: an episode is the toss of a coin and its line. The run is cut into pieces as for a
 thousand ranks, so that there are as many claims. Then crowds of ranks that have nothing to do are pretended: each says
-that it lives, and asks for work, as often as the keeper lets it.
+that it lives, and asks for work, as often as the claim server lets it.
 """
 
 import heapq
@@ -23,20 +23,20 @@ from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured, divided_jobs
-from isaaclab_arena.evaluation.cluster.crew import (
+from isaaclab_arena.evaluation.cluster.claim_server import pace_of, rest_of
+from isaaclab_arena.evaluation.cluster.driver import needs_of
+from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender, request_of
+from isaaclab_arena.evaluation.cluster.ray_engine import KEEPER_OPTIONS, ClaimServerActor, RemoteClaimServer
+from isaaclab_arena.evaluation.cluster.supervisor import (
     ClaimAnswer,
     ClaimQuestion,
+    ClaimServerState,
     ClusterOptions,
     Delivery,
     DeliveryAnswer,
-    KeeperState,
     Life,
     RunOrders,
 )
-from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.keeper import pace_of, rest_of
-from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender, request_of
-from isaaclab_arena.evaluation.cluster.ray_engine import KEEPER_OPTIONS, KeeperActor, RemoteKeeper
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.interfaces.episode import Outcome
@@ -61,8 +61,8 @@ class Options(PageOptions):
     crowd_s: float = 20.0  # For how long each [s].
 
 
-class MeasuredKeeper(KeeperActor):
-    """The keeper, which says how much memory its process has, and how much time of a processor it has had."""
+class MeasuredClaimServer(ClaimServerActor):
+    """The claim server, which says how much memory its process has, and how much time of a processor it has had."""
 
     def cpu_s(self) -> float:
         """Return the time of processors that all its threads have had [s]."""
@@ -79,13 +79,13 @@ class Player:
     Args:
         orders: The run.
         rank: Which rank it is.
-        keeper: The keeper.
+        claim server: The claim server.
     """
 
-    def __init__(self, orders: str, rank: int, keeper: Any) -> None:
+    def __init__(self, orders: str, rank: int, claim_server: Any) -> None:
         self._orders = adapter(RunOrders).validate_json(orders)
         self._life = Life(rank=rank)
-        self._keeper = RemoteKeeper(keeper)
+        self._claim_server = RemoteClaimServer(claim_server)
         request = request_of(self._orders.needs)
         self._jobs = divided_jobs(request.jobs, self._orders.attempt)
 
@@ -96,10 +96,15 @@ class Player:
         """Claim and commit until nothing is left, and return how many pieces were claimed."""
         directory = Path(tempfile.mkdtemp(prefix="claim_rate_"))
         job_directory(directory, JOB).mkdir()
-        sender = ResultSender(self._life, directory, self._keeper.deliver)
+        sender = ResultSender(self._life, directory, self._claim_server.deliver)
         sender.follow(JOB)
         claims = RemoteClaims(
-            self._jobs, self._life, self._keeper.claim, self._keeper.begin, sender, output_directory=directory
+            self._jobs,
+            self._life,
+            self._claim_server.claim,
+            self._claim_server.begin,
+            sender,
+            output_directory=directory,
         )
         commits, generator, num_pieces = CommitWriter(job_directory(directory, JOB), self._life.rank), _coins(), 0
         with sender:
@@ -118,12 +123,12 @@ class Crowd:
     """Ranks that have nothing to do, in one process.
 
     Args:
-        keeper: The keeper.
+        claim server: The claim server.
         num_ranks: How many ranks.
     """
 
-    def __init__(self, keeper: Any, num_ranks: int) -> None:
-        self._keeper = keeper
+    def __init__(self, claim_server: Any, num_ranks: int) -> None:
+        self._claim_server = claim_server
         beat_s, rest_s = pace_of(num_ranks).beat_s, rest_of(num_ranks)
         generator = np.random.default_rng(0)
         self._due = [
@@ -158,8 +163,8 @@ class Crowd:
 
     def _question(self, life: Life, kind: int) -> Any:
         if kind:
-            return self._keeper.claim.remote(json_line(ClaimQuestion(life=life)))
-        return self._keeper.deliver.remote(json_line(Delivery(life=life, status=STATUS)), b"")
+            return self._claim_server.claim.remote(json_line(ClaimQuestion(life=life)))
+        return self._claim_server.deliver.remote(json_line(Delivery(life=life, status=STATUS)), b"")
 
     def _rest_s(self, kind: int, answer: str) -> float:
         if kind:
@@ -195,15 +200,15 @@ class Moment:
     """How the run stood."""
 
     at_s: float  # Since the first claim [s].
-    state: KeeperState  # What the keeper said.
-    keeper_mb: float  # Its memory [MB].
+    state: ClaimServerState  # What the claim server said.
+    memory_mb: float  # Its memory [MB].
     head_mb: float  # That of Ray's own processes on the head, without the dashboard and the workers [MB].
 
 
 def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
     """Begin a run, and return its orders and its directory."""
     jobs = place / "jobs.json"
-    # Nobody builds the environment. Its plan is all that a keeper knows of it.
+    # Nobody builds the environment. Its plan is all that a claim server knows of it.
     job = {"name": JOB, "arena_env_args": {"environment": "reach"}, "policy_type": "random_action"}
     jobs.write_text(json_text({"jobs": [{**job, "num_episodes": num_episodes}]}), encoding="utf-8")
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(place / "out"), "--cluster", "ray")
@@ -227,24 +232,24 @@ def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
 
 
 def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
-    """Play the run; return how it stood a few times a second, its claims, and the keeper's processor time [s]."""
+    """Play the run; return how it stood a few times a second, its claims, and the claim server's processor time [s]."""
     orders, output_directory = begin(place, options.episodes, options.ranks)
     remote: Any = ray.remote
-    keeper = remote(**KEEPER_OPTIONS)(MeasuredKeeper).remote(orders)
-    players = [remote(num_cpus=0)(Player).remote(orders, rank, keeper) for rank in range(options.players)]
+    claim_server = remote(**KEEPER_OPTIONS)(MeasuredClaimServer).remote(orders)
+    players = [remote(num_cpus=0)(Player).remote(orders, rank, claim_server) for rank in range(options.players)]
     ray.get([player.ready.remote() for player in players])
-    ray.get(keeper.state.remote())
-    cpu_before_s: float = ray.get(keeper.cpu_s.remote())
+    ray.get(claim_server.state.remote())
+    cpu_before_s: float = ray.get(claim_server.cpu_s.remote())
     began, moments = time.perf_counter(), []
     playing = [player.play.remote() for player in players]
     while not moments or moments[-1].state.num_episodes < options.episodes:
         ray.wait(playing, num_returns=len(playing), timeout=1 / POLLS_PER_S)
-        state, keeper_mb = ray.get([keeper.state.remote(), keeper.memory_mb.remote()])
+        state, memory_mb = ray.get([claim_server.state.remote(), claim_server.memory_mb.remote()])
         at_s = time.perf_counter() - began
-        read = adapter(KeeperState).validate_json(state)
-        moments.append(Moment(at_s=at_s, state=read, keeper_mb=keeper_mb, head_mb=_head_mb()))
+        read = adapter(ClaimServerState).validate_json(state)
+        moments.append(Moment(at_s=at_s, state=read, memory_mb=memory_mb, head_mb=_head_mb()))
     num_claims = sum(ray.get(playing))
-    cpu_after_s: float = ray.get(keeper.cpu_s.remote())
+    cpu_after_s: float = ray.get(claim_server.cpu_s.remote())
     lines = read_commits(job_directory(output_directory, JOB), JOB).lines
     assert sorted(line.episode_index for line in lines) == list(range(options.episodes)), "not every episode once"
     return moments, num_claims, cpu_after_s - cpu_before_s
@@ -257,7 +262,7 @@ class Heard:
     Attributes:
         num_ranks: How many ranks it pretended.
         took_s: How long each answer took [s].
-        busy_s: How long the keeper was at work on answers [s].
+        busy_s: How long the claim server was at work on answers [s].
         cpu_s: How much time of processors its process had [s].
         wall_s: How long all that took [s].
     """
@@ -275,21 +280,23 @@ class Heard:
 
 
 def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
-    """Let a crowd speak to a keeper of its own, all of whose work is done by a rank that does not end."""
+    """Let a crowd speak to a claim server of its own, all of whose work is done by a rank that does not end."""
     orders, _ = begin(place, 1, num_ranks + 1)
     remote: Any = ray.remote
-    keeper = remote(**KEEPER_OPTIONS)(MeasuredKeeper).remote(orders)
-    assert RemoteKeeper(keeper).claim(ClaimQuestion(life=Life(rank=num_ranks))).given is not None
-    crowd = remote(num_cpus=0)(Crowd).remote(keeper, num_ranks)
+    claim_server = remote(**KEEPER_OPTIONS)(MeasuredClaimServer).remote(orders)
+    assert RemoteClaimServer(claim_server).claim(ClaimQuestion(life=Life(rank=num_ranks))).given is not None
+    crowd = remote(num_cpus=0)(Crowd).remote(claim_server, num_ranks)
     ray.get(crowd.speak.remote(pace_of(num_ranks).beat_s))
-    before, cpu_s = ray.get([keeper.state.remote(), keeper.cpu_s.remote()])
+    before, cpu_s = ray.get([claim_server.state.remote(), claim_server.cpu_s.remote()])
     began = time.perf_counter()
     took_s = ray.get(crowd.speak.remote(seconds))
     wall_s = time.perf_counter() - began
-    after, cpu_after_s = ray.get([keeper.state.remote(), keeper.cpu_s.remote()])
+    after, cpu_after_s = ray.get([claim_server.state.remote(), claim_server.cpu_s.remote()])
     ray.kill(crowd)
-    ray.kill(keeper)
-    busy_s = adapter(KeeperState).validate_json(after).busy_s - adapter(KeeperState).validate_json(before).busy_s
+    ray.kill(claim_server)
+    busy_s = (
+        adapter(ClaimServerState).validate_json(after).busy_s - adapter(ClaimServerState).validate_json(before).busy_s
+    )
     return Heard(num_ranks=num_ranks, took_s=took_s, busy_s=busy_s, cpu_s=cpu_after_s - cpu_s, wall_s=wall_s)
 
 
@@ -329,25 +336,25 @@ def main(options: Options) -> None:
     for measure_of, figure in {
         "episodes claimed and committed per second": f"{options.episodes / last.at_s:,.0f}",
         "claims": f"{num_claims:,}",
-        "answers of the keeper": f"{last.state.num_answers:,}",
-        "the keeper at work, of the time": f"{100 * last.state.busy_s / last.at_s:.0f} %",
+        "answers of the claim server": f"{last.state.num_answers:,}",
+        "the claim server at work, of the time": f"{100 * last.state.busy_s / last.at_s:.0f} %",
         ON_AN_EPISODE: f"{1000 * cpu_s / options.episodes:.2f} ms",
         ON_A_WORD: f"{max(heard.word_ms for heard in crowds):.2f} ms",
-        "memory of the keeper after a tenth of the episodes": f"{early.keeper_mb:.0f} MB",
-        "memory of the keeper at the end": f"{last.keeper_mb:.0f} MB",
+        "memory of the claim server after a tenth of the episodes": f"{early.memory_mb:.0f} MB",
+        "memory of the claim server at the end": f"{last.memory_mb:.0f} MB",
         "memory of Ray's head (gcs_server, raylet) after a tenth": f"{early.head_mb:.0f} MB",
         "memory of Ray's head at the end": f"{last.head_mb:.0f} MB",
     }.items():
         table.add(measure_of, figure)
     text = f"""\
 {options.episodes:,} episodes that only toss a coin, in pieces as for {options.ranks:,} ranks, claimed and committed by
-{options.players} actors, which share the machine's cores with the keeper. Episodes have no recordings."""
+{options.players} actors, which share the machine's cores with the claim server. Episodes have no recordings."""
     crowd_table = Table(
         "ranks with nothing to do",
         "heard a second",
         "answer ms, median",
         "99 of 100",
-        "keeper at work %",
+        "claim server at work %",
         "processor %",
     )
     for heard in crowds:
@@ -358,8 +365,8 @@ def main(options: Options) -> None:
             heard.num_ranks, f"{rate:.0f}", f"{median_ms:.1f}", f"{slow_ms:.1f}", f"{at_work:.1f}", f"{processor:.1f}"
         )
     crowd_text = f"""\
-Ranks that have nothing to do say that they live and ask for work, for {options.crowd_s:g} s, as often as the keeper
-lets them. Its process's share of one processor holds what Ray does in it for each call."""
+Ranks that have nothing to do say that they live and ask for work, for {options.crowd_s:g} s, as often as the
+claim server lets them. Its process's share of one processor holds what Ray does in it for each call."""
     page.write(text, table, crowd_text, crowd_table)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
-from isaaclab_arena.evaluation.cluster.keeper import pace_of, rest_of
+from isaaclab_arena.evaluation.cluster.claim_server import pace_of, rest_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Kill parts of runs on a Ray cluster at random moments: how long each takes to its end, and whether anything is lost.
 
 Each run is that of one job on two ranks of a cluster of two nodes on this machine. At a moment drawn from the whole of
-an undisturbed run, its start and its tables too, a rank, a node, the keeper or the program itself is killed. Where the
-program has ended by that, the run is resumed, on the cluster. Its tables are compared with those of one process.
+an undisturbed run, its start and its tables too, a rank, a node, the claim server or the program itself is killed.
+Where the program has ended by that, the run is resumed, on the cluster. Its tables are compared with those of one
+process.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from benchmarks.harness.workers import module
 
 NODE = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
 VARIABLES = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
-VICTIMS = ("rank", "node", "keeper", "program")
+VICTIMS = ("rank", "node", "claim server", "program")
 TABLES = [f"{table}.{kind}" for table in ("results", "episodes") for kind in ("csv", "parquet")]
 STEPS = 120
 
@@ -164,7 +165,7 @@ def kill(victim: str, program: subprocess.Popen[bytes], nodes: Nodes, generator:
     if victim == "node":
         os.kill(nodes.other, signal.SIGKILL)
         return victim
-    title = {"rank": "RankActor", "keeper": "KeeperActor"}.get(victim)
+    title = {"rank": "RankActor", "claim server": "ClaimServerActor"}.get(victim)
     found = [] if title is None else sorted(workers(title, nodes))
     if found:
         os.kill(found[int(generator.integers(len(found)))], signal.SIGKILL)

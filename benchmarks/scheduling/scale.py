@@ -1,6 +1,6 @@
 """Simulate a thousand ranks that start late, die and come back: the makespan over what is best possible.
 
-How long the keeper of the claims takes for an episode, a heartbeat and a question is what `claim_rate` has measured.
+How long the claim server takes for an episode, a heartbeat and a question is what `claim_rate` has measured.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ RATES = {
 
 HEADING = (
     "failures", "per 10,000 GPU-days", "nodes lost", "episodes repeated", "over the bound", "at worst",
-    "last one begun, of the bound", "longest wait for a claim [ms]", "keeper busy",
+    "last one begun, of the bound", "longest wait for a claim [ms]", "claim server busy",
 )  # fmt: skip
 
 AIM = 1.05
@@ -41,10 +41,10 @@ with (`evaluation/claims.py`), as in [makespan.md](makespan.md).
   log-normal with sigma 0.5), and takes 15 s for each environment that it builds.
 - **Failures.** Each takes a node with its 8 ranks and what they were running. 30 s later the unfinished episodes are
   free again, and after 10 min another node joins.
-- **Keeper.** One for all ranks, busy for {episode_ms:.2f} ms with each episode (its commit and its share of a claim).
-  Ranks wait for its answer in a queue. All ranks say that they live, and ask as ranks that have nothing to do, the
-  whole time, as often as the keeper lets them; each time it is busy for {word_ms:.2f} ms. Both are measured, processor
-  time with Ray's share ([claim_rate.md](claim_rate.md)).
+- **Claim server.** One for all ranks, busy for {episode_ms:.2f} ms with each episode (its commit and its share of a
+  claim). Ranks wait for its answer in a queue. All ranks say that they live, and ask as ranks that have nothing to do,
+  the whole time, as often as the claim server lets them; each time it is busy for {word_ms:.2f} ms. Both are measured,
+  processor time with Ray's share ([claim_rate.md](claim_rate.md)).
 - **Lower bound.** The ranks that are there never wait, build one environment when they start, and divide the work
   evenly. What failures ended of episodes under way is work that has to be done again, and counts: whatever the order,
   ranks that die are in the middle of something.
@@ -67,7 +67,7 @@ class Options(PageOptions):
     ranks: int = 1000  # How many.
     draws: int = 10  # Random lists of jobs of each kind.
     seed: int = 0  # Of the lists.
-    service_ms: float | None = None  # How long the keeper is busy with an episode; by default what was measured.
+    service_ms: float | None = None  # How long the claim server is busy with an episode; by default what was measured.
     word_ms: float | None = None  # The same for a heartbeat or a question.
 
 
@@ -106,7 +106,7 @@ def draw_jobs(kind: Kind, num_ranks: int, generator: np.random.Generator) -> lis
 
 
 def measured_ms(name: str) -> float:
-    """Return a figure of the page of the keeper [ms]."""
+    """Return a figure of the page of the claim server [ms]."""
     page = (RESULTS / f"{PAGE}.md").read_text(encoding="utf-8")
     return float(line_of(page, name)[0].removesuffix(" ms"))
 

@@ -41,7 +41,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
-from isaaclab_arena.policy.lent import lent_policy_class, modules_at_rest, name_of_lent
+from isaaclab_arena.policy.in_memory import in_memory_policy_class, modules_at_rest, name_of_lent
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -327,7 +327,7 @@ def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | None, Any]:
     if isinstance(policy, str):
         return policy, None, None
     if not isinstance(policy, type):
-        return name_of_lent(policy), lent_policy_class(policy), policy
+        return name_of_lent(policy), in_memory_policy_class(policy), policy
     name = name_of_lent(policy)
     if not issubclass(policy, PolicyBase):
         raise ConfigError(Problem(f"'{name}' is no policy: it must be a class derived from PolicyBase", key="policy"))

@@ -23,7 +23,7 @@ from isaaclab_arena.interfaces.environment import (
 )
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePictures
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PicturesOnDemand
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, chunks_of, stated_model
 from isaaclab_arena.interfaces.policy_traits import AnswersChunks, Continuation, DividesCalls, SharesNetwork
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
@@ -209,7 +209,7 @@ def padded(tree: Mapping[str, Any], num_envs: int, *, reader: str = "") -> dict[
 
     def wide(part: Any) -> Any:
         # `reader` is named in the error if the policy reads pictures that were not drawn.
-        if isinstance(part, SomePictures):
+        if isinstance(part, PartialImages):
             return part.padded(num_envs, reader=reader)
         if not isinstance(part, torch.Tensor):
             return part
@@ -491,7 +491,7 @@ class AskedPolicies:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settling:
+class BatchSizeChoice:
     """The inputs to the choice of a job's batch size."""
 
     directory: Path  # directory of the job, where the choice is stored
@@ -519,48 +519,48 @@ def filled_up(num_envs: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(-(-num_envs // multiple) * multiple for multiple in MULTIPLES))
 
 
-def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
+def asked_policies(choice: BatchSizeChoice, *, simulated_on: str) -> AskedPolicies:
     """Return a job's policies with their batch size, and the reason if the same bits cannot be promised."""
     # The environment is checked first: if it rules out the same bits, the policies are not probed.
     because = None
     if simulated_on != "cpu":
         because = f"simulated on {simulated_on}, which promises no order of its sums"
-    elif not all(environment.reproducible for environment in settling.environments):
+    elif not all(environment.reproducible for environment in choice.environments):
         because = "the environment does not promise that an episode follows from its conditions and actions alone"
 
     # A likely candidate size is built at once, so that a policy is not built twice.
-    traits = settling.policy_class.traits
+    traits = choice.policy_class.traits
     is_likely = because is None and traits.reproducible and not traits.batch_invariant
-    policies = settling.make(_sizes(settling, settling.num_envs)[1][0] if is_likely else settling.fixed_batch)
+    policies = choice.make(_sizes(choice, choice.num_envs)[1][0] if is_likely else choice.fixed_batch)
 
     doubtful = next((policy for policy in policies if not policy.traits.reproducible), None)
     if because is None and any(policy.is_remote for policy in policies):
         because = "the policy's network runs in another process, which may put rows of several clients into one call"
     elif because is None and doubtful is not None:
         because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
-    because = because or settling.probe_environment()
+    because = because or choice.probe_environment()
     if because is not None or policies[0].traits.batch_invariant:
-        return _as_they_are(settling, because)
-    return _settled(settling, policies[0])
+        return _as_they_are(choice, because)
+    return _settled(choice, policies[0])
 
 
-def _settled(settling: Settling, policy: PolicyBase) -> AskedPolicies:
+def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies:
     """Return the policies on the stored batch size, or on the first size at which places make no difference."""
     # A policy that divides a batch into calls pads each call instead of the batch.
-    own = policy.slots_per_call(settling.num_envs) if isinstance(policy, DividesCalls) else None
-    num_envs = settling.num_envs if own is None else own
+    own = policy.slots_per_call(choice.num_envs) if isinstance(policy, DividesCalls) else None
+    num_envs = choice.num_envs if own is None else own
 
     def made(batch: int) -> Sequence[PolicyBase]:
         if own is None:
-            return settling.make(batch)
-        policies = settling.make(settling.fixed_batch)
+            return choice.make(batch)
+        policies = choice.make(choice.fixed_batch)
         _fill_calls(policies, batch)
         return policies
 
-    earlier, sizes = _sizes(settling, num_envs)
+    earlier, sizes = _sizes(choice, num_envs)
     batch, result = sizes[0], ProbeResult(passes=False)
     for batch in sizes:
-        result = settling.probe(made(batch)[0], batch)
+        result = choice.probe(made(batch)[0], batch)
         if result.passes or result.error is not None:
             break
     if result.error is not None:
@@ -569,15 +569,15 @@ def _settled(settling: Settling, policy: PolicyBase) -> AskedPolicies:
             f"({result.error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in "
             "its class"
         )
-        return _as_they_are(settling, because)
+        return _as_they_are(choice, because)
 
     # If no batch size passes, use the smallest padding.
-    counts, problem = _kept(settling, batch if result.passes else sizes[0], num_envs)
+    counts, problem = _kept(choice, batch if result.passes else sizes[0], num_envs)
     policies = made(counts)
     if counts != batch:
         # No size passed, or another rank stored another size first.
         sizes = sizes if counts in sizes else (counts,)
-        result = settling.probe(policies[0], counts)
+        result = choice.probe(policies[0], counts)
     if counts > num_envs:
         _LOG.info("calls of %s are filled up from %d env slots to %d", type(policies[0]).__name__, num_envs, counts)
 
@@ -593,7 +593,7 @@ def _settled(settling: Settling, policy: PolicyBase) -> AskedPolicies:
             "on this machine a row's answer depends on its place or its neighbours in a batch of "
             f"{rows}{', which the job has kept since it began' if counts == earlier else ''}; a single row has neither"
         )
-    shown = settling.fixed_batch if own is not None else counts
+    shown = choice.fixed_batch if own is not None else counts
     return AskedPolicies(
         policies=[on_fixed_batch(each, shown) for each in policies], batch=counts, plan_because=problem
     )
@@ -605,28 +605,28 @@ def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
             policy.fill_calls_up_to(num_envs)
 
 
-def _sizes(settling: Settling, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
+def _sizes(choice: BatchSizeChoice, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
     """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
-    earlier = settling.planned
+    earlier = choice.planned
     if earlier is None:
         # `_kept` reports a damaged file.
         with suppress(ConfigError):
-            settled = read_settled(settling.directory)
+            settled = read_settled(choice.directory)
             earlier = None if settled is None else settled.policy_batch
     if earlier is not None and earlier >= num_envs:
         return earlier, (earlier,)
-    if any(settling.directory.glob(COMMIT_FILE_PATTERN)):
+    if any(choice.directory.glob(COMMIT_FILE_PATTERN)):
         # The committed episodes were played by a version without padding: one call for all env slots.
         return earlier, (num_envs,)
     return earlier, filled_up(num_envs)
 
 
-def _kept(settling: Settling, batch: int, num_envs: int) -> tuple[int, str | None]:
+def _kept(choice: BatchSizeChoice, batch: int, num_envs: int) -> tuple[int, str | None]:
     """Store the batch size. Return the size in force, and the reason if other ranks may use another one."""
-    settled = settling.planned
+    settled = choice.planned
     try:
         if settled is None:
-            settled = settle(settling.directory, SettledBatch(policy_batch=batch)).policy_batch
+            settled = settle(choice.directory, SettledBatch(policy_batch=batch)).policy_batch
     except ConfigError as error:
         _LOG.warning("%s", error)
         return batch, f"{SETTLED_FILE}, which says on how many rows the policy was asked before, cannot be read"
@@ -635,15 +635,15 @@ def _kept(settling: Settling, batch: int, num_envs: int) -> tuple[int, str | Non
     return settled, None
 
 
-def _as_they_are(settling: Settling, because: str | None) -> AskedPolicies:
+def _as_they_are(choice: BatchSizeChoice, because: str | None) -> AskedPolicies:
     """Return the policies without padding."""
-    policies = settling.make(settling.fixed_batch)
+    policies = choice.make(choice.fixed_batch)
     _fill_calls(policies, None)
     first, own = policies[0], None
     if isinstance(first, DividesCalls):
-        own = first.slots_per_call(settling.num_envs)
+        own = first.slots_per_call(choice.num_envs)
     return AskedPolicies(
-        policies=[on_fixed_batch(policy, settling.fixed_batch) for policy in policies],
-        batch=None if first.traits.batch_invariant or first.is_remote else own or settling.num_envs,
+        policies=[on_fixed_batch(policy, choice.fixed_batch) for policy in policies],
+        batch=None if first.traits.batch_invariant or first.is_remote else own or choice.num_envs,
         plan_because=because,
     )

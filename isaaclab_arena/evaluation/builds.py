@@ -16,7 +16,7 @@ import torch
 from isaaclab_arena.config.schema import PolicyServerConfig, Question, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.batching import ProbeResult, Settling, asked_policies, probe_policy, unlike_itself
+from isaaclab_arena.evaluation.batching import BatchSizeChoice, ProbeResult, asked_policies, probe_policy, unlike_itself
 from isaaclab_arena.evaluation.contents import refuse_changed
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
@@ -381,7 +381,7 @@ class GroupBuilder:
                 )
             start_up.finish(StartUpPart.ENVIRONMENT)
 
-            settling = Settling(
+            choice = BatchSizeChoice(
                 directory=directory,
                 policy_class=job.policy_class,
                 environments=environments,
@@ -392,7 +392,7 @@ class GroupBuilder:
                 probe_environment=partial(self._probe_environment, job, environments[0]),
             )
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
-                asked = asked_policies(settling, simulated_on=settings.device.type)
+                asked = asked_policies(choice, simulated_on=settings.device.type)
             start_up.finish(StartUpPart.POLICY)
 
             # A file may have changed since the run began. Only what was built for this job has read it again.
@@ -427,7 +427,7 @@ class GroupBuilder:
     def _make_policies(
         self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
     ) -> Sequence[PolicyBase]:
-        """Return the policy of each group; see `Settling.make`. Policies in ``begun`` have seen their environment."""
+        """Return each group's policy; see `BatchSizeChoice.make`. Policies in ``begun`` have seen their environment."""
         sizes = [environment.num_envs for environment in environments]
         # A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_class.traits.batch_invariant else policy_batch
@@ -467,7 +467,7 @@ class GroupBuilder:
         return self._networks[key]
 
     def _probe(self, job: Job, environment: Environment, policy: PolicyBase, batch: int) -> ProbeResult:
-        """Probe the first group's policy (see `Settling.probe`), once for equal keys."""
+        """Probe the first group's policy (see `BatchSizeChoice.probe`), once for equal keys."""
         continues = job.latency is not None and job.latency.continues
         key = (job.policy_key, job.environment_key, batch, continues)
         if key not in self._probed:
@@ -475,7 +475,7 @@ class GroupBuilder:
         return self._probed[key]
 
     def _probe_environment(self, job: Job, environment: Environment) -> str | None:
-        """Probe the first group's environment (see `Settling.probe_environment`), once for equal keys."""
+        """Probe the first group's environment (see `BatchSizeChoice.probe_environment`), once for equal keys."""
         # Environments of this package's own code are not probed, because its tests cover them.
         if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder):
             return None

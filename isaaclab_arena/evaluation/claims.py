@@ -261,7 +261,7 @@ def slots_to_use(num_envs: int, *, open_episodes: int, world_size: int, unfinish
 #
 # A rank dies with its node, by a lack of memory, or because an episode crashes its process. The causes look the same
 # from outside. The episodes that the dead rank had begun are suspects, and each is played again alone. A suspect that
-# ends is cleared. A suspect that was the only running episode when a third rank died is condemned.
+# ends is cleared. A suspect that was the only running episode when a third rank died is poisoned.
 
 LIVES_OF_AN_EPISODE = 3
 """How many ranks may die over an episode."""
@@ -280,7 +280,7 @@ class Death:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condemned:
+class PoisonedEpisode:
     """An episode that is not played again."""
 
     job_index: int
@@ -294,13 +294,13 @@ class Suspects:
     def __init__(self) -> None:
         self._deaths: dict[_Key, dict[int, tuple[Death, ...]]] = {}
 
-    def blame(self, begun: Sequence[tuple[int, int, int]], death: Death) -> Condemned | None:
+    def blame(self, begun: Sequence[tuple[int, int, int]], death: Death) -> PoisonedEpisode | None:
         """Suspect a dead rank's running episodes. Return the one that has reached its last death, else None."""
         # `begun` holds job index, piece and episode index of each episode that had begun and not ended.
         for job_index, piece, episode_index in begun:
             of_piece = self._deaths.setdefault((job_index, piece), {})
             of_piece[episode_index] = (*of_piece.get(episode_index, ()), death)
-        # Among several running episodes the guilty one is unknown, so none of them can be condemned.
+        # Among several running episodes the guilty one is unknown, so none of them can be poisoned.
         if len(begun) != 1:
             return None
         job_index, piece, episode_index = begun[0]
@@ -308,7 +308,7 @@ class Suspects:
         if len(deaths) < LIVES_OF_AN_EPISODE:
             return None
         self.clear(job_index, piece, [episode_index])
-        return Condemned(job_index=job_index, episode_index=episode_index, deaths=deaths)
+        return PoisonedEpisode(job_index=job_index, episode_index=episode_index, deaths=deaths)
 
     def among(self, job_index: int, piece: int) -> frozenset[int]:
         """Return the suspected episodes of a piece."""

@@ -24,8 +24,8 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, check_cluster
 from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
+from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, check_cluster
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown, split_overrides

@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.policy_answers import agreed_instruction, checked
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
 from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, plans_of
 from isaaclab_arena.interfaces.policy_traits import ActsInSome, DividesCalls, SharesNetwork
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -69,7 +69,7 @@ def batched(observations: Mapping[int, SlotObservation], spec: Mapping[str, Any]
             places = np.full(num_envs, -1)
             places[list(there)] = range(len(there))
             drawn = torch.stack(list(there.values())) if there else torch.zeros((0, *term.shape), dtype=term.dtype)
-            batch[group][name] = SomePictures(name, drawn, places, reader="the served policy")
+            batch[group][name] = PartialImages(name, drawn, places, reader="the served policy")
     return batch
 
 

@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.evaluation.verification_worker import plan_sample, read_contents
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.lent import STATE
+from isaaclab_arena.policy.in_memory import STATE
 from isaaclab_arena.results.merge import TABLES, MergedResults, MissingEpisodes, stale_tables
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import CommitLine, read_commits, read_job_reports

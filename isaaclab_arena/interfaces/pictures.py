@@ -181,7 +181,7 @@ class PicturesOnDemand(Protocol):
 
         That call draws the named env slots, unless their pictures were drawn and they have not moved since. An env slot
         without an episode whose last picture was left out may be black instead. If other env slots have no picture of
-        the present, the terms of ``camera_obs`` are `SomePictures` instead of tensors. Without a call everything is
+        the present, the terms of ``camera_obs`` are `PartialImages` instead of tensors. Without a call everything is
         drawn.
 
         Args:
@@ -199,7 +199,7 @@ class LoadsRenderer(Protocol):
         ...
 
 
-class SomePictures:
+class PartialImages:
     """The pictures of some env slots, read like those of all: ``pictures[env_ids]``.
 
     It holds no picture of any other env slot, so no reader can see one that is out of date.
@@ -289,13 +289,13 @@ class SomePictures:
         )
 
 
-def some_pictures(name: str, pictures: torch.Tensor | SomePictures) -> SomePictures:
-    """Return a camera's pictures as `SomePictures`, also if they are those of every env slot.
+def some_pictures(name: str, pictures: torch.Tensor | PartialImages) -> PartialImages:
+    """Return a camera's pictures as `PartialImages`, also if they are those of every env slot.
 
     Args:
         name: Term of ``camera_obs``.
         pictures: The value of the term.
     """
-    if isinstance(pictures, SomePictures):
+    if isinstance(pictures, PartialImages):
         return pictures
-    return SomePictures(name, pictures, np.arange(len(pictures)))
+    return PartialImages(name, pictures, np.arange(len(pictures)))

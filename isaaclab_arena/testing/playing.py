@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
 
 # Define what the conformance tests and the runner's probe share: requirements, episodes, deterministic actions.
 
@@ -165,7 +165,7 @@ class DrawnOnDemand(EnvironmentWrapper):
         self._outdated[due] = False
         self.pictures_drawn += len(due) * len(self._kept)
         places = np.where(self._outdated, -1, np.arange(self.num_envs))
-        shown = {name: SomePictures(name, kept.clone(), places.copy()) for name, kept in self._kept.items()}
+        shown = {name: PartialImages(name, kept.clone(), places.copy()) for name, kept in self._kept.items()}
         if not self._outdated.any():
             return {**observation, CAMERAS: {name: kept.clone() for name, kept in self._kept.items()}}
         return {**observation, CAMERAS: shown}

@@ -144,7 +144,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class SentPoints:
     """The record of the points that services have of a curve."""
 
     run_id: str  # the run's id in the services
@@ -198,9 +198,9 @@ class TrackedSeries:
         """Send a service the points that it lacks, and record them."""
         try:
             if self._record.is_file():
-                told = read_versioned(self._record, Told, _SCHEMA_VERSION)
+                told = read_versioned(self._record, SentPoints, _SCHEMA_VERSION)
             else:
-                told = Told(run_id=uuid.uuid4().hex)
+                told = SentPoints(run_id=uuid.uuid4().hex)
                 write_text(self._record, json_text(told), overwrite=True)
             known = {(point.step, point.series): point for point in told.points.get(name, ())}
             # Another process may have sent points that this one has not seen yet.

@@ -14,7 +14,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import SomePictures
+from isaaclab_arena.interfaces.pictures import PartialImages
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
 from isaaclab_arena_gr00t.config import (
@@ -218,7 +218,7 @@ class ShownHistory:
         if self._video is not None:
             # Environments that render on demand have pictures of some env slots only.
             cameras = [observation[CAMERA_GROUP][name] for name in self.wiring.cameras.values()]
-            some = next((each for each in cameras if isinstance(each, SomePictures)), None)
+            some = next((each for each in cameras if isinstance(each, PartialImages)), None)
             drawn = list(stepping) if some is None else [env_id for env_id in some.env_ids if env_id in set(stepping)]
             self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
         if self._state is not None:

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import SomePictures, in_colours, picture_layout, some_pictures
+from isaaclab_arena.interfaces.pictures import PartialImages, in_colours, picture_layout, some_pictures
 from tests.layouts import COLOURS, LAYOUTS, UNCLEAR
 
 ALL = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).reshape(4, 2, 2, 3)
 
 
-def of_slots_1_and_3() -> SomePictures:
-    return SomePictures("eye", ALL[[1, 3]], np.array([-1, 0, -1, 1]), reader="Looker")
+def of_slots_1_and_3() -> PartialImages:
+    return PartialImages("eye", ALL[[1, 3]], np.array([-1, 0, -1, 1]), reader="Looker")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.environments.arena.cameras import FilmStudio
+from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.robots.lookup import known_embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
@@ -100,10 +100,10 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
         for positions in np.nan_to_num(motions.shown)
     ]
     backend.reset(torch.arange(len(starts)), starts)
-    studio = FilmStudio(backend, {VIEWPORT: VIEWPORT}, size=_PICTURE, shadows=True)
+    renderer = FilmRenderer(backend, {VIEWPORT: VIEWPORT}, size=_PICTURE, shadows=True)
     captions = ("home, as described", "after a second at home", "gripper closed")
     pictures = [
-        np.concatenate([caption_bar(_PICTURE[0], [caption]), studio.film_later(index)()[VIEWPORT]])
+        np.concatenate([caption_bar(_PICTURE[0], [caption]), renderer.film_later(index)()[VIEWPORT]])
         for index, caption in enumerate(captions[: 3 if motions.tips.size else 2])
     ]
     charts = [

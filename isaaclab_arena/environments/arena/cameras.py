@@ -15,7 +15,7 @@ import torch
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import VIEWPORT
-from isaaclab_arena.interfaces.pictures import SomePictures
+from isaaclab_arena.interfaces.pictures import PartialImages
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import BackendChoice
@@ -52,7 +52,7 @@ def backend_choice(config: object) -> BackendChoice:
 # Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
 
 
-class FilmStudio:
+class FilmRenderer:
     """The cameras of worlds that are used for films only."""
 
     def __init__(self, backend: Backend, cameras: Mapping[str, str], *, size: tuple[int, int], shadows: bool) -> None:
@@ -113,7 +113,7 @@ _FEWEST_AT_ONCE = 8
 """Worlds of a `WarpBackend` that are rendered at once, at least, where policies want to see a part of them."""
 
 
-class Studio(ABC):
+class Renderer(ABC):
     """One renderer, and the last picture of every env slot."""
 
     def __init__(
@@ -157,14 +157,14 @@ class Studio(ABC):
         """Render new pictures of env slots."""
 
 
-class ThreadStudio(Studio):
+class ThreadRenderer(Renderer):
     """Renders worlds one by one, on threads."""
 
     def __init__(
         self, backend: Backend, names: Sequence[str], *, num_threads: int, shadows: bool, **wanted: Any
     ) -> None:
         begin = time.perf_counter()
-        from isaaclab_arena.sim.warp.cameras import RayTracers  # noqa: PLC0415  see `Studio`
+        from isaaclab_arena.sim.warp.cameras import RayTracers  # noqa: PLC0415  see `Renderer`
 
         super().__init__(backend, names, device=backend.device, **wanted)
         num_threads = min(num_threads, backend.num_envs)
@@ -186,15 +186,15 @@ class ThreadStudio(Studio):
                     self._arrays[term(camera, "segmentation")][env_id] = picture.segmentation
 
 
-class BatchStudio(Studio):
+class BatchRenderer(Renderer):
     """Renders many worlds at once on their device; for films a few at once, with pictures kept on the CPU."""
 
     def __init__(
         self, backend: Backend, names: Sequence[str], *, only_films: bool, shadows: bool, **wanted: Any
     ) -> None:
         begin = time.perf_counter()
-        from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  see `Studio`
-        from isaaclab_arena.sim.warp.cameras import BatchCameras  # noqa: PLC0415  see `Studio`
+        from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  see `Renderer`
+        from isaaclab_arena.sim.warp.cameras import BatchCameras  # noqa: PLC0415  see `Renderer`
 
         self._keeps_on_cpu = only_films
         device = torch.device("cpu") if only_films else backend.device
@@ -313,8 +313,8 @@ class EnvironmentCameras:
         names = [backend.model.camera(index).name for index in range(backend.model.ncam)]
         self._observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
         self._viewport = tuple(name for name in names if name == VIEWPORT)
-        self._studios: dict[str, Studio] = {}
-        self._film_studios: dict[str, FilmStudio] = {}
+        self._renderers: dict[str, Renderer] = {}
+        self._film_renderers: dict[str, FilmRenderer] = {}
         self._film_s = 0.0
         self._announced: Sequence[int] | None = None
         # Env slots that have moved since their last pictures for policies.
@@ -335,10 +335,10 @@ class EnvironmentCameras:
     @property
     def render_s(self) -> float:
         """Time spent on rendering so far [s]."""
-        if not self._studios:
+        if not self._renderers:
             # Read several times in each control step, usually with nothing rendered.
             return self._film_s
-        return self._film_s + sum(studio.render_s for studio in self._studios.values())
+        return self._film_s + sum(renderer.render_s for renderer in self._renderers.values())
 
     def spec(self) -> dict[str, ArraySpec]:
         """Return the specification of the observation group ``camera_obs``."""
@@ -355,7 +355,7 @@ class EnvironmentCameras:
     def load(self) -> None:
         """Load the policies' renderer, if enabled. The first pictures compile kernels."""
         if self.enabled:
-            self._studio(HEAD_CAMERA).render(range(self._backend.num_envs))
+            self._renderer_of(HEAD_CAMERA).render(range(self._backend.num_envs))
 
     def outdate(self, env_ids: Sequence[int] | None) -> None:
         """Mark the pictures of env slots outdated, None for all."""
@@ -365,19 +365,19 @@ class EnvironmentCameras:
         """Set the env slots that the next `observe` draws, None for all."""
         self._announced = env_ids
 
-    def observe(self) -> dict[str, torch.Tensor | SomePictures]:
-        """Render outdated pictures of announced env slots; return all, or only the current ones as `SomePictures`."""
+    def observe(self) -> dict[str, torch.Tensor | PartialImages]:
+        """Render outdated pictures of announced env slots; return all, or only the current ones as `PartialImages`."""
         self._before_observed = self._announced, self.num_drawn
         announced, self._announced = self._announced, None
         self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
         if not self._outdated.any():
-            kept = self._studio(HEAD_CAMERA).pictures
+            kept = self._renderer_of(HEAD_CAMERA).pictures
             return {name: kept[name].to(self._device, copy=True) for name in self.spec()}
 
         # Only current pictures are returned, so a stale one cannot be read. None at all needs no renderer.
         env_ids = np.flatnonzero(~self._outdated)
         if len(env_ids):
-            kept = self._studio(HEAD_CAMERA).pictures
+            kept = self._renderer_of(HEAD_CAMERA).pictures
             slots = torch.from_numpy(env_ids).to(self._backend.device, non_blocking=True)
             drawn = {name: kept[name][slots].to(self._device) for name in self.spec()}
         else:
@@ -386,7 +386,7 @@ class EnvironmentCameras:
                 for name, spec in self.spec().items()
             }
         places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
-        return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
+        return {name: PartialImages(name, pictures, places) for name, pictures in drawn.items()}
 
     def observe_again(self) -> None:
         """Undo the last `observe`: its announcement is back, and its pictures do not count."""
@@ -418,27 +418,27 @@ class EnvironmentCameras:
         return [partial(drawn, calls) for calls in zip(*places, strict=True)]
 
     def _film_later(self, place: str, env_ids: Sequence[int]) -> list[Callable[[], Mapping[str, np.ndarray]]]:
-        """Return a call per env slot that draws the current pictures of one studio's cameras."""
+        """Return a call per env slot that draws the current pictures of one place's cameras."""
         is_seen = place == HEAD_CAMERA and self.enabled
         # The policies' current pictures exist already.
         drawn = [env_id for env_id in env_ids if is_seen and not self._outdated[env_id]]
         if not self._backend.renders and len(drawn) < len(env_ids):
-            if place not in self._film_studios:
+            if place not in self._film_renderers:
                 names, size = self._cameras_at(place)
-                self._film_studios[place] = FilmStudio(
+                self._film_renderers[place] = FilmRenderer(
                     self._backend, {rgb_term(name): name for name in names}, size=size, shadows=place == VIEWPORT
                 )
-            film_studio = self._film_studios[place]
+            film_renderer = self._film_renderers[place]
             seen = dict(zip(drawn, self._film_later(place, drawn), strict=True)) if drawn else {}
-            return [seen[env_id] if env_id in seen else film_studio.film_later(env_id) for env_id in env_ids]
-        studio = self._studio(place)
+            return [seen[env_id] if env_id in seen else film_renderer.film_later(env_id) for env_id in env_ids]
+        renderer = self._renderer_of(place)
         if is_seen:
             self._bring_up_to_date(env_ids)
         else:
-            studio.render(env_ids)
-        names = [name for name in studio.pictures if name in self.filmable]
+            renderer.render(env_ids)
+        names = [name for name in renderer.pictures if name in self.filmable]
         slots = torch.tensor(list(env_ids))
-        kept = [studio.pictures[name] for name in names]
+        kept = [renderer.pictures[name] for name in names]
         read = on_cpu([pictures[slots.to(pictures.device, non_blocking=True)] for pictures in kept])
         pictures = {name: each.numpy() for name, each in zip(names, read, strict=True)}
         return [
@@ -449,13 +449,13 @@ class EnvironmentCameras:
         """Render the outdated pictures of these env slots for policies."""
         outdated = [env_id for env_id in env_ids if self._outdated[env_id]]
         if outdated:
-            self._studio(HEAD_CAMERA).render(outdated)
+            self._renderer_of(HEAD_CAMERA).render(outdated)
             self._outdated[outdated] = False
             self.num_drawn += len(outdated) * len(self.spec())
 
-    def _studio(self, place: str) -> Studio:
+    def _renderer_of(self, place: str) -> Renderer:
         """Return the renderer of a place's cameras, which is made at its first use."""
-        if place not in self._studios:
+        if place not in self._renderers:
             names, (width, height) = self._cameras_at(place)
             is_seen = place != VIEWPORT and self.enabled
             wanted = {
@@ -466,10 +466,10 @@ class EnvironmentCameras:
                 "segmentation": is_seen and self._options.camera_segmentation,
             }
             if self._backend.renders:
-                self._studios[place] = BatchStudio(self._backend, names, only_films=not is_seen, **wanted)
+                self._renderers[place] = BatchRenderer(self._backend, names, only_films=not is_seen, **wanted)
             else:
-                self._studios[place] = ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
-        return self._studios[place]
+                self._renderers[place] = ThreadRenderer(self._backend, names, num_threads=self._num_threads, **wanted)
+        return self._renderers[place]
 
     def _cameras_at(self, place: str) -> tuple[Sequence[str], tuple[int, int]]:
         """Return the names and the picture size of the viewport, or of all cameras that policies may see."""

@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.device_reads import on_device
 from isaaclab_arena.interfaces.environment import Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 # Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
@@ -330,9 +330,9 @@ class Disturbances:
             }
         return seen
 
-    def _picture(self, number: int, name: str, shown: torch.Tensor | SomePictures) -> torch.Tensor | SomePictures:
+    def _picture(self, number: int, name: str, shown: torch.Tensor | PartialImages) -> torch.Tensor | PartialImages:
         """Return disturbed pictures (num_envs, height, width, 3), or those of the env slots that have some."""
-        if isinstance(shown, SomePictures):
+        if isinstance(shown, PartialImages):
             slots = torch.tensor(shown.env_ids, dtype=torch.int64, device=self._steps.device)
             pictures = shown[shown.env_ids]
         else:
@@ -351,11 +351,11 @@ class Disturbances:
         if self._are_on["quality"]:
             compressed = compressed_pictures(pictures, self._quantisation[slots])
             pictures = torch.where(_of_slots(self._is_compressed, slots) > 0, compressed, pictures)
-        if not isinstance(shown, SomePictures):
+        if not isinstance(shown, PartialImages):
             return pictures
         places = np.full(len(shown), -1)
         places[shown.env_ids] = np.arange(len(shown.env_ids))
-        return SomePictures(name, pictures, places)
+        return PartialImages(name, pictures, places)
 
 
 def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:

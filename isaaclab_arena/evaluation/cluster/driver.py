@@ -8,7 +8,7 @@ from typing import Protocol
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, Crew, Engine, NodeNeeds, RunOrders
+from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, Engine, NodeNeeds, RankSupervisor, RunOrders
 from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.planning import RunRequest
@@ -66,14 +66,14 @@ def execute_on_cluster(
             if started.attempt is None:
                 return finished_run(request, started.output_directory, conduct)
             orders = _orders(needs, options, started, started.attempt)
-            crew = Crew(engine, orders, interruption, fail_fast=options.fail_fast)
+            supervisor = RankSupervisor(engine, orders, interruption, fail_fast=options.fail_fast)
             with full_disk_explained():
-                code = _work(crew, request, options, started, started.attempt, conduct, context)
+                code = _work(supervisor, request, options, started, started.attempt, conduct, context)
             return interruption.exit_code or code
 
 
 def _work(
-    crew: Crew,
+    supervisor: RankSupervisor,
     request: RunRequest,
     options: ClusterOptions,
     started: StartedRun,
@@ -88,12 +88,12 @@ def _work(
         watch = _watch(started, attempt)
         log = log_file(started.output_directory / "logs" / "driver.log", 0)
         with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
-            crew.work(options.start_timeout_s)
+            supervisor.work(options.start_timeout_s)
         consolidate_what_ranks_left(attempt, started.output_directory, is_all=True)
         code = merge_and_show(
             request, conduct, started.output_directory, save_conditions=save_conditions, last_line=last_line
         )
-    return code if crew.failure is None else 1
+    return code if supervisor.failure is None else 1
 
 
 def _refuse_policy_servers(request: RunRequest) -> None:

@@ -30,7 +30,7 @@ from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.builds import rank_settings
 from isaaclab_arena.evaluation.claims import Claim, DividedJob, Measured, divided_jobs, is_taken_over
-from isaaclab_arena.evaluation.cluster.crew import (
+from isaaclab_arena.evaluation.cluster.supervisor import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
@@ -159,10 +159,10 @@ class _Parcel:
 
 
 class ResultSender:
-    """Delivers a rank's results to the keeper from a thread, and on exit all that is left. A context manager."""
+    """Delivers a rank's results to the claim server from a thread, and on exit all that is left. A context manager."""
 
     # The rank writes its usual files and never waits. A delivered file is removed. Each delivery is a heartbeat;
-    # without results an empty delivery is sent at an interval that the keeper sets.
+    # without results an empty delivery is sent at an interval that the claim server sets.
     def __init__(
         self,
         life: Life,
@@ -174,7 +174,7 @@ class ResultSender:
         look_s: float = 0.25,  # between two checks for results
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_gone = False  # taken for dead by the keeper, so this rank must end and delivers nothing more
+        self.is_gone = False  # taken for dead by the claim server, so this rank must end and delivers nothing more
         self.jobs_over: frozenset[str] = frozenset()  # names of jobs that need no further episode
         self.failure: Exception | None = None  # error that ended the thread, None without
         self._life = life
@@ -268,7 +268,7 @@ class ResultSender:
         if answer.is_gone:
             self.is_gone = True
             return False
-        # The keeper has everything by now, so it can be forgotten and removed here.
+        # The claim server has everything by now, so it can be forgotten and removed here.
         del self.finished[: len(finished)], self.failed[: len(failed)]
         self._read_to |= parcel.read_to
         self._kept.update(parcel.kept)
@@ -339,14 +339,14 @@ def _whole_lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
             yield line[:-1].decode("utf-8"), offset
 
 
-# The claims of a run on a cluster for one rank: it queries the keeper, and remembers the last answer.
+# The claims of a run on a cluster for one rank: it queries the claim server, and remembers the last answer.
 
 _REFRESH_INTERVAL_S = 1.0
 _NAP_S = 0.5
 
 
 class RemoteClaims:
-    """The claims of all ranks, in the keeper; see `Claims`, whose methods these are."""
+    """The claims of all ranks, in the claim server; see `Claims`, whose methods these are."""
 
     def __init__(
         self,
@@ -376,7 +376,7 @@ class RemoteClaims:
 
     def refresh(self, *, now: bool = False) -> None:
         """Query the open pieces of the current job, at most once a second unless `now`."""
-        # If the keeper has just refused a claim, the next `claim_next` need not ask again.
+        # If the claim server has just refused a claim, the next `claim_next` need not ask again.
         self._refusal_stands = now and self._was_refused
         is_fresh = self._refreshed_at is not None and self._clock() - self._refreshed_at < _REFRESH_INTERVAL_S
         if self._current is not None and (now or not is_fresh):
@@ -410,13 +410,13 @@ class RemoteClaims:
         """Whether no other rank has taken the piece over."""
         if self._sender.is_gone:
             return False
-        # A rank without access to the claims need not know: the keeper commits nothing of a rank taken for dead.
+        # A rank without access to the claims need not know: the claim server commits nothing of a rank taken for dead.
         return self._claims_directory is None or not is_taken_over(self._claims_directory, claim)
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Report the episodes that may run from now on; they are suspected if this rank dies."""
         begun = BegunEpisodes(life=self._life, job_index=claim.divided.index, piece=claim.piece, first=first, last=last)
-        # This call waits for the keeper, because the rank may die of the episodes at once.
+        # This call waits for the claim server, because the rank may die of the episodes at once.
         if self._tell_begun(begun):
             self._sender.is_gone = True
 
@@ -446,7 +446,7 @@ class RemoteClaims:
         return 0 if self._sender.is_gone else self._said.pieces_of_others
 
     def rest(self, must_end: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> None:
-        """Pause as long as the keeper requested, but stop soon after `must_end`. `pause` sleeps for some seconds."""
+        """Pause as the claim server requested, but stop soon after `must_end`. `pause` sleeps for some seconds."""
         left_s = self._said.rest_s
         while left_s > 0 and not must_end():
             pause(min(left_s, _NAP_S))
@@ -472,14 +472,14 @@ class RemoteClaims:
         )
 
 
-# One rank of a run on a cluster: check its node, and run the jobs that it claims from the keeper.
+# One rank of a run on a cluster: check its node, and run the jobs that it claims from the claim server.
 
 _OWN_DIRECTORY = "isaaclab_arena_rank"
 _OWNER = re.compile(rf"{_OWN_DIRECTORY}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
 
 
-class Keeper(Protocol):
-    """The keeper of the run, from a rank's side; see `ClaimKeeper`."""
+class Claiming(Protocol):
+    """The claim server of the run, from a rank's side; see `ClaimServer`."""
 
     def claim(self, question: ClaimQuestion) -> ClaimAnswer:
         """Request a piece for this rank."""
@@ -494,7 +494,7 @@ class Keeper(Protocol):
         ...
 
 
-def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
+def run_rank(orders: RunOrders, life: Life, claim_server: Claiming) -> RankEnd:
     """Run the claimed jobs until none is left, and return the end of the rank."""
     set_up_console_logging(life.rank)
     host = socket.gethostname()
@@ -513,14 +513,14 @@ def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     with _directory(orders, life) as (directory, is_own):
-        state = _run_jobs(orders, life, keeper, request, context, directory=directory, is_own=is_own)
+        state = _run_jobs(orders, life, claim_server, request, context, directory=directory, is_own=is_own)
     return RankEnd(state=state, host=host)
 
 
 def _run_jobs(
     orders: RunOrders,
     life: Life,
-    keeper: Keeper,
+    claim_server: Claiming,
     request: RunRequest,
     context: DistributedContext,
     *,
@@ -530,7 +530,7 @@ def _run_jobs(
     """Run the jobs that a rank claims, and return its final state."""
     attempt = orders.attempt
     interruption = Interruption()
-    sender = ResultSender(life, directory, keeper.deliver, stop=interruption.receive, sends_files=is_own)
+    sender = ResultSender(life, directory, claim_server.deliver, stop=interruption.receive, sends_files=is_own)
 
     def must_stop() -> bool:
         return sender.is_gone or interruption.stop_requested()
@@ -539,8 +539,8 @@ def _run_jobs(
     claims = RemoteClaims(
         jobs,
         life,
-        keeper.claim,
-        keeper.begin,
+        claim_server.claim,
+        claim_server.begin,
         sender,
         output_directory=directory,
         claims_directory=None if is_own else claims_directory(directory, attempt),

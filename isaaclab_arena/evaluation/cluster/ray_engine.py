@@ -29,27 +29,27 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.crew import (
+from isaaclab_arena.evaluation.cluster.claim_server import ClaimServer
+from isaaclab_arena.evaluation.cluster.rank_process import WAY_OUT, problem_of_node, request_of, run_rank
+from isaaclab_arena.evaluation.cluster.supervisor import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
+    ClaimServerState,
     ClusterOptions,
     Delivery,
     DeliveryAnswer,
     EndedRank,
-    KeeperState,
     Life,
     LifeEnd,
     NodeNeeds,
     RankEnd,
     RunOrders,
 )
-from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
-from isaaclab_arena.evaluation.cluster.rank_process import WAY_OUT, problem_of_node, request_of, run_rank
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.run_plan import RunLock
 
-# The keeper and the ranks of a run as Ray actors, and the messages of their errors.
+# The claim server and the ranks of a run as Ray actors, and the messages of their errors.
 
 _GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
 CANNOT_IMPORT = "failed to import on the worker"
@@ -60,59 +60,59 @@ ONCE = {"max_restarts": 0, "max_task_retries": 0}
 """Ray would run an episode twice, but the commits of a run allow it once."""
 
 KEEPER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
-"""The head would remember each of many thousand calls of the keeper, for its dashboard."""
+"""The head would remember each of many thousand calls of the claim server, for its dashboard."""
 
 
-class KeeperActor:
-    """The keeper of a run, as an actor. Its arguments and answers are JSON, besides plain bytes."""
+class ClaimServerActor:
+    """The claim server of a run, as an actor. Its arguments and answers are JSON, besides plain bytes."""
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)
         directory = Path(read.output_directory)
         # While this process commits, no other process may continue the run.
         self._lock = RunLock(directory).share()
-        self._keeper = ClaimKeeper(request_of(read.needs), read.attempt, directory)
+        self._claim_server = ClaimServer(request_of(read.needs), read.attempt, directory)
 
     def claim(self, question: str) -> str:
         """Give a rank a piece."""
-        return json_line(self._keeper.claim(adapter(ClaimQuestion).validate_json(question)))
+        return json_line(self._claim_server.claim(adapter(ClaimQuestion).validate_json(question)))
 
     def begin(self, begun: str) -> bool:
         """Note the episodes that a rank is about to play."""
-        return self._keeper.begin(adapter(BegunEpisodes).validate_json(begun))
+        return self._claim_server.begin(adapter(BegunEpisodes).validate_json(begun))
 
     def deliver(self, delivery: str, content: bytes) -> str:
         """Commit a rank's delivery."""
-        return json_line(self._keeper.deliver(adapter(Delivery).validate_json(delivery), content))
+        return json_line(self._claim_server.deliver(adapter(Delivery).validate_json(delivery), content))
 
     def end(self, life: str, reason: str) -> str:
         """Note that a rank has ended."""
-        return json_line(self._keeper.end(adapter(Life).validate_json(life), reason))
+        return json_line(self._claim_server.end(adapter(Life).validate_json(life), reason))
 
     def stop(self, signal_number: int) -> None:
         """Request all ranks to stop."""
-        self._keeper.stop(signal_number)
+        self._claim_server.stop(signal_number)
 
     def state(self) -> str:
         """Return the state of the run."""
-        return json_line(self._keeper.state())
+        return json_line(self._claim_server.state())
 
 
 def answer_to(reference: Any, way_out: str = "") -> Any:
-    """Return the keeper's answer, or raise its `ArenaError`. `ClaimsLostError` if it has died or is unreachable."""
+    """Return the claim server's answer, or raise its `ArenaError`. `ClaimsLostError`: it died or is unreachable."""
     try:
         return ray.get(reference)
     except RayTaskError as error:
         if isinstance(error.cause, ArenaError):
             raise error.cause from error
-        # The keeper failed, so no job of the asking rank is at fault.
-        raise ClaimsLostError(f"the keeper of the run's claims failed: {why(error)}{way_out}") from error
+        # The claim server failed, so no job of the asking rank is at fault.
+        raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
     except RayActorError as error:
-        raise ClaimsLostError(f"the keeper of the run's claims does not answer: {why(error)}{way_out}") from error
+        raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
 
 
-class RemoteKeeper:
-    """The keeper, for a rank on another node."""
+class RemoteClaimServer:
+    """The claim server, for a rank on another node."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -135,8 +135,8 @@ class RemoteKeeper:
 class RankActor:
     """A rank of a run, as an actor."""
 
-    def __init__(self, keeper: Any, rank: int) -> None:
-        self._keeper = keeper
+    def __init__(self, claim_server: Any, rank: int) -> None:
+        self._claim_server = claim_server
         self._rank = rank
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class RankActor:
     def run(self, orders: str, life: str) -> str:
         """Run the claimed jobs, and return the end of the rank."""
         read = adapter(RunOrders).validate_json(orders)
-        end = run_rank(read, adapter(Life).validate_json(life), RemoteKeeper(self._keeper))
+        end = run_rank(read, adapter(Life).validate_json(life), RemoteClaimServer(self._claim_server))
         return json_line(replace(end, node=ray.get_runtime_context().get_node_id()))
 
 
@@ -241,7 +241,7 @@ class RayEngine:
     def __init__(self, options: ClusterOptions) -> None:
         self._address = options.ray_address
         self._options = options
-        self._keeper: Any = None
+        self._claim_server: Any = None
         self._orders: RunOrders | None = None
         self._actors: dict[Life, Any] = {}
         self._running: dict[Any, Life] = {}
@@ -290,25 +290,25 @@ class RayEngine:
         if problems:
             raise ConfigError([Problem(problem) for problem in problems])
 
-    def start_keeper(self, orders: RunOrders) -> None:
-        """Start the keeper on this node."""
+    def start_claim_server(self, orders: RunOrders) -> None:
+        """Start the claim server on this node."""
         self._orders = orders
-        actor = _remote(**KEEPER_OPTIONS)(KeeperActor)
+        actor = _remote(**KEEPER_OPTIONS)(ClaimServerActor)
         here = ray.get_runtime_context().get_node_id()
-        named = actor.options(name=f"arena/{orders.run}/keeper", scheduling_strategy=_on(here))
-        self._keeper = named.remote(json_line(orders))
+        named = actor.options(name=f"arena/{orders.run}/claim_server", scheduling_strategy=_on(here))
+        self._claim_server = named.remote(json_line(orders))
 
-    def state(self) -> KeeperState:
+    def state(self) -> ClaimServerState:
         """Return the state of the run."""
-        return adapter(KeeperState).validate_json(self._ask(self._keeper.state.remote()))
+        return adapter(ClaimServerState).validate_json(self._ask(self._claim_server.state.remote()))
 
     def end_life(self, life: Life, reason: str) -> LifeEnd:
-        """Report to the keeper that a rank has ended."""
-        return adapter(LifeEnd).validate_json(self._ask(self._keeper.end.remote(json_line(life), reason)))
+        """Report to the claim server that a rank has ended."""
+        return adapter(LifeEnd).validate_json(self._ask(self._claim_server.end.remote(json_line(life), reason)))
 
     def stop(self, signal_number: int) -> None:
-        """Tell the keeper to stop the run."""
-        self._ask(self._keeper.stop.remote(signal_number))
+        """Tell the claim server to stop the run."""
+        self._ask(self._claim_server.stop.remote(signal_number))
 
     def _ask(self, reference: Any) -> Any:
         directory = "" if self._orders is None else self._orders.output_directory
@@ -319,10 +319,10 @@ class RayEngine:
         """Start a rank as soon as the cluster has the resources."""
         orders = self._orders
         if orders is None:
-            raise RuntimeError("the keeper of the run has not been started")
+            raise RuntimeError("the claim server of the run has not been started")
         rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **ONCE)(RankActor)
         elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(self._avoided))})"}} if self._avoided else {}
-        actor = rank.options(name=name_of_rank(orders, life), **elsewhere).remote(self._keeper, life.rank)
+        actor = rank.options(name=name_of_rank(orders, life), **elsewhere).remote(self._claim_server, life.rank)
         self._actors[life] = actor
         self._running[actor.run.remote(json_line(orders), json_line(life))] = life
 

@@ -272,7 +272,7 @@ _LARGEST = 1e10
 _MAY_BREAK = ("qpos", "qvel", WARM_START, "act")
 
 
-class Undoing:
+class StepRollback:
     """Keeps the states of all worlds for the length of a step."""
 
     def __init__(
@@ -428,15 +428,15 @@ class WarpBackend(Backend):
         self._room = Room.of(self._data)
         self._state = {name: self._view(name) for name in _STATE}
         self.capture = self.launcher.capture
-        self._undoing = Undoing(self._state, self.sensordata, self._room, self.capture)
-        self._starts = StartSender(self.names, self._undoing.at_rest)
+        self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
+        self._starts = StartSender(self.names, self._rollback.at_rest)
         # By body and site: translation and rotation (2, num_envs, 3, nv), float32; points in the world frame [m]
         # (num_envs, 3), float32; index of the body (num_envs,), int32. At fixed addresses for graphs.
         self._jacobians: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        self.diverged = self._undoing.diverged
+        self.diverged = self._rollback.diverged
         # The first call compiles the kernels.
         self._substeps(1)
-        self._undoing.rest()
+        self._rollback.rest()
         self._forward()
         self._scratch = mujoco.MjData(model)
         self._shown_model: mujoco.MjModel | None = None
@@ -451,17 +451,17 @@ class WarpBackend(Backend):
 
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
         """Advance worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
-        self._undoing.keep()
+        self._rollback.keep()
         self._run_with_room(partial(self._substeps, num_substeps))
-        self._undoing.settle(moved)
+        self._rollback.settle(moved)
         self._derive()
 
     def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
         """Advance worlds, or none if contacts do not fit; see `Backend.try_step`."""
-        self._undoing.keep()
+        self._rollback.keep()
         self._room.overflow.zero_()
         self._substeps(num_substeps)
-        made = self._undoing.settle_if_room(moved)
+        made = self._rollback.settle_if_room(moved)
         self._derive()
         return made
 
@@ -566,7 +566,7 @@ class WarpBackend(Backend):
     def close(self) -> None:
         """Release the memory of graphs; see `Backend.close`."""
         self.launcher.forget_graphs()
-        self._undoing.forget()
+        self._rollback.forget()
 
     @property
     def warp_worlds(self) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
@@ -578,7 +578,7 @@ class WarpBackend(Backend):
         for _ in range(_MOST_GROWTHS):
             self._room.overflow.zero_()
             run()
-            if self._undoing.had_room():  # waits for the GPU
+            if self._rollback.had_room():  # waits for the GPU
                 return
             used = self._room.used()
             if used.missed & _LEFT_OUT:
@@ -589,7 +589,7 @@ class WarpBackend(Backend):
                 )
             self._grow(used)
             # The parts in ``undone`` (None: all) are restored before the repetition.
-            self._undoing.put_back(undone)
+            self._rollback.put_back(undone)
         raise EnvironmentBuildError(
             f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
             f"{self.sizes.constraints} constraints to a world; use the backend 'mujoco', or fewer environments"
@@ -612,7 +612,7 @@ class WarpBackend(Backend):
         with self.launcher.compiling():
             self._data = with_more_room(self.model, self._data, self.sizes)
         self._room = Room.of(self._data)
-        self._undoing.move_into(self._room)
+        self._rollback.move_into(self._room)
 
     def _substeps(self, number: int) -> None:
         """Make ``number`` physics steps in all worlds."""
@@ -641,9 +641,9 @@ class WarpBackend(Backend):
 
     def _renew(self, env_ids: torch.Tensor) -> None:
         """Compute all that follows from the state of some worlds; the others keep their sensors and warm starts."""
-        self._undoing.keep()
+        self._rollback.keep()
         self._run_with_room(self._forward, (WARM_START,))
-        self._undoing.release(env_ids)
+        self._rollback.release(env_ids)
 
     def _view(self, name: str) -> torch.Tensor:
         return warp.to_torch(getattr(self._data, name))

@@ -9,7 +9,7 @@ from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import VIEWPORT
-from isaaclab_arena.interfaces.pictures import SomePictures
+from isaaclab_arena.interfaces.pictures import PartialImages
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import ModelChange
 from isaaclab_arena.sim.backends import MujocoBackend
@@ -187,7 +187,7 @@ def test_a_camera_that_is_not_there_is_refused():
         env.film([0], ["nose_cam"])
 
 
-def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, torch.Tensor | SomePictures]:
+def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, torch.Tensor | PartialImages]:
     """Make a step, and return what is shown then; ``draws`` are the env slots that are looked at, None for all."""
     env.draw_pictures_of(draws)
     return env.step(hold_still(env)).observation["camera_obs"]

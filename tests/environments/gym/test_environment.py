@@ -13,7 +13,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.pictures import SomePictures
+from isaaclab_arena.interfaces.pictures import PartialImages
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.video import VideoRecorder
@@ -382,7 +382,7 @@ def test_the_pictures_that_an_environment_drew_are_counted(name, all_drawn, plac
     for announced in ([], [0, 2]):
         environment.draw_pictures_of(announced)
         shown = environment.step(torch.zeros(3, 2)).observation["camera_obs"]["front"]
-        assert isinstance(shown, SomePictures)
+        assert isinstance(shown, PartialImages)
         assert shown.env_ids == [*announced[:1], 2]
     environment.close()
     assert environment.pictures_drawn == (6 if all_drawn else 2)

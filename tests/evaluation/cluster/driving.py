@@ -118,17 +118,17 @@ def node_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def keepers_of(cluster: Any) -> set[int]:
-    """Return the processes of the keepers of the runs on a cluster, which are on its first node as their programs."""
+def claim_servers_of(cluster: Any) -> set[int]:
+    """Return the processes of the claim servers of a cluster's runs, which are on its first node."""
     processes = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return {process for process in processes if is_keeper(process, cluster)}
+    return {process for process in processes if is_claim_server(process, cluster)}
 
 
-def is_keeper(process: int, cluster: Any) -> bool:
-    """Whether a process is a keeper of a run on a cluster; one that has ended meanwhile is none."""
+def is_claim_server(process: int, cluster: Any) -> bool:
+    """Whether a process is a claim server of a run on a cluster; one that has ended meanwhile is none."""
     with suppress(OSError):
         command_line = Path(f"/proc/{process}/cmdline").read_bytes()
-        return command_line.startswith(b"ray::KeeperActor") and node_of(process) == head_of(cluster)
+        return command_line.startswith(b"ray::ClaimServerActor") and node_of(process) == head_of(cluster)
     return False
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
+from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from tests.end_to_end.launching import write_jobs
 

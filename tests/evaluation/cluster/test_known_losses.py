@@ -17,10 +17,10 @@ from tests.evaluation.cluster.driving import (
     GO,
     QUICK,
     assert_nothing_lost_or_twice,
+    claim_servers_of,
     committed,
     driven,
     head_of,
-    keepers_of,
     node_of,
     ranks_at_work,
     resumed,
@@ -52,21 +52,23 @@ def test_a_rank_and_a_node_are_lost_and_two_nodes_that_join_are_used(tmp_path, j
     assert len({json.loads(line)["rank"] for line in lines}) >= 3, "nodes that joined were not used"
 
 
-def test_the_program_is_killed_and_then_the_keeper_and_another_program_goes_on(tmp_path, jobs, undisturbed, cluster):
+def test_the_program_is_killed_and_then_the_claim_server_and_another_program_goes_on(
+    tmp_path, jobs, undisturbed, cluster
+):
     (jobs.parent / GO).touch()
     with driven(tmp_path, jobs, cluster.address) as running:
         running.wait_for_episodes(1)
-        lost = keepers_of(cluster)
+        lost = claim_servers_of(cluster)
     killed_s = time.monotonic()
     with driven(tmp_path, jobs, cluster.address, "--resume", running.output) as running:
         # The ranks of the program that was killed commit episodes until Ray has noticed, on a busy machine for seconds.
-        running.wait_for(lambda: bool(keepers := keepers_of(cluster)) and not keepers & lost)
+        running.wait_for(lambda: bool(claim_servers := claim_servers_of(cluster)) and not claim_servers & lost)
         running.wait_for_episodes(committed(running.output).total() + 1)
-        (keeper,) = keepers_of(cluster)
-        os.kill(keeper, signal.SIGKILL)
+        (claim_server,) = claim_servers_of(cluster)
+        os.kill(claim_server, signal.SIGKILL)
         running.end(since_s=time.monotonic(), code=1)
         (told,) = [line for line in running.said.splitlines() if line.startswith("error: ")]
-        assert told.startswith("error: the keeper of the run's claims does not answer: The actor ")
+        assert told.startswith("error: the run's claim server does not answer: The actor ")
         assert told.endswith(f"go on with the same command and --resume {running.output}")
         assert "Traceback" not in running.said
     assert not [*running.output.rglob("traceback_*"), *running.output.rglob("job_report_*")]

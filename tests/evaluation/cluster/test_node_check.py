@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, NodeNeeds
 from isaaclab_arena.evaluation.cluster.driver import needs_of
 from isaaclab_arena.evaluation.cluster.rank_process import problem_of_node
+from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, NodeNeeds
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.provenance import DISTRIBUTION
 from tests.end_to_end.launching import ROOT, command, run, write_jobs

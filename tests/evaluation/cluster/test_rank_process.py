@@ -12,7 +12,14 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.crew import (
+from isaaclab_arena.evaluation.cluster.claim_server import ClaimServer
+from isaaclab_arena.evaluation.cluster.driver import needs_of
+from isaaclab_arena.evaluation.cluster.rank_process import (
+    make_own_directory,
+    remove_directories_of_the_dead,
+    run_rank,
+)
+from isaaclab_arena.evaluation.cluster.supervisor import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
@@ -22,13 +29,6 @@ from isaaclab_arena.evaluation.cluster.crew import (
     Life,
     RankEnd,
     RunOrders,
-)
-from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
-from isaaclab_arena.evaluation.cluster.rank_process import (
-    make_own_directory,
-    remove_directories_of_the_dead,
-    run_rank,
 )
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
@@ -60,41 +60,41 @@ def test_a_rank_removes_what_killed_ranks_of_its_node_have_left_and_nothing_else
     assert {path.name for path in tmp_path.iterdir()} == {mine.name, elsewhere.name, "isaaclab_arena_ranking"}
 
 
-class KeeperNextDoor:
-    """A keeper in this process, which answers one question at a time, as an actor does."""
+class ClaimServerNextDoor:
+    """A claim server in this process, which answers one question at a time, as an actor does."""
 
-    def __init__(self, keeper: ClaimKeeper) -> None:
-        self._keeper = keeper
+    def __init__(self, claim_server: ClaimServer) -> None:
+        self._claim_server = claim_server
         self._lock = Lock()
         self.delivered: list[Delivery] = []
 
     def claim(self, question: ClaimQuestion) -> ClaimAnswer:
         with self._lock:
-            return self._keeper.claim(question)
+            return self._claim_server.claim(question)
 
     def begin(self, begun: BegunEpisodes) -> bool:
         with self._lock:
-            return self._keeper.begin(begun)
+            return self._claim_server.begin(begun)
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
         with self._lock:
             self.delivered.append(delivery)
-            return self._keeper.deliver(delivery, content)
+            return self._claim_server.deliver(delivery, content)
 
 
-class DyingKeeper(KeeperNextDoor):
+class DyingClaimServer(ClaimServerNextDoor):
     """Dies once it has been told that episodes begin."""
 
     def begin(self, begun: BegunEpisodes) -> bool:
-        raise ClaimsLostError("the keeper of the run's claims does not answer")
+        raise ClaimsLostError("the run's claim server does not answer")
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
         if delivery.finished or delivery.failed:
-            raise ClaimsLostError("the keeper of the run's claims does not answer")
+            raise ClaimsLostError("the run's claim server does not answer")
         return super().deliver(delivery, content)
 
 
-class KeeperWithoutReports(KeeperNextDoor):
+class ClaimServerWithoutReports(ClaimServerNextDoor):
     """Keeps what a rank has delivered that died just before its report arrived."""
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
@@ -109,8 +109,12 @@ class KeeperWithoutReports(KeeperNextDoor):
 
 
 def run_alone(
-    directory: Path, job: dict[str, object], *, node: Path | None, keeper_class: type[KeeperNextDoor] = KeeperNextDoor
-) -> tuple[RankEnd, KeeperNextDoor]:
+    directory: Path,
+    job: dict[str, object],
+    *,
+    node: Path | None,
+    claim_server_class: type[ClaimServerNextDoor] = ClaimServerNextDoor,
+) -> tuple[RankEnd, ClaimServerNextDoor]:
     """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
     jobs = write_jobs(directory / "jobs.json", [job])
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--device", "cpu")
@@ -128,8 +132,8 @@ def run_alone(
             node_directory=None if node is None else str(node),
         )
         received = adapter(RunOrders).validate_json(json_line(orders))
-        keeper = keeper_class(ClaimKeeper(request, started.attempt, started.output_directory))
-        return run_rank(received, Life(rank=0), keeper), keeper
+        claim_server = claim_server_class(ClaimServer(request, started.attempt, started.output_directory))
+        return run_rank(received, Life(rank=0), claim_server), claim_server
 
 
 REACH = {
@@ -148,17 +152,17 @@ def test_a_job_whose_latency_was_measured_at_the_start_runs_with_it(tmp_path):
 
 
 def test_a_rank_that_sees_the_directory_of_the_run_sends_no_file_there(tmp_path):
-    end, keeper = run_alone(tmp_path, REACH, node=None)
+    end, claim_server = run_alone(tmp_path, REACH, node=None)
     assert end.state == "finished"
-    assert [each for each in keeper.delivered if each.episodes or each.files or each.status] == []
+    assert [each for each in claim_server.delivered if each.episodes or each.files or each.status] == []
     assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
     assert json.loads((tmp_path / "out" / "logs" / "rank0.status.json").read_text())["state"] == "finished"
 
 
 def test_a_rank_with_a_disk_of_its_own_leaves_nothing_there(tmp_path):
-    end, keeper = run_alone(tmp_path, REACH, node=tmp_path / "node")
+    end, claim_server = run_alone(tmp_path, REACH, node=tmp_path / "node")
     assert end.state == "finished"
-    assert sum(len(each.episodes) for each in keeper.delivered) == 2
+    assert sum(len(each.episodes) for each in claim_server.delivered) == 2
     assert list((tmp_path / "node").iterdir()) == []
 
 
@@ -169,9 +173,9 @@ def ended_by_the_driver(directory: Path) -> MergedResults:
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_keeper_that_dies_fails_no_job(tmp_path, is_own):
+def test_a_claim_server_that_dies_fails_no_job(tmp_path, is_own):
     with pytest.raises(ClaimsLostError, match="does not answer"):
-        run_alone(tmp_path, REACH, node=tmp_path / "node" if is_own else None, keeper_class=DyingKeeper)
+        run_alone(tmp_path, REACH, node=tmp_path / "node" if is_own else None, claim_server_class=DyingClaimServer)
     (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
     assert row["status"] in ("interrupted", "missing")
     assert not [*tmp_path.rglob("traceback_*"), *tmp_path.rglob("job_report_*")]
@@ -180,8 +184,8 @@ def test_a_keeper_that_dies_fails_no_job(tmp_path, is_own):
 def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tmp_path):
     # Long enough that the rank's first word on the job arrives in a delivery before that of the last episodes.
     job = {**REACH, "num_episodes": 80}
-    _, keeper = run_alone(tmp_path, job, node=tmp_path / "node", keeper_class=KeeperWithoutReports)
-    assert any("job_begun" in file.path for delivery in keeper.delivered for file in delivery.files)
+    _, claim_server = run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=ClaimServerWithoutReports)
+    assert any("job_begun" in file.path for delivery in claim_server.delivered for file in delivery.files)
     merged = ended_by_the_driver(tmp_path / "out")
     assert merged.complete
     (row,) = merged.jobs.to_dict("records")

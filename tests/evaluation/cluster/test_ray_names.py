@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, Life
+from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, Life
 from isaaclab_arena.storage.run_plan import AttemptEntry
-from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
+from tests.evaluation.cluster.claim_server.test_claim_server import ATTEMPT
 from tests.evaluation.cluster.test_crew import ORDERS
 
 ray_engine = pytest.importorskip(
@@ -30,7 +30,7 @@ def test_a_rank_is_called_by_its_run_its_jobs_and_its_number(jobs, life, name):
 
 
 def test_lines_of_a_rank_on_the_screen_begin_with_the_rank():
-    assert repr(ray_engine.RankActor(keeper=None, rank=3)) == "rank 3"
+    assert repr(ray_engine.RankActor(claim_server=None, rank=3)) == "rank 3"
 
 
 @pytest.mark.parametrize(("num_ranks", "cpus_per_rank", "cores"), [(2, 1.0, 2), (3, 0.5, 2), (2, 4.0, 8), (8, 4.0, 16)])

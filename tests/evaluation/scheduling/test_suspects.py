@@ -1,4 +1,4 @@
-from isaaclab_arena.evaluation.claims import Condemned, Death, Suspects
+from isaaclab_arena.evaluation.claims import Death, PoisonedEpisode, Suspects
 
 JOB, PIECE = 0, 3
 
@@ -11,8 +11,8 @@ def test_an_episode_is_condemned_when_the_third_rank_dies_over_it_alone():
     suspects = Suspects()
     assert suspects.blame([(JOB, PIECE, 6), (JOB, PIECE, 7)], death(0)) is None
     assert suspects.blame([(JOB, PIECE, 7)], death(1)) is None
-    condemned = Condemned(job_index=JOB, episode_index=7, deaths=(death(0), death(1), death(2)))
-    assert suspects.blame([(JOB, PIECE, 7)], death(2)) == condemned
+    poisoned = PoisonedEpisode(job_index=JOB, episode_index=7, deaths=(death(0), death(1), death(2)))
+    assert suspects.blame([(JOB, PIECE, 7)], death(2)) == poisoned
     assert suspects.among(JOB, PIECE) == {6}
 
 

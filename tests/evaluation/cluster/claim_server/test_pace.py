@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.evaluation.cluster.keeper import BEATS_PER_S, DELIVERIES_PER_S, POLLS_PER_S, pace_of, rest_of
+from isaaclab_arena.evaluation.cluster.claim_server import BEATS_PER_S, DELIVERIES_PER_S, POLLS_PER_S, pace_of, rest_of
 
 
 def test_few_ranks_speak_as_often_as_they_like():

@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import BufferSizes, Room, Undoing, WarpBackend
+from isaaclab_arena.sim.warp.backend import BufferSizes, Room, StepRollback, WarpBackend
 from isaaclab_arena.sim.warp.kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 from tests.sim.tape import tape
@@ -75,12 +75,12 @@ def test_a_reset_leaves_the_sensors_of_others(model):
 def test_what_renewing_some_worlds_does_to_others_is_put_back(model):
     state = {name: torch.zeros(3, 2) for name in ("qpos", "qvel", "qacc_warmstart", "act")}
     sensordata = torch.zeros(3, 1)
-    undoing = Undoing(state, sensordata, Room.of(WarpBackend(model, num_envs=3, device=CPU).warp_worlds[1]), tape)
+    rollback = StepRollback(state, sensordata, Room.of(WarpBackend(model, num_envs=3, device=CPU).warp_worlds[1]), tape)
     for number in (1.0, 2.0, 3.0, 4.0, 5.0):
-        undoing.keep()
+        rollback.keep()
         state["qacc_warmstart"].fill_(number)
         sensordata.fill_(number)
-        undoing.release(torch.tensor([1]))
+        rollback.release(torch.tensor([1]))
         assert sensordata[:, 0].tolist() == [0.0, number, 0.0]
         assert state["qacc_warmstart"].eq(0).all()
 

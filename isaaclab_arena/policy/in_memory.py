@@ -164,11 +164,11 @@ class ObjectPolicy(PolicyBase):
         return super().set_task_description(task_description)
 
 
-def lent_policy_class(policy: Any) -> type[PolicyBase]:
+def in_memory_policy_class(policy: Any) -> type[PolicyBase]:
     """Return a class whose construction gives one lent policy object, never closed; ConfigError if it is no policy."""
     lent, content = _as_policy(policy), content_of_lent(policy)
 
-    class LentPolicy(PolicyBase):
+    class InMemoryPolicy(PolicyBase):
         traits = replace(lent.traits, is_lent=True)
 
         @classmethod
@@ -187,8 +187,8 @@ def lent_policy_class(policy: Any) -> type[PolicyBase]:
     # Methods whose presence matters are taken over only if the object's class overrides them.
     for name in _SAID_BY_THE_CLASS:
         if overrides(type(lent), name):
-            setattr(LentPolicy, name, inspect.getattr_static(type(lent), name))
-    return LentPolicy
+            setattr(InMemoryPolicy, name, inspect.getattr_static(type(lent), name))
+    return InMemoryPolicy
 
 
 def _as_policy(policy: Any) -> PolicyBase:

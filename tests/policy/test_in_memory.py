@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.lent import lent_policy_class, modules_at_rest
+from isaaclab_arena.policy.in_memory import in_memory_policy_class, modules_at_rest
 from tests.fakes import ShrugPolicy
 
 
 def test_whoever_builds_the_class_gets_the_object():
     policy = ShrugPolicy()
-    lent = lent_policy_class(policy)
+    lent = in_memory_policy_class(policy)
     assert lent.from_dict({}) is policy
     assert lent.traits.is_lent
     assert lent.traits.reproducible == policy.traits.reproducible
@@ -16,7 +16,7 @@ def test_whoever_builds_the_class_gets_the_object():
 
 def test_what_cannot_act_is_no_policy():
     with pytest.raises(ConfigError, match="policy: an object of type list is no policy: give a registered name"):
-        lent_policy_class([])
+        in_memory_policy_class([])
 
 
 def test_modules_rest_meanwhile_and_are_as_before_even_after_an_error():

@@ -1,4 +1,4 @@
-"""The keeper of a run's claims on a cluster, beside the run's directory: it commits there what ranks deliver."""
+"""The claim server of a run on a cluster, beside the run's directory: it commits there what ranks deliver."""
 
 import logging
 import os
@@ -15,20 +15,20 @@ from isaaclab_arena.evaluation.claims import (
     LIVES_OF_AN_EPISODE,
     Claim,
     ClaimTable,
-    Condemned,
     Death,
     DividedJob,
+    PoisonedEpisode,
     Suspects,
     divided_jobs,
 )
-from isaaclab_arena.evaluation.cluster.crew import (
+from isaaclab_arena.evaluation.cluster.supervisor import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
+    ClaimServerState,
     Delivery,
     DeliveryAnswer,
     GivenPiece,
-    KeeperState,
     Life,
     LifeEnd,
     Pace,
@@ -68,7 +68,7 @@ from isaaclab_arena.storage.layout import (
 from isaaclab_arena.storage.recovery import put_in_place
 from isaaclab_arena.storage.run_plan import Attempt
 
-# The rate of messages from ranks to the keeper: bounded per second for any number of ranks.
+# The rate of messages from ranks to the claim server: bounded per second for any number of ranks.
 
 DELIVERIES_PER_S = 400.0
 BEATS_PER_S = 200.0
@@ -197,7 +197,7 @@ class FailedJob:
     deaths: tuple[Death, ...]  # of the ranks, in order
 
 
-class Casualties:
+class RankDeaths:
     """The running episodes of ranks, and the consequences of deaths."""
 
     def __init__(self, jobs: Mapping[int, DividedJob], committed: Callable[[DividedJob], frozenset[int]]) -> None:
@@ -245,8 +245,8 @@ class Casualties:
 
     def die(
         self, death: Death, pieces: Sequence[_Key], *, num_machines: int
-    ) -> tuple[Condemned | None, list[FailedJob]]:
-        """Note a death. Return the condemned episode (None if none) and the failed jobs."""
+    ) -> tuple[PoisonedEpisode | None, list[FailedJob]]:
+        """Note a death. Return the poisoned episode (None if none) and the failed jobs."""
         # pieces: those that the rank held. num_machines: all on which ranks of the run have been.
         begun = self._begun.get(death.rank, {})
         # (job index, piece, episode index) of each episode that had begun and is not committed.
@@ -259,7 +259,7 @@ class Casualties:
                 indices = range(max(begin, episodes.first), min(end, episodes.last + 1))
                 running += [(job_index, piece, index) for index in indices if index not in committed]
         self.leave(death.rank, pieces)
-        condemned = self.suspects.blame(running, death)
+        poisoned = self.suspects.blame(running, death)
 
         # Jobs of which no episode has begun on any rank: their build may be what kills ranks.
         failed = []
@@ -270,13 +270,13 @@ class Casualties:
             machines = {each.machine for each in deaths}
             if len(deaths) >= LIVES_OF_AN_EPISODE and len(machines) >= min(2, num_machines):
                 failed.append(FailedJob(job_index=job_index, deaths=tuple(self._deaths_of_jobs.pop(job_index))))
-        return condemned, failed
+        return poisoned, failed
 
 
-def error_line(job: Job, condemned: Condemned, *, attempt: int) -> CommitLine:
+def error_line(job: Job, poisoned: PoisonedEpisode, *, attempt: int) -> CommitLine:
     """Return the commit line of an episode over which ranks died, with outcome error and no recording."""
-    episode = episode_of(job, condemned.episode_index)
-    ending = ranks_lost((death.rank, death.reason) for death in condemned.deaths)
+    episode = episode_of(job, poisoned.episode_index)
+    ending = ranks_lost((death.rank, death.reason) for death in poisoned.deaths)
     record = EpisodeRecord(
         episode=episode,
         env_id=0,
@@ -290,7 +290,7 @@ def error_line(job: Job, condemned: Condemned, *, attempt: int) -> CommitLine:
         error=ending.error,
     )
     context = CommitContext(
-        rank=condemned.deaths[-1].rank, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, attempt=attempt
+        rank=poisoned.deaths[-1].rank, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, attempt=attempt
     )
     return commit_line(record, context)
 
@@ -311,7 +311,7 @@ _BLIND_AFTER_S = 5.0
 """Time between two looks after which this process counts as suspended in between [s]."""
 
 
-class ClaimKeeper:
+class ClaimServer:
     """Answers the ranks of a run, one question at a time. Methods may raise `StorageError`."""
 
     # One claim table serves all ranks, and writes the same files as ranks that share a directory.
@@ -347,7 +347,7 @@ class ClaimKeeper:
             is_over=self._watch.is_over,
         )
         self._files = CommittedFiles(output_directory, [divided.job.config.name for divided in jobs])
-        self._casualties = Casualties(self._jobs, self._committed)
+        self._rank_deaths = RankDeaths(self._jobs, self._committed)
         self._machines: dict[int, str] = {}
         self._known_machines: set[str] = set()
         self._lives: dict[int, int] = {}
@@ -366,7 +366,7 @@ class ClaimKeeper:
         self._table.refresh()
         if job_index is None:
             claim = self._table.claim_next(question.built_environment, rank=life.rank)
-        elif question.piece is None or question.piece in self._casualties.suspects.pieces(job_index):
+        elif question.piece is None or question.piece in self._rank_deaths.suspects.pieces(job_index):
             # A suspect runs alone, not in env slots that become free.
             claim = None
         else:
@@ -382,7 +382,7 @@ class ClaimKeeper:
                 generation=claim.generation,
                 taken_from=claim.taken_from,
                 committed=as_ranges(committed),
-                suspects=as_ranges(self._casualties.give(claim, committed)),
+                suspects=as_ranges(self._rank_deaths.give(claim, committed)),
             )
             if job_index is None:
                 path = job_directory(self._output_directory, claim.divided.job.config.name) / SETTLED_FILE
@@ -390,7 +390,7 @@ class ClaimKeeper:
             job_index = claim.divided.index
         open_pieces = set[int]()
         if job_index is not None:
-            open_pieces = self._table.open_pieces(job_index) - self._casualties.suspects.pieces(job_index)
+            open_pieces = self._table.open_pieces(job_index) - self._rank_deaths.suspects.pieces(job_index)
         is_idle = job_index is None
         (self._idle.add if is_idle else self._idle.discard)(life.rank)
         answer = ClaimAnswer(
@@ -410,7 +410,7 @@ class ClaimKeeper:
         began_s = self._clock()
         if not self._is_current(begun.life):
             return True
-        self._casualties.begin(begun)
+        self._rank_deaths.begin(begun)
         self._count(began_s)
         return False
 
@@ -426,7 +426,7 @@ class ClaimKeeper:
         # Pieces are finished only after their episodes are committed. A piece that is played in part opens again.
         for each in delivery.finished:
             claim = Claim(divided=self._jobs[each.job_index], piece=each.piece, generation=each.generation)
-            if self._casualties.finish(rank, claim):
+            if self._rank_deaths.finish(rank, claim):
                 self._table.finish(claim, each.measured)
             else:
                 self._table.release(claim)
@@ -456,9 +456,9 @@ class ClaimKeeper:
         explained = 0
         # With a `reason` the rank has died, and its running episodes are suspected; it is empty for a regular end.
         if reason:
-            condemned, failed = self._casualties.die(death, pieces, num_machines=len(self._known_machines))
-            if condemned is not None:
-                line = error_line(self._jobs[condemned.job_index].job, condemned, attempt=self._attempt.number)
+            poisoned, failed = self._rank_deaths.die(death, pieces, num_machines=len(self._known_machines))
+            if poisoned is not None:
+                line = error_line(self._jobs[poisoned.job_index].job, poisoned, attempt=self._attempt.number)
                 _LOG.error("episode %d of job '%s' is an error: %s", line.episode_index, line.job_name, line.error)
                 self._files.keep(
                     Delivery(life=life, episodes=(SentEpisode(job=line.job_name, line=json_line(line)),)), b""
@@ -471,15 +471,15 @@ class ClaimKeeper:
                 with storage_errors("make", directory):
                     directory.mkdir(parents=True, exist_ok=True)
                 write_job_report(directory, report)
-            explained = sum(len(each.deaths) for each in (condemned, *failed) if each is not None)
-        self._casualties.leave(life.rank, pieces)
+            explained = sum(len(each.deaths) for each in (poisoned, *failed) if each is not None)
+        self._rank_deaths.leave(life.rank, pieces)
         return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
 
     def stop(self, signal_number: int) -> None:
         """Request all ranks to stop."""
         self._stop_signal = signal_number
 
-    def state(self) -> KeeperState:
+    def state(self) -> ClaimServerState:
         """Return the state of the run."""
         self._table.refresh()
         at = self._clock()
@@ -487,7 +487,7 @@ class ClaimKeeper:
             # This process was stopped, or its machine slept, so it could not receive messages.
             self._heard_at = dict.fromkeys(self._heard_at, at)
         self._looked_at = at
-        return KeeperState(
+        return ClaimServerState(
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
             silent_s={rank: at - heard_at for rank, heard_at in self._heard_at.items()},
             num_episodes=self._files.num_episodes,

@@ -7,18 +7,18 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.evaluation.cluster.crew import (
-    Crew,
+from isaaclab_arena.evaluation.cluster.supervisor import (
+    ClaimServerState,
     EndedRank,
-    KeeperState,
     Life,
     LifeEnd,
     NodeNeeds,
     RankEnd,
+    RankSupervisor,
     RunOrders,
 )
 from isaaclab_arena.evaluation.process import Interruption
-from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
+from tests.evaluation.cluster.claim_server.test_claim_server import ATTEMPT
 
 NEEDS = NodeNeeds(
     program="", arguments=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0
@@ -60,7 +60,7 @@ class PretendedCluster:
     def __call__(self) -> float:
         return float(self.now_s)
 
-    def start_keeper(self, orders: RunOrders) -> None: ...
+    def start_claim_server(self, orders: RunOrders) -> None: ...
 
     def start_rank(self, life: Life) -> None:
         self._lives[life.rank] = life
@@ -78,13 +78,13 @@ class PretendedCluster:
         self.blamed[life] = reason
         return self.life_end
 
-    def state(self) -> KeeperState:
+    def state(self) -> ClaimServerState:
         heard = {
             rank: self.silent.get(rank, 0.0)
             for rank, life in self._lives.items()
             if life not in self._ended and self._starts.get(rank, 10**9) <= self.now_s
         }
-        return KeeperState(num_unfinished_jobs=int(self.now_s < self._jobs_end_s), silent_s=heard)
+        return ClaimServerState(num_unfinished_jobs=int(self.now_s < self._jobs_end_s), silent_s=heard)
 
     def stop(self, signal_number: int) -> None:
         self.told.append(("stop", signal_number))
@@ -105,7 +105,7 @@ class PretendedCluster:
 
 
 def work(cluster: PretendedCluster, interruption: Interruption | None = None, **options) -> list[object]:
-    Crew(cluster, ORDERS, interruption or Interruption(), clock=cluster, **options).work(60.0)
+    RankSupervisor(cluster, ORDERS, interruption or Interruption(), clock=cluster, **options).work(60.0)
     return cluster.told
 
 
@@ -217,9 +217,9 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     full = DiskUnusableError("cannot write e000001.h5: no space left on device")
     story = {3: [raised(0, full)], 5: [raised(1, ValueError("something else"))]}
     cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=99)
-    crew = Crew(cluster, ORDERS, Interruption(), clock=cluster)
-    crew.work(60.0)
-    assert crew.failure is full
+    supervisor = RankSupervisor(cluster, ORDERS, Interruption(), clock=cluster)
+    supervisor.work(60.0)
+    assert supervisor.failure is full
     assert cluster.told == [("start", 0, 0), ("start", 1, 0), ("stop", 15)]
     assert set(cluster.blamed.values()) == {""}
     assert (
@@ -229,7 +229,7 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     assert not any("something else" in line for line in told)
 
 
-def test_a_rank_that_lost_touch_with_the_keeper_begins_anew_and_suspects_nothing(caplog):
+def test_a_rank_that_lost_touch_with_the_claim_server_begins_anew_and_suspects_nothing(caplog):
     story = {3: [raised(0, DistributedError("does not answer"))], 9: [finished(0, life=1), finished(1)]}
     cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=9)
     assert work(cluster)[-1] == ("start", 0, 1)

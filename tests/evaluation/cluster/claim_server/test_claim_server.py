@@ -1,4 +1,4 @@
-"""The keeper of a run on a cluster, asked by ranks that write in directories of their own."""
+"""The claim server of a run on a cluster, asked by ranks that write in directories of their own."""
 
 import json
 import time
@@ -12,9 +12,16 @@ import pytest
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Measured, divided_jobs
-from isaaclab_arena.evaluation.cluster.crew import ClaimAnswer, ClaimQuestion, Delivery, Life, SentEpisode, SentFile
-from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
+from isaaclab_arena.evaluation.cluster.claim_server import ClaimServer
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender
+from isaaclab_arena.evaluation.cluster.supervisor import (
+    ClaimAnswer,
+    ClaimQuestion,
+    Delivery,
+    Life,
+    SentEpisode,
+    SentFile,
+)
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.queues import DynamicQueue
@@ -63,11 +70,11 @@ def line_of(index: int, rank: int) -> CommitLine:
 
 
 class Rank:
-    """A rank as the keeper sees it; its node shares no directory with the run."""
+    """A rank as the claim server sees it; its node shares no directory with the run."""
 
     def __init__(
         self,
-        keeper: ClaimKeeper,
+        claim_server: ClaimServer,
         directory: Path,
         rank: int,
         life: int = 0,
@@ -79,16 +86,16 @@ class Rank:
         (directory / "coins").mkdir(parents=True)
         (directory / "logs").mkdir()
         self.stopped_by: list[int] = []
-        self.sender = ResultSender(self.life, directory, keeper.deliver, stop=self.stopped_by.append, clock=clock)
+        self.sender = ResultSender(self.life, directory, claim_server.deliver, stop=self.stopped_by.append, clock=clock)
         self.sender.follow("coins")
         jobs = divided_jobs(request.jobs, ATTEMPT)
         self.asked: list[ClaimQuestion] = []
 
         def ask(question: ClaimQuestion) -> ClaimAnswer:
             self.asked.append(question)
-            return keeper.claim(question)
+            return claim_server.claim(question)
 
-        self.claims = RemoteClaims(jobs, self.life, ask, keeper.begin, self.sender, output_directory=directory)
+        self.claims = RemoteClaims(jobs, self.life, ask, claim_server.begin, self.sender, output_directory=directory)
         self.commits = CommitWriter(directory / "coins", rank)
 
     def claim(self):
@@ -117,16 +124,16 @@ def home(tmp_path) -> Path:
 
 
 @pytest.fixture
-def keeper(home) -> ClaimKeeper:
-    return ClaimKeeper(REQUEST, ATTEMPT, home)
+def claim_server(home) -> ClaimServer:
+    return ClaimServer(REQUEST, ATTEMPT, home)
 
 
 def committed(home: Path) -> list[int]:
     return [line.episode_index for line in read_commits(home / "coins", "coins").lines]
 
 
-def test_ranks_get_every_piece_once_and_their_episodes_come_home(tmp_path, home, keeper):
-    ranks = [Rank(keeper, tmp_path / f"node{rank}", rank) for rank in range(2)]
+def test_ranks_get_every_piece_once_and_their_episodes_come_home(tmp_path, home, claim_server):
+    ranks = [Rank(claim_server, tmp_path / f"node{rank}", rank) for rank in range(2)]
     for turn in range(8):
         ranks[turn % 2].finish(ranks[turn % 2].claim())
     assert ranks[0].claims.claim_next(None) is None
@@ -134,11 +141,11 @@ def test_ranks_get_every_piece_once_and_their_episodes_come_home(tmp_path, home,
         rank.sender.send()
     assert committed(home) == list(range(8))
     assert ranks[0].claims.claim_next(None) is None
-    assert (ranks[0].claims.pieces_of_others(), keeper.state().num_unfinished_jobs) == (0, 0)
+    assert (ranks[0].claims.pieces_of_others(), claim_server.state().num_unfinished_jobs) == (0, 0)
 
 
-def test_an_episode_is_in_place_before_its_line_and_gone_from_its_node(tmp_path, home, keeper):
-    rank = Rank(keeper, tmp_path / "node", 0)
+def test_an_episode_is_in_place_before_its_line_and_gone_from_its_node(tmp_path, home, claim_server):
+    rank = Rank(claim_server, tmp_path / "node", 0)
     claim = rank.claim()
     rank.play(claim, arrays=b"arrays")
     rank.sender.send()
@@ -148,35 +155,35 @@ def test_an_episode_is_in_place_before_its_line_and_gone_from_its_node(tmp_path,
     assert committed(home) == [claim.piece]
 
 
-def test_what_a_dead_rank_held_is_taken_over_and_what_it_had_committed_is_not_run_again(tmp_path, home, keeper):
-    dead, other = (Rank(keeper, tmp_path / f"node{rank}", rank) for rank in range(2))
+def test_what_a_dead_rank_held_is_taken_over_and_what_it_had_committed_is_not_run_again(tmp_path, home, claim_server):
+    dead, other = (Rank(claim_server, tmp_path / f"node{rank}", rank) for rank in range(2))
     claim = dead.claim()
     dead.play(claim)
     dead.sender.send()
-    assert keeper.end(dead.life).pieces == 1
+    assert claim_server.end(dead.life).pieces == 1
     over = next(each for each in iter(other.claim, None) if each.generation > 1)
     assert (over.piece, over.taken_from, over.committed) == (claim.piece, 0, frozenset({claim.piece}))
 
 
-def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home, keeper):
-    dead = Rank(keeper, tmp_path / "node", 0)
+def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home, claim_server):
+    dead = Rank(claim_server, tmp_path / "node", 0)
     claim = dead.claim()
-    keeper.end(dead.life)
+    claim_server.end(dead.life)
     dead.play(claim)
     dead.sender.send()
     assert dead.sender.is_gone
     assert not dead.claims.holds(claim)
     assert dead.claims.claim_next(None) is None
     assert committed(home) == []
-    again = Rank(keeper, tmp_path / "again", 0, life=1)
+    again = Rank(claim_server, tmp_path / "again", 0, life=1)
     again.finish(again.claim())
     again.sender.send()
     assert len(committed(home)) == 1
 
 
-def test_a_rank_with_nothing_to_deliver_speaks_once_in_a_while_and_with_something_at_once(tmp_path, keeper):
+def test_a_rank_with_nothing_to_deliver_speaks_once_in_a_while_and_with_something_at_once(tmp_path, claim_server):
     clock_s = [0.0]
-    rank = Rank(keeper, tmp_path / "node", 0, clock=lambda: clock_s[0])
+    rank = Rank(claim_server, tmp_path / "node", 0, clock=lambda: clock_s[0])
     assert rank.sender.is_due()
     claim = rank.claim()
     rank.sender.send()
@@ -195,22 +202,22 @@ def test_a_rank_with_nothing_to_deliver_speaks_once_in_a_while_and_with_somethin
     assert rank.sender.is_due(), "it says that it lives"
 
 
-def test_ranks_speak_the_less_often_the_more_of_them_there_are(tmp_path, keeper):
+def test_ranks_speak_the_less_often_the_more_of_them_there_are(tmp_path, claim_server):
     for number in range(1000):
-        keeper.claim(ClaimQuestion(life=Life(rank=number)))
-    rank = Rank(keeper, tmp_path / "node", 1000)
+        claim_server.claim(ClaimQuestion(life=Life(rank=number)))
+    rank = Rank(claim_server, tmp_path / "node", 1000)
     assert rank.claims.claim_next(None) is None
     rested = []
     rank.claims.rest(lambda: False, rested.append)
     assert sum(rested) == pytest.approx(992 / 200, abs=0.6)
     rank.claims.rest(lambda: True, rested.append)
     assert sum(rested) == pytest.approx(992 / 200, abs=0.6), "a rank that has to end rests no more"
-    answer = keeper.deliver(Delivery(life=rank.life), b"")
+    answer = claim_server.deliver(Delivery(life=rank.life), b"")
     assert (answer.pace.beat_s, answer.pace.delivery_s) == (1001 / 200, 1001 / 400)
 
 
-def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, keeper):
-    rank, other = (Rank(keeper, tmp_path / f"node{number}", number) for number in range(2))
+def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, claim_server):
+    rank, other = (Rank(claim_server, tmp_path / f"node{number}", number) for number in range(2))
     for _ in range(8):
         other.claim()
     rests: list[float] = []
@@ -219,8 +226,8 @@ def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, kee
     assert len(rank.asked) == len(rests)
 
 
-def test_the_keeper_reads_no_list_of_its_claims(tmp_path, home, keeper):
-    rank = Rank(keeper, tmp_path / "node", 0)
+def test_the_claim_server_reads_no_list_of_its_claims(tmp_path, home, claim_server):
+    rank = Rank(claim_server, tmp_path / "node", 0)
     for _ in range(4):
         rank.finish(rank.claim())
         rank.sender.send()
@@ -230,31 +237,31 @@ def test_the_keeper_reads_no_list_of_its_claims(tmp_path, home, keeper):
         rank.finish(rank.claim())
     rank.sender.send()
     assert rank.claims.claim_next(None) is None
-    assert (committed(home), keeper.state().num_unfinished_jobs) == (list(range(8)), 0)
+    assert (committed(home), claim_server.state().num_unfinished_jobs) == (list(range(8)), 0)
 
 
-def test_silence_is_what_the_keeper_could_have_heard(tmp_path, home):
+def test_silence_is_what_the_claim_server_could_have_heard(tmp_path, home):
     clock_s = [0.0]
-    keeper = ClaimKeeper(REQUEST, ATTEMPT, home, clock=lambda: clock_s[0])
-    Rank(keeper, tmp_path / "node", 0).sender.send()
+    claim_server = ClaimServer(REQUEST, ATTEMPT, home, clock=lambda: clock_s[0])
+    Rank(claim_server, tmp_path / "node", 0).sender.send()
     for clock_s[0] in (1.0, 2.0, 3.0):
-        assert keeper.state().silent_s == {0: clock_s[0]}
+        assert claim_server.state().silent_s == {0: clock_s[0]}
     clock_s[0] = 300.0
-    assert keeper.state().silent_s == {0: 0.0}, "the machine slept"
+    assert claim_server.state().silent_s == {0: 0.0}, "the machine slept"
     clock_s[0] = 304.0
-    assert keeper.state().silent_s == {0: 4.0}
+    assert claim_server.state().silent_s == {0: 4.0}
 
 
-def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, keeper):
-    rank = Rank(keeper, tmp_path / "node", 0)
-    keeper.stop(15)
+def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, claim_server):
+    rank = Rank(claim_server, tmp_path / "node", 0)
+    claim_server.stop(15)
     rank.sender.send()
     assert rank.stopped_by == [15]
 
 
 def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, home):
-    keeper = ClaimKeeper(replace(REQUEST, options=RunOptions(max_equal_errors=2)), ATTEMPT, home)
-    ranks = [Rank(keeper, tmp_path / f"node{number}", number) for number in range(2)]
+    claim_server = ClaimServer(replace(REQUEST, options=RunOptions(max_equal_errors=2)), ATTEMPT, home)
+    ranks = [Rank(claim_server, tmp_path / f"node{number}", number) for number in range(2)]
     for rank in ranks:
         rank.claim()
         assert rank.sender.jobs_over == frozenset()
@@ -267,20 +274,20 @@ def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, h
 
 
 @pytest.mark.parametrize("path", ["run.json", "coins/../run.json", "coins/episodes/e000001.h5", "other/settled.json"])
-def test_a_rank_writes_no_file_that_is_not_its_own(home, keeper, path):
+def test_a_rank_writes_no_file_that_is_not_its_own(home, claim_server, path):
     delivery = Delivery(life=Life(rank=0), files=(SentFile(path=path, size=1),))
     with pytest.raises(StorageError, match="no file that a rank writes"):
-        keeper.deliver(delivery, b"x")
+        claim_server.deliver(delivery, b"x")
 
 
-def test_lines_of_another_job_or_rank_are_refused(keeper):
+def test_lines_of_another_job_or_rank_are_refused(claim_server):
     episode = SentEpisode(job="coins", line=json_line(line_of(0, rank=1)))
     with pytest.raises(StorageError, match="rank 1"):
-        keeper.deliver(Delivery(life=Life(rank=0), episodes=(episode,)), b"")
+        claim_server.deliver(Delivery(life=Life(rank=0), episodes=(episode,)), b"")
 
 
-def test_claims_are_the_files_that_ranks_of_one_directory_make(home, keeper):
-    given = keeper.claim(ClaimQuestion(life=Life(rank=1))).given
+def test_claims_are_the_files_that_ranks_of_one_directory_make(home, claim_server):
+    given = claim_server.claim(ClaimQuestion(life=Life(rank=1))).given
     (path,) = (home / "claims" / "attempt_1").iterdir()
     assert path.name == f"j000000_p{given.piece:05d}.g1"
     assert json.loads(path.read_text())["rank"] == 1
@@ -292,16 +299,16 @@ class Cluster:
     def __init__(self, directory: Path, home: Path) -> None:
         self.directory, self.home = directory, home
         self.request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=64),))
-        self.keeper = ClaimKeeper(self.request, ATTEMPT, home)
+        self.claim_server = ClaimServer(self.request, ATTEMPT, home)
         self.ranks = [self._rank(Life(rank=rank)) for rank in range(2)]
 
     def _rank(self, life: Life) -> Rank:
         directory = self.directory / f"rank{life.rank}.{life.number}"
-        return Rank(self.keeper, directory, life.rank, life.number, self.request)
+        return Rank(self.claim_server, directory, life.rank, life.number, self.request)
 
     def die(self, rank: int, reason: str = "its worker was killed"):
         life = self.ranks[rank].life
-        end = self.keeper.end(life, reason)
+        end = self.claim_server.end(life, reason)
         self.ranks[rank] = self._rank(Life(rank=rank, number=life.number + 1))
         return end
 
@@ -344,8 +351,8 @@ def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster
     rank.claims.begin(claim, 0, 2)
     cluster.die(0)
     question = ClaimQuestion(life=cluster.ranks[1].life, job_index=0)
-    assert claim.piece not in of_ranges(cluster.keeper.claim(question).open_pieces)
-    assert cluster.keeper.claim(replace(question, piece=claim.piece)).given is None
+    assert claim.piece not in of_ranges(cluster.claim_server.claim(question).open_pieces)
+    assert cluster.claim_server.claim(replace(question, piece=claim.piece)).given is None
 
 
 def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothing_else_is_lost(cluster):
@@ -417,10 +424,10 @@ def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):
     assert all(not cluster.ranks[1].claim().suspects for _ in range(16))
 
 
-def test_what_the_keeper_holds_does_not_grow_with_the_episodes(tmp_path, home):
+def test_what_the_claim_server_holds_does_not_grow_with_the_episodes(tmp_path, home):
     request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=10_000),))
-    keeper = ClaimKeeper(request, ATTEMPT, home)
-    rank = Rank(keeper, tmp_path / "node", 0, request=request)
+    claim_server = ClaimServer(request, ATTEMPT, home)
+    rank = Rank(claim_server, tmp_path / "node", 0, request=request)
     held_bytes = []
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The ranks of a run on a cluster: their options, their messages to the keeper, and what keeps them alive."""
+"""The ranks of a run on a cluster: their options, their messages to the claim server, and what keeps them alive."""
 
 import logging
 import signal
@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.registry import check_optional_library
 from isaaclab_arena.storage.run_plan import Attempt
 
-# What ranks of a cluster and the keeper of their run say to each other, as JSON beside plain bytes.
+# What ranks of a cluster and the claim server of their run say to each other, as JSON beside plain bytes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class LifeEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The intervals of a rank's messages to the keeper, which limit the rate of all ranks together."""
+    """The intervals of a rank's messages to the claim server, which limit the rate of all ranks together."""
 
     delivery_s: float = 0.25  # between two deliveries
     beat_s: float = 0.5  # longest silence before a heartbeat
@@ -112,9 +112,9 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimAnswer:
-    """The keeper's answer to a `ClaimQuestion`."""
+    """The claim server's answer to a `ClaimQuestion`."""
 
-    is_gone: bool = False  # the keeper took the rank for dead, so it must end
+    is_gone: bool = False  # the claim server took the rank for dead, so it must end
     given: GivenPiece | None = None  # None if the rank got no piece
     open_pieces: EpisodeRanges = ()  # of the job in question, claimed by no rank
     num_unfinished_jobs: int = 0  # jobs with pieces that are open or under way
@@ -157,7 +157,7 @@ class Delivery:
 
     life: Life
     machine: str = ""  # identity of the rank's machine
-    status: str | None = None  # JSON of a `RankStatus` that the keeper writes
+    status: str | None = None  # JSON of a `RankStatus` that the claim server writes
     episodes: tuple[SentEpisode, ...] = ()
     files: tuple[SentFile, ...] = ()
     finished: tuple[FinishedPiece, ...] = ()  # pieces whose episodes have all been delivered, here or before
@@ -166,7 +166,7 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryAnswer:
-    """The keeper's answer to a delivery."""
+    """The claim server's answer to a delivery."""
 
     is_gone: bool = False  # the rank was taken for dead: nothing was kept, and it must end
     stop_signal: int | None = None  # signal that stops the run, None if none
@@ -185,7 +185,7 @@ class RankEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeeperState:
+class ClaimServerState:
     """The state of a run, for the process that drives it."""
 
     num_unfinished_jobs: int  # jobs with pieces that are open or under way
@@ -281,20 +281,20 @@ class EndedRank:
 class Engine(Protocol):
     """Runs the processes of a run."""
 
-    def start_keeper(self, orders: RunOrders) -> None:
-        """Start the keeper of the run on this node."""
+    def start_claim_server(self, orders: RunOrders) -> None:
+        """Start the claim server of the run on this node."""
         ...
 
-    def state(self) -> KeeperState:
+    def state(self) -> ClaimServerState:
         """Return the state of the run."""
         ...
 
     def end_life(self, life: Life, reason: str) -> LifeEnd:
-        """Report to the keeper that a rank has ended; `reason` is its death in one line, empty if it did not die."""
+        """Tell the claim server that a rank has ended. `reason` is its death in one line, empty if it did not die."""
         ...
 
     def stop(self, signal_number: int) -> None:
-        """Tell the keeper to stop the run."""
+        """Tell the claim server to stop the run."""
         ...
 
     def start_rank(self, life: Life) -> None:
@@ -326,7 +326,7 @@ class Engine(Protocol):
         ...
 
 
-class Crew:
+class RankSupervisor:
     """The ranks of a run."""
 
     def __init__(
@@ -352,8 +352,8 @@ class Crew:
         self._refused: dict[str, str] = {}
 
     def work(self, start_timeout_s: float) -> None:
-        """Start all ranks; return if no work or no rank is left. `DistributedError`: none can start, or no keeper."""
-        self._engine.start_keeper(self._orders)
+        """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
+        self._engine.start_claim_server(self._orders)
         for life in self._lives.values():
             self._start(life)
         # `start_timeout_s` [s] limits the wait for the first rank only.
@@ -381,7 +381,7 @@ class Crew:
         # `reason` is set only if the process died, so only then its running episodes are suspected.
         end = self._engine.end_life(ended.life, ended.reason)
         del self._lives[rank]
-        # After a lost keeper, a death or a refusal the rank gets another life. Any other error ends the run.
+        # After a lost claim server, a death or a refusal the rank gets another life. Any other error ends the run.
         if isinstance(ended.error, DistributedError):
             _LOG.error("rank %d has ended: %s; %d pieces are open to others again", rank, ended.error, end.pieces)
             self._begin_anew(ended.life, costs=int(not end.was_fruitful))
@@ -430,7 +430,7 @@ class Crew:
         self._engine.start_rank(life)
         self._started_at[life.rank] = self._clock()
 
-    def _end_silent(self, state: KeeperState) -> None:
+    def _end_silent(self, state: ClaimServerState) -> None:
         """Kill ranks without a message for too long, and treat them as dead."""
         for rank, silent_s in state.silent_s.items():
             life = self._lives.get(rank)
@@ -438,7 +438,7 @@ class Crew:
                 self._engine.kill(life)
                 self._take_note(EndedRank(life=life, reason=f"nothing was heard of it for {silent_s:.0f} s"))
 
-    def _is_over(self, state: KeeperState) -> bool:
+    def _is_over(self, state: ClaimServerState) -> bool:
         if self._interruption.signal_number is not None:
             self._stop(self._interruption.signal_number)
         at_work = state.silent_s.keys() & self._lives.keys()
@@ -452,7 +452,7 @@ class Crew:
             self._stop_by = self._clock() + _GRACE_S
             self._engine.stop(signal_number)
 
-    def _say_who_waits(self, state: KeeperState) -> None:
+    def _say_who_waits(self, state: ClaimServerState) -> None:
         """Log the ranks without resources, and those that are starting up."""
         at = self._clock()
         unheard = [
