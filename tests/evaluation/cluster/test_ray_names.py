@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, Life
 from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.cluster.claim_server.test_claim_server import ATTEMPT
-from tests.evaluation.cluster.test_crew import ORDERS
+from tests.evaluation.cluster.test_supervisor import ORDERS
 
 ray_engine = pytest.importorskip(
     "isaaclab_arena.evaluation.cluster.ray_engine", reason="needs ray", exc_type=ImportError
