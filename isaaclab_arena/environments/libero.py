@@ -29,8 +29,6 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.sim.scene import ContentKey, stamps
 from isaaclab_arena.workers.worker_process import REMEMBERED
 
-# A checkout of LIBERO: its suites, their tasks, and the files of each.
-
 # Find a checkout of LIBERO through its environment variable.
 
 
@@ -85,6 +83,7 @@ def _scene(inside: Path, description: str) -> Iterator[Path]:
         scenes = scenes or classes[name].scenes
         styles = styles or classes[name].styles
         name = classes[name].base
+
     yield from (inside / "assets" / scene for scene in scenes)
     source = inside / "envs" / "arenas" / "style.py"
     known = source.read_text() if source.is_file() else ""
@@ -224,23 +223,33 @@ class LiberoCheckout:
     def _task(self, suite: str, index: int) -> LiberoTask:
         name = self.suites[suite][index]
         described = self.inside / "bddl_files" / suite / f"{_SEEN_OTHERWISE.sub('', name)}.bddl"
+
+        # The instruction follows from the name or from the words of the description. LIBERO-plus rewords tasks whose
+        # names say so. LIBERO-PRO does it in its own suites, under LIBERO's task names.
+        if suite in _OF_LIBERO and "_language_" not in name:
+            instruction = " ".join(_SCENE.sub("", name).split("_"))
+        else:
+            try:
+                words = re.search(r"\(:language([^)]*)\)", described.read_text())
+            except OSError:
+                words = None
+            # LIBERO's own reader converts descriptions to lower case.
+            instruction = " ".join(words.group(1).lower().split()) if words else ""
+
+        # A task to which LIBERO-plus added objects has its own states.
+        states = self.inside / "init_files"
+        own = states / suite / f"{name}.pruned_init"
+        candidates = [own, states / "libero_newobj" / suite / own.name]
+        candidates.append(own.with_name(f"{_CHANGED.sub('', name)}.pruned_init"))
         return LiberoTask(
             suite=suite,
             index=index,
             name=name,
-            instruction=_instruction(suite, name, described),
+            instruction=instruction,
             bddl_file=described.with_name(f"{name}.bddl"),
             described_in=described,
-            init_states_file=self._init_states_file(suite, name),
+            init_states_file=next((path for path in candidates if path.is_file()), own),
         )
-
-    def _init_states_file(self, suite: str, name: str) -> Path:
-        states = self.inside / "init_files"
-        own = states / suite / f"{name}.pruned_init"
-        # A task to which LIBERO-plus added objects has its own states.
-        candidates = [own, states / "libero_newobj" / suite / own.name]
-        candidates.append(own.with_name(f"{_CHANGED.sub('', name)}.pruned_init"))
-        return next((path for path in candidates if path.is_file()), own)
 
 
 def checkout_at(path: str | None) -> LiberoCheckout:
@@ -262,19 +271,6 @@ def _task_map(path: Path, key: ContentKey) -> Mapping[str, tuple[str, ...]]:
         return {str(suite): tuple(map(str, names)) for suite, names in tasks.items()}
     except (OSError, SyntaxError, ValueError, IndexError, AttributeError) as error:
         raise ConfigError(Problem(f"'{path}' lists no tasks: {error}", key="libero_path")) from error
-
-
-def _instruction(suite: str, name: str, described: Path) -> str:
-    """Return a task's instruction, from its name or from the words of its description."""
-    # LIBERO-plus rewords tasks whose names say so. LIBERO-PRO does it in its own suites, under LIBERO's task names.
-    if suite in _OF_LIBERO and "_language_" not in name:
-        return " ".join(_SCENE.sub("", name).split("_"))
-    try:
-        words = re.search(r"\(:language([^)]*)\)", described.read_text())
-    except OSError:
-        words = None
-    # LIBERO's own reader converts descriptions to lower case.
-    return " ".join(words.group(1).lower().split()) if words else ""
 
 
 def _unknown(message: str) -> ConfigError:
@@ -317,8 +313,6 @@ LIBERO_SPATIAL, LIBERO_OBJECT, LIBERO_GOAL, LIBERO_10, LIBERO_90 = (
     LiberoSuite(name=f"libero_{which}") for which in ("spatial", "object", "goal", "10", "90")
 )
 
-
-# Build the tasks of LIBERO, ``libero:<suite>/<task>``, from a checkout of the user's own, in workers.
 
 # Define the protocols of LIBERO harnesses: steps, waiting, seeds, pictures, gripper and number of episodes.
 
@@ -493,7 +487,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         """Raise ConfigError, with every problem, for an incomplete checkout or contradictory options."""
         if without_effect := list(_without_effect(config)):
             raise ConfigError(without_effect)
-        checkout = _checkout(config)
+        checkout = checkout_at(config.libero_path)
         task = checkout.task(self.name)
         # A partial checkout would fail only in a worker, with a less clear error.
         missing = [path for path in (task.described_in, task.init_states_file) if not path.is_file()]
@@ -515,7 +509,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def content_sources(self, config: LiberoConfig) -> ContentSources:
         """Return the checkout's files that determine the environment's behaviour; see `ContentBuilder`."""
-        checkout = _checkout(config)
+        checkout = checkout_at(config.libero_path)
         task = checkout.task(self.name)
         found = super().content_sources(config)
         own = {
@@ -537,15 +531,10 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
     ) -> LiberoEnvironment:
         facts = {"protocol": config.protocol_in(self._task(config).suite)}
-        revision = _checkout(config).revision()
-        return LiberoEnvironment(
-            slots,
-            num_envs,
-            traits,
-            device,
-            protocol=config.played_by,
-            facts={**facts, **({"libero": revision} if revision else {})},
-        )
+        revision = checkout_at(config.libero_path).revision()
+        if revision:
+            facts["libero"] = revision
+        return LiberoEnvironment(slots, num_envs, traits, device, protocol=config.played_by, facts=facts)
 
     def _seeding_trial(self, config: LiberoConfig) -> Conditions:
         return {FIXTURE_SEED: config.played_by.seed, RESET_INDEX: config.played_by.resets_before, INIT_STATE: 0}
@@ -559,7 +548,12 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
         # Each interpreter answers once, and not again for every task of a suite.
-        asked = ("libero", config.python, _checkout(config).root, *sorted(config.environment_variables.items()))
+        asked = (
+            "libero",
+            config.python,
+            checkout_at(config.libero_path).root,
+            *sorted(config.environment_variables.items()),
+        )
         if asked not in REMEMBERED:
             REMEMBERED[asked] = super()._find(config)
         return {**REMEMBERED[asked], "max_episode_length": self._limit(config)}
@@ -570,7 +564,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
     def _source(self, config: LiberoConfig) -> SlotSource:
         task, protocol = self._task(config), config.played_by
         settings = {
-            "package_directory": str(_checkout(config).package_directory.absolute()),
+            "package_directory": str(checkout_at(config.libero_path).package_directory.absolute()),
             "bddl_file": str(task.bddl_file.absolute()),
             "init_states_file": str(task.init_states_file.absolute()),
             "cameras": list(config.cameras) if config.enable_cameras else [],
@@ -586,7 +580,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         return replace(source, make_kwargs=settings, max_episode_length=self._limit(config), code=code)
 
     def _task(self, config: LiberoConfig) -> LiberoTask:
-        return _checkout(config).task(self.name)
+        return checkout_at(config.libero_path).task(self.name)
 
 
 def _without_effect(config: LiberoConfig) -> Iterator[Problem]:
@@ -613,8 +607,3 @@ def libero_environment(name: str) -> LiberoBuilder:
         install_hint=f"LIBERO needs an older MuJoCo, so name an interpreter with python; there {INSTALLATION}",
         worker_install_hint=INSTALLATION,
     )
-
-
-def _checkout(config: LiberoConfig) -> LiberoCheckout:
-    """Return the checkout of the options or of LIBERO_PATH; ConfigError if there is none."""
-    return checkout_at(config.libero_path)

@@ -13,8 +13,6 @@ from isaaclab_arena.sim.backend import Backend, NamedState, side_by_side
 from isaaclab_arena.sim.math import damped_least_squares, rotate_inverse, step_within_limits
 from isaaclab_arena.sim.scene import FloorRobot, Robot
 
-# Actions: what their numbers mean, and the actuator targets that follow, for arms and for robots on a floor.
-
 # Define action modes: the meaning of an action's numbers, and the actuator targets that follow.
 
 ActionModeName: TypeAlias = Literal["joint_position", "ee_delta"]
@@ -98,25 +96,26 @@ class EndEffectorDelta(ActionMode):
         """Return the targets so far plus a damped-least-squares step. Shape: (num_envs, num_joints)."""
         jacobian = backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
         twist = torch.minimum(torch.maximum(action[:, :6], -self.bound), self.bound)
+
+        # An arm with fewer than six joints makes the translation, and as much of the rotation as goes with it.
+        robot = self.robot
+        if robot.rotation_weight == 1.0:
+            step = damped_least_squares(jacobian, twist, robot.ik_damping)
+        else:
+            step = step_within_limits(
+                jacobian,
+                twist,
+                robot.ik_damping,
+                rotation_weight=robot.rotation_weight,
+                low=(self.low - held).clamp(max=0.0),
+                high=(self.high - held).clamp(min=0.0),
+            )
+
         # The step adds to the targets, not to the positions, so a zero action holds the arm under any load. Targets
         # lead the joints by at most `_MAX_LEAD_RAD`.
-        wanted = held + self._step(jacobian, twist, held)
+        wanted = held + step
         position = backend.qpos[:, self.positions]
         return torch.minimum(torch.maximum(wanted, position - _MAX_LEAD_RAD), position + _MAX_LEAD_RAD)
-
-    def _step(self, jacobian: torch.Tensor, twist: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-        robot = self.robot
-        # An arm with fewer than six joints makes the translation, and as much of the rotation as goes with it.
-        if robot.rotation_weight == 1.0:
-            return damped_least_squares(jacobian, twist, robot.ik_damping)
-        return step_within_limits(
-            jacobian,
-            twist,
-            robot.ik_damping,
-            rotation_weight=robot.rotation_weight,
-            low=(self.low - held).clamp(max=0.0),
-            high=(self.high - held).clamp(min=0.0),
-        )
 
 
 def _with_gripper(
@@ -167,8 +166,6 @@ class FloorActions:
         """Return the actions that gave the current controls, 0 after a reset. Shapes: as `controls`."""
         return (backend.ctrl[:, self._indices] - (self._default if centre is None else centre)) / self._scale
 
-
-# Observation terms: their names and shapes, and how they are read from the simulation.
 
 # Define observation terms: their names, their specifications, and their readers.
 

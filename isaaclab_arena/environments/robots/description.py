@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -15,7 +15,6 @@ Point = tuple[float, float, float]
 Quaternion = tuple[float, float, float, float]
 Positive = Annotated[float, Field(gt=0)]
 
-_Model = TypeVar("_Model", bound=BaseModel)
 _NO_TURN = (1.0, 0.0, 0.0, 0.0)
 
 
@@ -161,17 +160,15 @@ def read_description(path: Path) -> RobotDescription:
     Raises:
         ConfigError: With every problem of the file, each with its key.
     """
-    return _validated(RobotDescription, expanded(read_document(path)), str(path))
-
-
-def _validated(model: type[_Model], values: Any, file: str) -> _Model:
+    values = expanded(read_document(path))
     try:
         # Pydantic's JSON mode checks types strictly but accepts lists for tuples.
-        return model.model_validate_json(json.dumps(values), strict=True)
+        return RobotDescription.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as invalid:
+        known = sorted(RobotDescription.model_fields)
         raise ConfigError(
             [
-                Problem(error_message(error, sorted(model.model_fields)), file=file, key=key_path(error) or None)
+                Problem(error_message(error, known), file=str(path), key=key_path(error) or None)
                 for error in invalid.errors(include_url=False)
             ]
         ) from invalid

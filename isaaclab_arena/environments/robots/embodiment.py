@@ -6,8 +6,6 @@ from typing import TypeAlias
 
 from isaaclab_arena.sim.scene import CameraPose, PartFrame, Robot, ScenePart
 
-# An embodiment: a robot, its MJCF file, and its workspace.
-
 # Define a robot's workspace on the table, and scale tasks from one workspace to another.
 
 TABLE = "scenes/table.xml"
@@ -98,8 +96,6 @@ class Embodiment:
             gravity_compensation=self.gravity_compensation,
         )
 
-
-# The built-in arms: the Franka Emika Panda and the SO-ARM101.
 
 # The Franka Emika Panda: seven joints, a parallel gripper of 0 to 0.04 m per finger.
 

@@ -48,7 +48,16 @@ def known_embodiment(name: object) -> Embodiment:
     """Return the robot of a registered name or YAML path without a test of its motions, else ConfigError."""
     try:
         if isinstance(name, str) and name.lower().endswith((".yaml", ".yml")):
-            return _described(name)
+            # A description is read again if it or a file of the robot has changed.
+            path = Path(name).absolute()
+            if path in _known:
+                embodiment, mjcf, key = _known[path]
+                if mjcf.resolve() == Path(embodiment.asset) and key == (stamps([path]), content_key(mjcf)):
+                    return embodiment
+            embodiment = described_embodiment(name)
+            mjcf = path.parent / read_description(path).mjcf
+            _known[path] = embodiment, mjcf, (stamps([path]), content_key(mjcf))
+            return embodiment
         if isinstance(name, str) and name in EMBODIMENTS:
             return EMBODIMENTS.get(name)
     except ConfigError as error:
@@ -88,19 +97,6 @@ def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
                 )
 
 
-def _described(path: str) -> Embodiment:
-    """Return the robot of a description, read again if it or a file of the robot has changed."""
-    where = Path(path).absolute()
-    if where in _known:
-        embodiment, named, key = _known[where]
-        if named.resolve() == Path(embodiment.asset) and key == (stamps([where]), content_key(named)):
-            return embodiment
-    embodiment = described_embodiment(path)
-    named = where.parent / read_description(where).mjcf
-    _known[where] = embodiment, named, (stamps([where]), content_key(named))
-    return embodiment
-
-
 @lru_cache(maxsize=32)
 def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, ...]:
     """Return the failures of a robot's motions, and log the doubtful ones; ``key`` invalidates the cache."""
@@ -135,8 +131,6 @@ def part_files(what: str, asset: str) -> dict[str, Path]:
         files = files_of(mjcf)
     except OSError as error:
         raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
-    return {f"{what} {_named(file, mjcf.parent)}": file for file in files}
-
-
-def _named(file: Path, directory: Path) -> str:
-    return file.relative_to(directory).as_posix() if file.is_relative_to(directory) else str(file)
+    directory = mjcf.parent
+    names = [file.relative_to(directory).as_posix() if file.is_relative_to(directory) else str(file) for file in files]
+    return {f"{what} {name}": file for name, file in zip(names, files, strict=True)}

@@ -22,24 +22,22 @@ def menagerie_embodiment(name: str) -> Embodiment:
             f"no description of the robot '{name}' of MuJoCo Menagerie{hint}; any other is used through a description "
             f"of your own, as docs/how_to/robots.md shows"
         )
-    return described_embodiment(descriptions[name], directory=_directory(name))
 
-
-def _directory(name: str) -> Path:
+    # A checkout comes before the package, which is optional.
     root = menagerie_root()
     if root is not None:
         directory = Path(root) / name
         if not directory.is_dir():
             raise ConfigError(f"MENAGERIE_ROOT is '{root}', which holds no directory '{name}'")
-        return directory
-    if importlib.util.find_spec(_PACKAGE) is None:
+    elif importlib.util.find_spec(_PACKAGE) is None:
         raise ConfigError(
             f"the files of '{name}' are not here: set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install "
             f"mujoco-menagerie, which downloads them"
         )
-    # This package is optional, and few installations have it.
-    package = importlib.import_module(_PACKAGE)
-    try:
-        return Path(package.get(name).path())
-    except package.MenagerieError as error:
-        raise ConfigError(f"mujoco-menagerie cannot provide '{name}': {error}") from error
+    else:
+        package = importlib.import_module(_PACKAGE)
+        try:
+            directory = Path(package.get(name).path())
+        except package.MenagerieError as error:
+            raise ConfigError(f"mujoco-menagerie cannot provide '{name}': {error}") from error
+    return described_embodiment(descriptions[name], directory=directory)
