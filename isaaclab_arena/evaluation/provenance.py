@@ -106,9 +106,16 @@ def git_revision(directory: Path) -> str | None:
 
 def node() -> Node:
     """Return the machine of this process."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        cpu = platform.processor() or platform.machine()
+    else:
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        cpu = models[0] if models else platform.machine()
     return Node(
         host=socket.gethostname(),
-        cpu=_cpu_model(),
+        cpu=cpu,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         platform=platform.platform(),
     )
@@ -128,12 +135,12 @@ def _cpu_model() -> str:
 
 def provenance_on(device: torch.device) -> Provenance:
     """Return the provenance of this process's results on a simulation device."""
-    return Provenance.of(versions(), node(), device=_kind_of_device(device))
-
-
-def _kind_of_device(device: torch.device) -> str:
-    """Return `cpu`, or `cuda` with the GPU's name; equal GPUs are interchangeable."""
-    return "cpu" if device.type == "cpu" else f"{device.type} ({torch.cuda.get_device_name(device)})"
+    return Provenance.of(
+        versions(),
+        node(),
+        # Equal GPUs are interchangeable: the name of a GPU counts, and its index does not.
+        device="cpu" if device.type == "cpu" else f"{device.type} ({torch.cuda.get_device_name(device)})",
+    )
 
 
 # Find the source files that determine a class: its module, those of its bases, and their local imports.
@@ -182,7 +189,9 @@ def source_files(modules: Iterable[str]) -> dict[str, Path]:
         if name in found or _top(name) in _OWN:
             continue
         found[name] = file
-        root = _root(name, file)
+        # Dotted names count from the directory above the module's top package.
+        depth = name.count(".") + (file.name == "__init__.py")
+        root = file.parents[min(depth, len(file.parents) - 1)]
         waiting += [(each, path) for each in _imports(name, file) if (path := _beside(root, each)) is not None]
     return dict(sorted(found.items()))
 
@@ -201,12 +210,6 @@ def _file(module: str) -> Path | None:
 
 def _top(module: str) -> str:
     return module.partition(".")[0]
-
-
-def _root(module: str, file: Path) -> Path:
-    """Return the directory from which a module's dotted name counts."""
-    depth = module.count(".") + (file.name == "__init__.py")
-    return file.parents[min(depth, len(file.parents) - 1)]
 
 
 def _beside(root: Path, module: str) -> Path | None:
@@ -231,17 +234,13 @@ def _imports(module: str, file: Path) -> Iterator[str]:
             for alias in node.names:
                 yield from _with_parents(alias.name)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
+            base = node.module or ""
+            # A relative name counts from the package of the file, or from one above it.
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
             yield from _with_parents(base)
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    above = parts[: len(parts) - node.level + 1]
-    return ".".join([*above, *([node.module] if node.module else [])])
 
 
 def _with_parents(name: str) -> Iterator[str]:

@@ -31,7 +31,6 @@ from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
-_SHARED = "policy_server.shared"
 
 
 class Cluster(Engine, AbstractContextManager["Cluster"], Protocol):
@@ -53,7 +52,19 @@ def execute_on_cluster(
     # `connect` None: Ray. `ConfigError`: contradictory options, no cluster, or a node that lacks something.
     # `DistributedError`: no rank can start.
     check_trackers(request.options.tracking, key="tracking")
-    _refuse_policy_servers(request)
+    way_out = (
+        "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself, or "
+        "run this job under torchrun, without --cluster"
+    )
+    problems = [
+        Problem(
+            f"'{server.shared}': {way_out}", file=request.source_file, job=job.config.name, key="policy_server.shared"
+        )
+        for job in request.jobs
+        if (server := job.config.policy_server) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
     context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
     device = options.device or ("cuda" if options.gpus_per_rank else "cpu")
     # Connect before the run has a directory, so that a missing cluster leaves none.
@@ -65,7 +76,21 @@ def execute_on_cluster(
         with started.lock, watch_for_interruption() as interruption:
             if started.attempt is None:
                 return finished_run(request, started.output_directory, conduct)
-            orders = _orders(needs, options, started, started.attempt)
+            if needs.working_directory is None and started.output_directory.is_relative_to(Path.cwd()):
+                _LOG.warning(
+                    "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
+                    "another one by --output_dir, or copy this one",
+                    started.output_directory,
+                )
+            orders = RunOrders(
+                run=f"{started.output_directory.name}-{started.attempt.run_id[:6]}",
+                needs=needs,
+                config_hash=started.plan.config_hash,
+                output_directory=str(started.output_directory),
+                attempt=started.attempt,
+                num_ranks=options.num_ranks,
+                node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
+            )
             supervisor = RankSupervisor(engine, orders, interruption, fail_fast=options.fail_fast)
             with full_disk_explained():
                 code = _work(supervisor, request, options, started, started.attempt, conduct, context)
@@ -85,7 +110,13 @@ def _work(
     save_conditions = saving_conditions(request, started.output_directory)
     last_line = how_to_go_on(request, context, started.output_directory)
     with live_tracking(request, started):
-        watch = _watch(started, attempt)
+        # A rank without a status may be waiting for resources, so the display never calls it dead.
+        watch = RankWatch(
+            started.output_directory,
+            world_size=attempt.world_size,
+            run_id=attempt.run_id,
+            missing_after_s=float("inf"),
+        )
         log = log_file(started.output_directory / "logs" / "driver.log", 0)
         with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
             supervisor.work(options.start_timeout_s)
@@ -94,29 +125,6 @@ def _work(
             request, conduct, started.output_directory, save_conditions=save_conditions, last_line=last_line
         )
     return code if supervisor.failure is None else 1
-
-
-def _refuse_policy_servers(request: RunRequest) -> None:
-    way_out = (
-        "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself, or "
-        "run this job under torchrun, without --cluster"
-    )
-    problems = [
-        Problem(f"'{server.shared}': {way_out}", file=request.source_file, job=job.config.name, key=_SHARED)
-        for job in request.jobs
-        if (server := job.config.policy_server) is not None
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
-def _warn_of_copy(needs: NodeNeeds, output_directory: Path) -> None:
-    if needs.working_directory is None and output_directory.is_relative_to(Path.cwd()):
-        _LOG.warning(
-            "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name another one "
-            "by --output_dir, or copy this one",
-            output_directory,
-        )
 
 
 def _connect_to_ray(options: ClusterOptions) -> Cluster:
@@ -137,27 +145,4 @@ def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory:
         versions=versions(),
         cpus=options.cpus_per_rank,
         gpus=options.gpus_per_rank,
-    )
-
-
-def _orders(needs: NodeNeeds, options: ClusterOptions, started: StartedRun, attempt: Attempt) -> RunOrders:
-    _warn_of_copy(needs, started.output_directory)
-    return RunOrders(
-        run=f"{started.output_directory.name}-{attempt.run_id[:6]}",
-        needs=needs,
-        config_hash=started.plan.config_hash,
-        output_directory=str(started.output_directory),
-        attempt=attempt,
-        num_ranks=options.num_ranks,
-        node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
-    )
-
-
-def _watch(started: StartedRun, attempt: Attempt) -> RankWatch:
-    """Return the watch of the display. A rank without a status may be waiting for resources, so it is never dead."""
-    return RankWatch(
-        started.output_directory,
-        world_size=attempt.world_size,
-        run_id=attempt.run_id,
-        missing_after_s=float("inf"),
     )

@@ -363,8 +363,21 @@ class RankSupervisor:
                 self._take_note(ended)
             state = self._engine.state()
             has_begun = has_begun or bool(state.silent_s)
-            self._end_silent(state)
-            if self._is_over(state):
+
+            # Ranks without a message for too long are killed and treated as dead.
+            for rank, silent_s in state.silent_s.items():
+                silent = self._lives.get(rank)
+                if silent_s > _SILENT_S and silent is not None:
+                    self._engine.kill(silent)
+                    self._take_note(EndedRank(life=silent, reason=f"nothing was heard of it for {silent_s:.0f} s"))
+
+            # The run is over if no rank or no work is left, or if the ranks take too long to stop.
+            if self._interruption.signal_number is not None:
+                self._stop(self._interruption.signal_number)
+            is_late = self._stop_by is not None and self._clock() > self._stop_by
+            nothing_left = state.num_unfinished_jobs == 0 or self._stop_by is not None
+            at_work = state.silent_s.keys() & self._lives.keys()
+            if is_late or not self._lives or (nothing_left and not at_work):
                 break
             self._say_who_waits(state)
             if not has_begun:
@@ -385,36 +398,29 @@ class RankSupervisor:
         if isinstance(ended.error, DistributedError):
             _LOG.error("rank %d has ended: %s; %d pieces are open to others again", rank, ended.error, end.pieces)
             self._begin_anew(ended.life, costs=int(not end.was_fruitful))
+        elif ended.error is not None and self.failure is not None:
+            _LOG.debug("rank %d has failed too: %s", rank, ended.error)
         elif ended.error is not None:
-            self._fail(rank, ended.error)
+            # The first error ends the run, as with a launcher.
+            self.failure = error = ended.error
+            what = str(error) if isinstance(error, ArenaError) else f"{type(error).__name__}: {first_line(error)}"
+            mend = ": make room, then go on with --resume" if isinstance(error, DiskUnusableError) else ""
+            _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+            self._stop(signal.SIGTERM)
         elif ended.end is None:
             _LOG.error("rank %d has died: %s; %d pieces are open to others again", rank, ended.reason, end.pieces)
             self._restarts_left = min(self._restarts_left + end.lives_explained, self._max_restarts)
             self._begin_anew(ended.life, costs=int(not end.was_fruitful))
         elif ended.end.refused is not None:
-            self._place_elsewhere(ended.life, ended.end, ended.end.refused)
+            node = ended.end.node
+            if node not in self._refused:
+                self._refused[node] = f"node {ended.end.host} has no ranks of this run: it {ended.end.refused}"
+                _LOG.error("%s", self._refused[node])
+                self._engine.avoid(node)
+            self._begin_anew(ended.life, costs=0)
         elif ended.end.state == RankState.FAILED and self._fail_fast:
             _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
             self._stop(signal.SIGTERM)
-
-    def _fail(self, rank: int, error: Exception) -> None:
-        """End the run, as a launcher does after an error of a rank."""
-        if self.failure is not None:
-            _LOG.debug("rank %d has failed too: %s", rank, error)
-            return
-        self.failure = error
-        what = str(error) if isinstance(error, ArenaError) else f"{type(error).__name__}: {first_line(error)}"
-        mend = ": make room, then go on with --resume" if isinstance(error, DiskUnusableError) else ""
-        _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
-        self._stop(signal.SIGTERM)
-
-    def _place_elsewhere(self, life: Life, end: RankEnd, refused: str) -> None:
-        """Restart a rank on another node than the one that refused it."""
-        if end.node not in self._refused:
-            self._refused[end.node] = f"node {end.host} has no ranks of this run: it {refused}"
-            _LOG.error("%s", self._refused[end.node])
-            self._engine.avoid(end.node)
-        self._begin_anew(life, costs=0)
 
     def _begin_anew(self, life: Life, *, costs: int) -> None:
         if self._stop_by is not None:
@@ -429,23 +435,6 @@ class RankSupervisor:
     def _start(self, life: Life) -> None:
         self._engine.start_rank(life)
         self._started_at[life.rank] = self._clock()
-
-    def _end_silent(self, state: ClaimServerState) -> None:
-        """Kill ranks without a message for too long, and treat them as dead."""
-        for rank, silent_s in state.silent_s.items():
-            life = self._lives.get(rank)
-            if silent_s > _SILENT_S and life is not None:
-                self._engine.kill(life)
-                self._take_note(EndedRank(life=life, reason=f"nothing was heard of it for {silent_s:.0f} s"))
-
-    def _is_over(self, state: ClaimServerState) -> bool:
-        if self._interruption.signal_number is not None:
-            self._stop(self._interruption.signal_number)
-        at_work = state.silent_s.keys() & self._lives.keys()
-        if self._stop_by is not None and self._clock() > self._stop_by:
-            return True
-        nothing_left = state.num_unfinished_jobs == 0 or self._stop_by is not None
-        return not self._lives or (nothing_left and not at_work)
 
     def _stop(self, signal_number: int) -> None:
         if self._stop_by is None:
@@ -473,19 +462,16 @@ class RankSupervisor:
         if self._refused and not self._engine.has_nodes():
             raise DistributedError("; ".join(self._refused.values()))
         if self._clock() - began_s > start_timeout_s:
-            raise DistributedError(self._why_none_has_begun(start_timeout_s))
-
-    def _why_none_has_begun(self, start_timeout_s: float) -> str:
-        num_processes = len(self._lives) - len(set(self._lives.values()) & set(self._engine.waiting()))
-        if num_processes:
-            return (
-                f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
-                "Ray's logs of them, or give a longer --start_timeout_s"
+            num_processes = len(self._lives) - len(set(self._lives.values()) & set(self._engine.waiting()))
+            if num_processes:
+                raise DistributedError(
+                    f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
+                    "Ray's logs of them, or give a longer --start_timeout_s"
+                )
+            raise DistributedError(
+                f"no rank could start within {start_timeout_s:g} s: {self._asked_and_had()}; ask for less, add nodes, "
+                "or give a longer --start_timeout_s"
             )
-        return (
-            f"no rank could start within {start_timeout_s:g} s: {self._asked_and_had()}; ask for less, add nodes, or "
-            "give a longer --start_timeout_s"
-        )
 
     def _asked_and_had(self) -> str:
         gpus = f" and {self._orders.needs.gpus:g} GPU" if self._orders.needs.gpus else ""

@@ -95,12 +95,10 @@ class Ledger:
         directory = self.directory / "watch" / name
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
+        run = self.directory / name
         with RunLock(directory) as lock:
-            yield _is_free(lock) and not self._is_at_work(self.directory / name)
-
-    def _is_at_work(self, run_directory: Path) -> bool:
-        # A program that has just started has no run directory yet: it holds only the lock of `runner_directory`.
-        return any(not _is_unlocked(each) for each in (run_directory, runner_directory(run_directory)))
+            # A program that has just started has no run directory yet: it holds only the lock of `runner_directory`.
+            yield _is_free(lock) and all(_is_unlocked(each) for each in (run, runner_directory(run)))
 
     def _record(self, step: int) -> Path:
         return self.directory / "watch" / step_name(step) / "evaluated.json"
@@ -124,51 +122,37 @@ def _is_free(lock: RunLock) -> bool:
 
 # Find the last checkpoint of a training, by the training's own files and the names of its checkpoints.
 
-_OF_RSL_RL = re.compile(r"model_\d+\.pt")
-_SETTINGS_OF_OURS = Path("params", "train.yaml")
-_SETTINGS_OF_LEROBOT = "train_config.json"
-_STATE_OF_TRANSFORMERS = "trainer_state.json"
-
 
 def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Checkpoint | None:
     """Return the final checkpoint of a training, None as long as no file shows that it is there."""
+    # `until` is the step to wait for, None for none; it replaces rsl_rl's unknown number of iterations.
     if not found:
         return None
     newest = found[-1]
+    if re.fullmatch(r"model_\d+\.pt", newest.path.name) is None:
+        # LeRobot and transformers write the number of steps beside each checkpoint.
+        counts = (("train_config.json", "steps"), ("trainer_state.json", "max_steps"))
+        ends = (_count(_document(newest.path / name), key) for name, key in counts)
+        return newest if any(end is not None and newest.step >= end for end in ends) else None
+
     # rsl_rl counts iterations from 0: after 1,000 of them its last checkpoint is `model_999.pt`. This package writes
-    # `model_1000.pt`. `until` is the step to wait for, None for none; it replaces rsl_rl's unknown number of
-    # iterations.
-    if _OF_RSL_RL.fullmatch(newest.path.name):
-        is_last = _ends_rsl_rl([each.step for each in found], newest.path.parent, until)
-    else:
-        is_last = _ends_lerobot(newest) or _ends_transformers(newest)
-    return newest if is_last else None
-
-
-def _ends_rsl_rl(steps: Sequence[int], directory: Path, until: int | None) -> bool:
+    # `model_1000.pt`.
+    directory, steps = newest.path.parent, [each.step for each in found]
     settings = _document(directory / AGENT_FILE)
     iterations, interval = _count(settings, "max_iterations"), _count(settings, "save_interval")
-    if (directory / _SETTINGS_OF_OURS).is_file():
-        return iterations is not None and steps[-1] >= iterations
-    if interval is None or iterations is None:
-        return until is not None and steps[-1] + 1 == until and _is_between(steps[-1], math.gcd(*steps[:-1]))
-    # A resumed run ends later, and only its last checkpoint is not a multiple of the save interval.
-    return (steps[0] == 0 and steps[-1] + 1 >= iterations) or _is_between(steps[-1], interval)
+    if (directory / "params" / "train.yaml").is_file():
+        is_last = iterations is not None and steps[-1] >= iterations
+    elif interval is None or iterations is None:
+        is_last = until is not None and steps[-1] + 1 == until and _is_between(steps[-1], math.gcd(*steps[:-1]))
+    else:
+        # A resumed run ends later, and only its last checkpoint is not a multiple of the save interval.
+        is_last = (steps[0] == 0 and steps[-1] + 1 >= iterations) or _is_between(steps[-1], interval)
+    return newest if is_last else None
 
 
 def _is_between(step: int, interval: int) -> bool:
     """Whether `step` is a final checkpoint, not a multiple of the save interval. `interval` is 0 if unknown."""
     return interval == 0 or step % interval != 0
-
-
-def _ends_lerobot(newest: Checkpoint) -> bool:
-    steps = _count(_document(newest.path / _SETTINGS_OF_LEROBOT), "steps")
-    return steps is not None and newest.step >= steps
-
-
-def _ends_transformers(newest: Checkpoint) -> bool:
-    steps = _count(_document(newest.path / _STATE_OF_TRANSFORMERS), "max_steps")
-    return steps is not None and newest.step >= steps
 
 
 def _document(path: Path) -> Mapping[str, Any]:
@@ -233,25 +217,31 @@ def promote(directory: Path, score: Score, record: Evaluated, ledger: Ledger, *,
     if target is None:
         _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, record.path)
         return None
-    promoted = _promoted(score, record, target.relative_to(directory))
-    if before is not None:
-        verdict = _compared(directory, ledger, before.step, score.step, jobs)
-        promoted = replace(promoted, compared_with=before.step, verdict=verdict)
-    write_text(told, json_text(promoted), overwrite=True)
-    return target
-
-
-def _promoted(score: Score, record: Evaluated, name: Path) -> Promoted:
-    return Promoted(
+    promoted = Promoted(
         step=score.step,
         source=record.path,
-        name=name.as_posix(),
+        name=target.relative_to(directory).as_posix(),
         success_rate=score.success_rate,
         success_low=score.interval.low,
         success_high=score.interval.high,
         episodes=score.scored,
         distinct_conditions=score.distinct,
     )
+
+    # Compare with the checkpoint promoted before. A comparison that fails does not prevent the promotion.
+    if before is not None:
+        names = {f"{job}-{before.step}": f"{job}-{score.step}" for job in jobs}
+        runs = [ledger.run_directory(before.step), ledger.run_directory(score.step)]
+        question, verdict = Question(alpha=0.05, margin=None), None
+        try:
+            report = compare_directories(runs, question, baseline=None, names=names, partial=False)
+            write_comparison(directory / f"comparison_{score.step}", report)
+            verdict = str(report.verdict)
+        except ArenaError as error:
+            _LOG.warning("steps %d and %d cannot be compared: %s", before.step, score.step, error)
+        promoted = replace(promoted, compared_with=before.step, verdict=verdict)
+    write_text(told, json_text(promoted), overwrite=True)
+    return target
 
 
 def _copied(record: Evaluated, target: Path) -> Path | None:
@@ -262,9 +252,21 @@ def _copied(record: Evaluated, target: Path) -> Path | None:
         with storage_errors("copy", target):
             shutil.rmtree(temporary, ignore_errors=True)
             with suppress(FileNotFoundError):
-                _copy(source, temporary)
-            # Check the copy, not the source, which may change at any time.
-            if not _is_as_evaluated(record, temporary / name):
+                if source.is_dir():
+                    shutil.copytree(source, temporary)
+                else:
+                    for place, path in {Path(source.name): source, **_beside(source)}.items():
+                        (temporary / place).parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copy2(path, temporary / place)
+
+            # Check the copy, not the source, which may change at any time. A record of an earlier version has the
+            # fingerprint only.
+            copy = temporary / name
+            if record.content is not None:
+                is_same = copy.exists() and content_of(copy) == record.content
+            else:
+                is_same = copy.exists() and look_at(source).fingerprint == record.fingerprint
+            if not is_same:
                 return None
             shutil.rmtree(target, ignore_errors=True)
             temporary.replace(target)
@@ -273,42 +275,12 @@ def _copied(record: Evaluated, target: Path) -> Path | None:
     return target / name
 
 
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target)
-        return
-    for name, path in {Path(source.name): source, **_beside(source)}.items():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target / name)
-
-
-def _is_as_evaluated(record: Evaluated, copy: Path) -> bool:
-    if not copy.exists():
-        return False
-    if record.content is not None:
-        return content_of(copy) == record.content
-    # A record of an earlier version has the fingerprint only.
-    return look_at(Path(record.path)).fingerprint == record.fingerprint
-
-
 def _beside(file: Path) -> dict[Path, Path]:
     """Map the files needed beside a checkpoint file by their path below its directory."""
     agent, tensors = find_agent_file(file), file.with_name(f"{file.name}.data")
     found = {} if agent is None else {AGENT_FILE: agent}
     # An ONNX file may keep its tensors in a file beside it.
     return found | ({Path(tensors.name): tensors} if tensors.is_file() else {})
-
-
-def _compared(directory: Path, ledger: Ledger, before: int, now: int, jobs: Iterable[str]) -> str | None:
-    names = {f"{job}-{before}": f"{job}-{now}" for job in jobs}
-    runs = [ledger.run_directory(before), ledger.run_directory(now)]
-    try:
-        report = compare_directories(runs, Question(alpha=0.05, margin=None), baseline=None, names=names, partial=False)
-        write_comparison(directory / f"comparison_{now}", report)
-    except ArenaError as error:
-        _LOG.warning("steps %d and %d cannot be compared: %s", before, now, error)
-        return None
-    return str(report.verdict)
 
 
 # The watch: find checkpoints, wait until they are complete, evaluate each once, and report the outcome.
@@ -384,26 +356,28 @@ class Watcher:
 
     def one_pass(self) -> Pass:
         """Evaluate the first checkpoint that is ready, and return the result of the pass."""
-        watched = self.watched
-        found = find_checkpoints(watched.training, watched.pattern)
-        self._last = last_checkpoint(found, watched.until)
-        wanted = self._wanted(found)
+        found = find_checkpoints(self.watched.training, self.watched.pattern)
+        self._last = last_checkpoint(found, self.watched.until)
+        until = self.watched.until
+        wanted = [each for each in found if self._is_of_these(each.step) and (until is None or each.step <= until)]
         for checkpoint in wanted:
             if self._is_done(checkpoint):
                 continue
+            # One evaluation takes long: return after it, to look for new checkpoints before the next one.
             outcome = self._tried(checkpoint)
-            # One evaluation takes long: look for new checkpoints before the next one.
-            if outcome is not None:
-                return self._led_to(outcome.verdict)
-        if self._nothing_follows(found) and all(self._is_over(checkpoint) for checkpoint in wanted):
-            return Pass.REACHED_END
-        return Pass.NOTHING_TO_DO
+            if outcome is None:
+                continue
+            if outcome.verdict is Verdict.INTERRUPTED:
+                return Pass.INTERRUPTED
+            # One checkpoint may be damaged; if none was ever accepted, the job file is wrong.
+            return Pass.REFUSED if outcome.verdict is Verdict.REFUSED and not self.done() else Pass.EVALUATED
 
-    def _led_to(self, verdict: Verdict) -> Pass:
-        if verdict is Verdict.INTERRUPTED:
-            return Pass.INTERRUPTED
-        # One checkpoint may be damaged; if none was ever accepted, the job file is wrong.
-        return Pass.REFUSED if verdict is Verdict.REFUSED and not self.done() else Pass.EVALUATED
+        # The watch ends if it has an end, the training has reached it, and no checkpoint is left to try.
+        if until is None or (self._last is None and all(each.step < until for each in found)):
+            return Pass.NOTHING_TO_DO
+        records = (self.ledger.read(checkpoint.step) for checkpoint in wanted)
+        are_over = all(each is not None and (each.is_done or each.tries >= _TRIES_AT_END) for each in records)
+        return Pass.REACHED_END if are_over else Pass.NOTHING_TO_DO
 
     def done(self) -> tuple[Evaluated, ...]:
         """Return the records of evaluated checkpoints of this watch, whichever watcher evaluated them."""
@@ -419,23 +393,9 @@ class Watcher:
     def _is_of_these(self, step: int) -> bool:
         return step % self.watched.every == 0 or (self._last is not None and step == self._last.step)
 
-    def _wanted(self, found: Sequence[Checkpoint]) -> list[Checkpoint]:
-        until = math.inf if self.watched.until is None else self.watched.until
-        return [each for each in found if self._is_of_these(each.step) and each.step <= until]
-
-    def _nothing_follows(self, found: Sequence[Checkpoint]) -> bool:
-        """Whether the watch has an end, and no further checkpoint to wait for will come."""
-        until = self.watched.until
-        return until is not None and (self._last is not None or any(each.step >= until for each in found))
-
     def _is_done(self, checkpoint: Checkpoint) -> bool:
         record = self.ledger.read(checkpoint.step)
         return record is not None and record.is_done
-
-    def _is_over(self, checkpoint: Checkpoint) -> bool:
-        """Whether a checkpoint is done or has failed often enough, once the training has ended."""
-        record = self.ledger.read(checkpoint.step)
-        return record is not None and (record.is_done or record.tries >= _TRIES_AT_END)
 
     def _tried(self, checkpoint: Checkpoint) -> Outcome | None:
         """Evaluate a checkpoint. None if it is incomplete, held by another watcher, or not due for a retry."""
@@ -444,7 +404,12 @@ class Watcher:
             return None
         why_not = self._readiness.why_not(checkpoint.path)
         if why_not is not None:
-            self._tell(step, f"waiting for {checkpoint.path}: {why_not}")
+            # Log it once for reasons that differ in their numbers only.
+            message = f"waiting for {checkpoint.path}: {why_not}"
+            told = message.rpartition(":")[0]
+            if self._told.get(step) != told:
+                self._told[step] = told
+                _LOG.info("%s", message)
             return None
         with self.ledger.held(step_name(step)) as is_mine:
             if not is_mine or self._is_done(checkpoint):
@@ -462,10 +427,20 @@ class Watcher:
         outcome = self.evaluate(checkpoint, self.ledger.run_directory(checkpoint.step))
         if outcome.verdict is Verdict.INTERRUPTED:
             return outcome
-        # The weights may have changed during the evaluation: then its episodes do not count.
-        content, now = self._content_and_fingerprint(checkpoint.path)
-        if now not in (fingerprint, ""):
+
+        # The weights may have changed during the evaluation: then its episodes do not count. The fingerprint is taken
+        # after the hash, and is empty if the checkpoint is gone.
+        try:
+            content = content_of(checkpoint.path)
+        except StorageError:
+            content = None
+        self._readiness.why_not(checkpoint.path)
+        now = self._readiness.fingerprint(checkpoint.path)
+        if not now:
+            content = None
+        elif now != fingerprint:
             outcome = Outcome(verdict=Verdict.FAILED, reason="it changed while it was evaluated")
+
         if outcome.verdict is Verdict.DONE:
             self.ledger.write(replace(record, is_done=True, content=content))
             return outcome
@@ -474,20 +449,3 @@ class Watcher:
         self._not_before[checkpoint.step] = self.now() + wait_s
         _LOG.warning("%s failed: %s; it is tried again in %.0f s", checkpoint.path, outcome.reason, wait_s)
         return outcome
-
-    def _content_and_fingerprint(self, path: Path) -> tuple[str | None, str]:
-        """Return the checkpoint's content hash, None if it is gone, and its fingerprint after that."""
-        try:
-            content = content_of(path)
-        except StorageError:
-            content = None
-        self._readiness.why_not(path)
-        fingerprint = self._readiness.fingerprint(path)
-        return content if fingerprint else None, fingerprint
-
-    def _tell(self, step: int, message: str) -> None:
-        """Log why a step waits, once for messages that differ in their numbers only."""
-        told = message.rpartition(":")[0]
-        if self._told.get(step) != told:
-            self._told[step] = told
-            _LOG.info("%s", message)
