@@ -24,7 +24,7 @@ from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes,
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
 from isaaclab_arena.storage.recovery import move_aside, set_job_aside
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts
+from isaaclab_arena.storage.run_plan import RunPlan, contents_in_effect, read_attempts
 
 # Identify by content what jobs evaluate: hashes of files and classes, versions of packages.
 
@@ -100,18 +100,16 @@ class ContentReader:
         installed = [name.partition(".")[0] for name in all_modules if is_installed(name)]
         packages = dict.fromkeys([*installed, *sources.packages])
         found = {name: self._hash(path) for name, path in sources.files.items()}
-        for name, path in self._sources(tuple(name for name in all_modules if not is_installed(name))).items():
+        own = tuple(name for name in all_modules if not is_installed(name))
+        if own not in self._modules:
+            self._modules[own] = source_files(own)
+        for name, path in self._modules[own].items():
             found[f"module {name}"] = _imported_as(name, path, self._hash(path))
         for package in packages:
             content = None if package in _COMPARED_IN_EVERY_RUN else package_content(package)
             if content is not None:
                 found[f"package {package}"] = content
         return {**found, **sources.stated, **dict.fromkeys(sources.unknown, UNKNOWN)}
-
-    def _sources(self, modules: tuple[str, ...]) -> Mapping[str, Path]:
-        if modules not in self._modules:
-            self._modules[modules] = source_files(modules)
-        return self._modules[modules]
 
     def _hash(self, path: Path) -> str:
         where = str(path.absolute())
@@ -179,11 +177,27 @@ def jobs_to_run_anew(
             output_directory,
             _in_words(unsaid),
         )
-    changed = {name: problems for name, job in wanted.items() if (problems := _differences(job, before[name]))}
-    # `ConfigError` if jobs that ``--rerun`` does not name have changed.
+    changed: dict[str, list[Problem]] = {}
+    for name, job in wanted.items():
+        known = before[name]
+        found = [] if known is None or job.contents is None else differences_of_contents(known, job.contents)
+        if problems := [Problem(how, job=name, key=what) for what, how in found]:
+            changed[name] = problems
+
+    # Jobs that ``--rerun`` does not name must be the same.
     refused = [name for name in changed if name not in rerun and has_recorded(name)]
     if refused:
-        raise ConfigError(_refusal(output_directory, refused, [each for name in refused for each in changed[name]]))
+        named = " ".join(f"{OPTION} {name}" for name in refused[:_MAX_SHOWN])
+        message = (
+            f"evaluates something else than when its episodes ran ({_in_words(refused)}); start a new run in another "
+            f"directory, or have these jobs' episodes run anew: --resume {named}"
+        )
+        problems = [each for name in refused for each in changed[name]]
+        shown = [Problem(message, file=str(output_directory)), *problems[:_MAX_SHOWN]]
+        if len(problems) > _MAX_SHOWN:
+            shown.append(Problem(f"and {len(problems) - _MAX_SHOWN} more differences"))
+        raise ConfigError(shown)
+
     anew = []
     for name in dict.fromkeys(rerun):
         contents = before.get(name)
@@ -210,24 +224,6 @@ def forget_settled(output_directory: Path, job: str, *, attempt: int) -> None:
     directory = job_directory(output_directory, job)
     if (directory / SETTLED_FILE).exists():
         move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")
-
-
-def _differences(job: PlanEntry, before: Contents | None) -> list[Problem]:
-    if before is None or job.contents is None:
-        return []
-    return [Problem(how, job=job.name, key=what) for what, how in differences_of_contents(before, job.contents)]
-
-
-def _refusal(output_directory: Path, refused: Sequence[str], problems: Sequence[Problem]) -> list[Problem]:
-    jobs = " ".join(f"{OPTION} {name}" for name in refused[:_MAX_SHOWN])
-    message = (
-        f"evaluates something else than when its episodes ran ({_in_words(refused)}); start a new run in another "
-        f"directory, or have these jobs' episodes run anew: --resume {jobs}"
-    )
-    shown = [Problem(message, file=str(output_directory)), *problems[:_MAX_SHOWN]]
-    if len(problems) > _MAX_SHOWN:
-        shown.append(Problem(f"and {len(problems) - _MAX_SHOWN} more differences"))
-    return shown
 
 
 def _in_words(names: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,14 +16,14 @@ from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.evaluation.process import signals_held_back
 from isaaclab_arena.evaluation.replaying import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
-from isaaclab_arena.evaluation.verification_worker import plan_sample, read_contents
+from isaaclab_arena.evaluation.verification_worker import PROGRAM, plan_sample, read_contents
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.in_memory import STATE
-from isaaclab_arena.results.merge import TABLES, MergedResults, MissingEpisodes, stale_tables
+from isaaclab_arena.results.merge import TABLES, MergedResults, stale_tables
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import CommitLine, read_commits, read_job_reports
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Provenance, differences_of_contents
 from isaaclab_arena.storage.diagnosis import RecordedCopy, read_recordings
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import json_line
@@ -48,7 +47,9 @@ from isaaclab_arena.storage.run_plan import (
 def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[str]:
     """Yield one line for each defect of a run's files; reads every array and writes nothing."""
     yield from merged.problems
-    yield from map(_what_is_missing, merged.missing)
+    for missing in merged.missing:
+        lacks = f" and lacks {in_words(missing.episode_indices)}" if missing.episode_indices else ""
+        yield f"job '{missing.job}' is {missing.status}{lacks}"
     for job in merged.plan.jobs:
         directory = job_directory(output_directory, job.name)
         try:
@@ -56,13 +57,15 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
         except StorageError as error:
             wrong = [str(error)]
         yield from (f"job '{job.name}': {what}" for what in wrong)
-    yield from _check_tables(output_directory, merged)
 
-
-def _what_is_missing(missing: MissingEpisodes) -> str:
-    if not missing.episode_indices:
-        return f"job '{missing.job}' is {missing.status}"
-    return f"job '{missing.job}' is {missing.status} and lacks {in_words(missing.episode_indices)}"
+    # The tables must be what a merge writes now.
+    stale = stale_tables(output_directory, merged)
+    if stale and not any((output_directory / f"{name}.csv").is_file() for name in TABLES):
+        yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
+        return
+    for path in stale:
+        wrong = "is not what a merge of these files gives" if path.is_file() else "is missing"
+        yield f"{path} {wrong}; isaaclab-arena merge writes it anew"
 
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
@@ -70,17 +73,13 @@ def _check_recordings(directory: Path, job: str) -> Iterator[str]:
     recordings = read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in recordings.unreadable)
     copies = recordings.by_episode
-    yield from _check_lines(lines, copies)
-    for index, line in lines.items():
-        yield from _check_episode(line, copies.get(index, []))
-
-
-def _check_lines(lines: Mapping[int, CommitLine], copies: Mapping[int, Sequence[RecordedCopy]]) -> Iterator[str]:
     for index, recorded in copies.items():
         if index not in lines:
             yield f"{recorded[0].path} holds {demo_name(index)}, which has no line in the commit record"
         if len(recorded) > 1:
             yield f"{demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
+    for index, line in lines.items():
+        yield from _check_episode(line, copies.get(index, []))
 
 
 def _check_episode(line: CommitLine, copies: Sequence[RecordedCopy]) -> Iterator[str]:
@@ -110,24 +109,10 @@ def _check_totals(directory: Path, job: str) -> Iterator[str]:
             yield f"{path.name} says that it holds {told} control steps, its episodes have {found}"
 
 
-def _check_tables(output_directory: Path, merged: MergedResults) -> Iterator[str]:
-    stale = stale_tables(output_directory, merged)
-    if stale and not any((output_directory / f"{name}.csv").is_file() for name in TABLES):
-        yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
-        return
-    for path in stale:
-        wrong = "is not what a merge of these files gives" if path.is_file() else "is missing"
-        yield f"{path} {wrong}; isaaclab-arena merge writes it anew"
-
-
 # Verify a run: a sample of its episodes, run again with other env slots and ranks, must give the same bits.
 
-_WORKER = "isaaclab_arena.evaluation.verification_worker"
-_LOG_FILE = "worker.log"
-_LAUNCHER_LOGS = "launcher"
 _MAX_ENDING_S = 10.0
 _LOG_LINES_SHOWN = 15
-_LAUNCHER = "torch/distributed/elastic"
 
 Sample = Mapping[str, Sequence[int]]
 
@@ -201,11 +186,14 @@ def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> 
     # there, as its modules could be imported.
     started_in = begun.working_directory if may_import else None
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
-    launcher += ["--log-dir", str(directory / _LAUNCHER_LOGS), "-m"]
-    command = [sys.executable, "-m", *(launcher if num_ranks > 1 else []), _WORKER, *arguments]
-    log = directory / _LOG_FILE
+    launcher += ["--log-dir", str(directory / "launcher"), "-m"]
+    command = [sys.executable, "-m", *(launcher if num_ranks > 1 else []), PROGRAM, *arguments]
+    log = directory / "worker.log"
     if _exit_code(command, log, directory=started_in if started_in and Path(started_in).is_dir() else None) != 0:
-        raise ArenaError("\n".join(["the episodes could not be run again:", *_last_words(log)]))
+        # Show the last lines of the ranks, before the launcher's lines about their end.
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        of_ranks = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
+        raise ArenaError("\n".join(["the episodes could not be run again:", *of_ranks[-_LOG_LINES_SHOWN:]]))
 
 
 def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> int:
@@ -297,20 +285,15 @@ class _Run:
         )
 
 
-def _last_words(log: Path) -> list[str]:
-    """Return the last lines of the ranks, before the launcher's lines about their end."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    of_ranks = list(takewhile(lambda line: _LAUNCHER not in line, lines))
-    return of_ranks[-_LOG_LINES_SHOWN:]
-
-
 def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEpisode:
     line = before.line_of[index]
+    contents: tuple[str, ...] = ()
+    if before.contents is not None and now.contents is not None:
+        # A sample takes its conditions from the run itself.
+        differences = differences_of_contents(before.contents, now.contents)
+        contents = tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
     verdict = VerifiedEpisode(
-        job=before.job.name,
-        episode_index=index,
-        num_steps=line.episode_length,
-        contents=_other_contents(before.contents, now.contents),
+        job=before.job.name, episode_index=index, num_steps=line.episode_length, contents=contents
     )
     if index not in now.line_of:
         errors = [report.error for report in now.reports if report.error is not None]
@@ -322,24 +305,17 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEp
         # The defect of the file is reported already; the other episodes are still compared.
         return dataclasses.replace(verdict, unreadable=first_line(error))
     if recorded is None or found is None:
-        recorded = found = None
-    difference = None if recorded is None or found is None else first_difference(recorded, found)
+        recorded = found = difference = None
+    else:
+        difference = first_difference(recorded, found)
     difference = difference or _difference_of_commits(line, again)
     return dataclasses.replace(
         verdict,
         compares_arrays=recorded is not None,
         difference=difference,
-        explanation=None if difference is None else _explanation(before, now, difference, verdict.contents),
+        explanation=None if difference is None else _explanation(before, now, difference, contents),
         other_provenance=before.provenance(index, recorded).told_differences(now.provenance(index, found)),
     )
-
-
-def _other_contents(before: Contents | None, now: Contents | None) -> tuple[str, ...]:
-    if before is None or now is None:
-        return ()
-    # A sample takes its conditions from the run itself.
-    differences = differences_of_contents(before, now)
-    return tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
 
 
 def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | None:
@@ -351,11 +327,8 @@ def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | 
             return Difference(field=field, recorded=before, found=now, at_start=True)
     if line.episode_length != again.episode_length:
         return Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
-    return result_difference(_results(line), _results(again))
-
-
-def _results(line: CommitLine) -> dict[str, Any]:
-    return {**dataclasses.asdict(line), "metrics": json_line(line.metrics)}
+    first, second = ({**dataclasses.asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
+    return result_difference(first, second)
 
 
 def _explanation(

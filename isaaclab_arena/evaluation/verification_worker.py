@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, limit_threads
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import initialise
@@ -65,7 +65,6 @@ def another_num_envs(num_envs: int, *, largest: int | None = None) -> int:
 ATTEMPT = 1
 """Number of the one attempt at running a sample again."""
 
-_ASSIGNMENT = "round_robin"
 _CONTENTS_FILE = "contents.json"
 
 
@@ -94,9 +93,16 @@ def plan_sample(
         number=ATTEMPT,
         started_at=started_at,
         command_line=plan.command_line,
-        assignment=_ASSIGNMENT,
+        assignment="round_robin",
         git_revision=plan.git_revision,
-        jobs=tuple(_work(job, sample[job.name], policy_batches.get(job.name, 0)) for job in jobs),
+        jobs=tuple(
+            AttemptEntry(
+                job=job.name,
+                finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(sample[job.name])),
+                policy_batch=batch if (batch := policy_batches.get(job.name, 0)) >= job.config.num_envs else None,
+            )
+            for job in jobs
+        ),
         **here,
     )
     return dataclasses.replace(plan, created_at=started_at, jobs=jobs, **here), attempt
@@ -106,7 +112,14 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
     """Return the checked jobs of a plan of `plan_sample`; `ConfigError` if one cannot be built any more."""
     # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
     # user.
-    configs = [_without_latency_file(job.config) for job in plan.jobs]
+
+    # Latencies come from the plan, because their file may be gone.
+    configs = [
+        config
+        if config.latency is None or config.latency.file is None
+        else dataclasses.replace(config, latency=dataclasses.replace(config.latency, file=None, measured=True))
+        for config in (job.config for job in plan.jobs)
+    ]
     policy_batch = options_of_plan(plan).fixed_policy_batch()
     file = str(source / RUN_PLAN_FILE)
     jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
@@ -118,13 +131,6 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
         else dataclasses.replace(job.with_backend(planned.backend), saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)
     )
-
-
-def _without_latency_file(config: JobConfig) -> JobConfig:
-    """Return a job whose latencies come from its plan: their file may be gone."""
-    if config.latency is None or config.latency.file is None:
-        return config
-    return dataclasses.replace(config, latency=dataclasses.replace(config.latency, file=None, measured=True))
 
 
 def write_contents(directory: Path, jobs: Sequence[Job]) -> None:
@@ -146,6 +152,7 @@ def options_of_plan(plan: RunPlan) -> RunOptions:
 
 
 def _jobs_of_sample(plan: RunPlan, sample: Mapping[str, Sequence[int]], num_envs: int | None) -> tuple[PlanEntry, ...]:
+    """Return the plan's jobs that have episodes in the sample, with other numbers of env slots."""
     largest = plan.settings.get("policy_batch") if plan.settings.get("deterministic") else None
     if largest is not None and num_envs is not None and num_envs > largest:
         raise ConfigError(
@@ -153,39 +160,28 @@ def _jobs_of_sample(plan: RunPlan, sample: Mapping[str, Sequence[int]], num_envs
         )
     known = {job.name: job for job in plan.jobs}
     again = {name: num_envs or another_num_envs(known[name].config.num_envs, largest=largest) for name in sample}
-    return tuple(
-        _with_sample(known[name], episodes, index, again[name]) for index, (name, episodes) in enumerate(sample.items())
-    )
-
-
-def _work(job: PlanEntry, episodes: Sequence[int], policy_batch: int) -> AttemptEntry:
-    return AttemptEntry(
-        job=job.name,
-        finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(episodes)),
-        policy_batch=policy_batch if policy_batch >= job.config.num_envs else None,
-    )
-
-
-def _with_sample(job: PlanEntry, episodes: Sequence[int], index: int, num_envs: int) -> PlanEntry:
-    """Return a job that can leave out episodes, with another number of env slots."""
-    config, policy_config = job.config, dict(job.policy_config)
-    if policy_config.get("num_envs") == config.num_envs:
-        policy_config["num_envs"] = num_envs
-    if config.num_episodes is None:
-        # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
-        config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
-    config = dataclasses.replace(
-        config,
-        index=index,
-        num_envs=num_envs,
-        policy_config_dict=policy_config,
-        variations=job.variations,
-        conditions=None,
-        timeout_s=None,
-        episode_timeout_s=None,
-        status=JobStatus.PENDING,
-    )
-    return dataclasses.replace(job, rank=None, policy_config=policy_config, config=config)
+    jobs = []
+    for index, (name, episodes) in enumerate(sample.items()):
+        job = known[name]
+        config, policy_config = job.config, dict(job.policy_config)
+        if policy_config.get("num_envs") == config.num_envs:
+            policy_config["num_envs"] = again[name]
+        if config.num_episodes is None:
+            # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
+            config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+        config = dataclasses.replace(
+            config,
+            index=index,
+            num_envs=again[name],
+            policy_config_dict=policy_config,
+            variations=job.variations,
+            conditions=None,
+            timeout_s=None,
+            episode_timeout_s=None,
+            status=JobStatus.PENDING,
+        )
+        jobs.append(dataclasses.replace(job, rank=None, policy_config=policy_config, config=config))
+    return tuple(jobs)
 
 
 def _conditions(source: Path, job: PlanEntry) -> tuple[Conditions, ...]:

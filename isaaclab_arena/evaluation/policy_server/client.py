@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.config.schema import JobConfig, PolicyServerConfig
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.context import variables_of_child
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
@@ -36,16 +36,19 @@ from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
 
 DEVICE_OPTION = "policy_device"
 
-_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
-_NAMES_A_DEVICE = (DEVICE_OPTION, "policy_device_id", "device")
-
 
 def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, options: Collection[str] | None) -> None:
     """Raise `ConfigError` with every reason why a job's policy cannot be in its policy server."""
     server = job.policy_server  # without one nothing is refused
     if server is None:
         return
-    problems = _of_server(server, job.num_envs)
+    problems = []
+    if server.max_batch < job.num_envs:
+        message = f"{job.num_envs} env slots of a rank do not fit into {server.max_batch}; give {job.num_envs} or more"
+        problems.append(Problem(message, key="policy_server.max_batch"))
+    if server.device is not None and re.fullmatch(r"cpu|cuda(:\d{1,3})?", server.device) is None:
+        message = f"must be cpu, cuda or cuda:<index>, got '{server.device}'"
+        problems.append(Problem(message, key="policy_server.device"))
     if not issubclass(policy_class, AsksNetwork):
         problems.append(Problem(f"policy '{job.policy_type}' {_why_not(policy_class)}", key="policy_server"))
     # A policy whose options are unknown (None) cannot promise this one.
@@ -54,7 +57,7 @@ def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, option
         problems.append(Problem(message, key="policy_server.device"))
     problems += [
         Problem("is where a rank's own network runs; say policy_server.device", key=f"policy_config_dict.{name}")
-        for name in _NAMES_A_DEVICE
+        for name in (DEVICE_OPTION, "policy_device_id", "device")
         if job.policy_config_dict.get(name) is not None
     ]
     if problems:
@@ -65,30 +68,16 @@ def _why_not(policy_class: type[PolicyBase]) -> str:
     reason = "has no network that ranks can share"
     if policy_class.is_remote is not PolicyBase.is_remote:
         reason = "asks a server of its own, which all ranks share already"
-    able = [name for name in POLICIES.names() if _can_be_shared(name)]
+    able = []
+    for name in POLICIES.names():
+        # The class of a package that is not installed cannot be loaded.
+        with suppress(ConfigError):
+            if issubclass(resolve_policy_class(name), AsksNetwork):
+                able.append(name)
     return (
         f"{reason}; leave policy_server out. These can have one: {', '.join(able)}, and classes with the methods of "
         "isaaclab_arena.interfaces.policy_traits.AsksNetwork"
     )
-
-
-def _can_be_shared(name: str) -> bool:
-    try:
-        return issubclass(resolve_policy_class(name), AsksNetwork)
-    except ConfigError:
-        # A policy of a package that is not installed.
-        return False
-
-
-def _of_server(server: PolicyServerConfig, num_envs: int) -> list[Problem]:
-    problems = []
-    if server.max_batch < num_envs:
-        message = f"{num_envs} env slots of a rank do not fit into {server.max_batch}; give {num_envs} or more"
-        problems.append(Problem(message, key="policy_server.max_batch"))
-    if server.device is not None and _DEVICE.fullmatch(server.device) is None:
-        message = f"must be cpu, cuda or cuda:<index>, got '{server.device}'"
-        problems.append(Problem(message, key="policy_server.device"))
-    return problems
 
 
 # Start a policy server, watch it, restart it if it dies, and stop it: the part of the rank that owns it.
@@ -141,7 +130,23 @@ class PolicyServer:
         while not self._is_closed.is_set() and starts < _MOST_STARTS:
             began_s = time.monotonic()
             with self._log_file.open("ab") as log:
-                process = self._started(log.fileno())
+                # With a rank's variables the server would act as that rank and choose its device.
+                variables = variables_of_child(sys.path).items()
+                process = subprocess.Popen(  # noqa: S603  this program's own interpreter
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=log.fileno(),
+                    stderr=log.fileno(),
+                    # In its own session, so that Ctrl-C in a terminal stops only the ranks, which may still need the
+                    # server.
+                    start_new_session=True,
+                    pass_fds=(self._listening.fileno(),),
+                    env={name: value for name, value in variables if name not in _OF_RANKS},
+                )
+                if process.stdin is not None:
+                    with suppress(OSError):
+                        process.stdin.write(json_line(self._orders).encode() + b"\n")
+                        process.stdin.flush()
             while process.poll() is None and not self._is_closed.wait(0.05):
                 pass
             if self._is_closed.is_set():
@@ -159,25 +164,6 @@ class PolicyServer:
             _LOG.error("the policy server died %d times; it is not started again", starts)
             # Clients in the queue are refused now.
             self._listening.close()
-
-    def _started(self, log: int) -> "subprocess.Popen[bytes]":
-        # With a rank's variables the server would act as that rank and choose its device.
-        variables = {name: value for name, value in variables_of_child(sys.path).items() if name not in _OF_RANKS}
-        process = subprocess.Popen(  # noqa: S603  this program's own interpreter
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            # In its own session, so that Ctrl-C in a terminal stops only the ranks, which may still need the server.
-            start_new_session=True,
-            pass_fds=(self._listening.fileno(),),
-            env=variables,
-        )
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.write(json_line(self._orders).encode() + b"\n")
-                process.stdin.flush()
-        return process
 
 
 def _listening(directory: Path, host: str | None, token: str) -> tuple[socket.socket, ServerAddress]:
@@ -284,30 +270,28 @@ class ServedNetwork:
     def _ask_once(self, query: _Query | None) -> _Answer:
         if self._connection is None:
             self._connection = self._connected()
-            self._meet(self._connection)
+            # Name the network and receive its description; refuse another one than before.
+            hello = {"hello": wire.VERSION, "token": self._address.token, "network": self._key}
+            wire.send(self._connection, hello)
+            said, _ = self._heard(self._connection, patience_s(_LOAD_TIMEOUT_S))
+            self._elsewhere.meet(said["about"])
+            self.max_batch = said["max_batch"]
         if query is None:
             return ServerUsage(), {}
         wire.send(self._connection, *query)
         said, arrays = self._heard(self._connection, patience_s(self._answer_timeout_s))
         if said["number"] != query[0]["number"]:
             raise FrameError(f"the answer to query {said['number']} came to query {query[0]['number']}")
-        return ServerUsage(**said["usage"]) + self._seen_since(SoFar(**said["so_far"])), arrays
 
-    def _seen_since(self, now: SoFar) -> ServerUsage:
-        """Return the server's work for all clients since the last answer."""
+        # Add the server's work for all clients since the last answer.
+        usage, now = ServerUsage(**said["usage"]), SoFar(**said["so_far"])
         before, self._seen = self._seen or now, now
-        return ServerUsage(
+        seen = ServerUsage(
             seen_s=now.at_s - before.at_s,
             seen_busy_s=now.busy_s - before.busy_s,
             seen_entries=now.entries - before.entries,
         )
-
-    def _meet(self, connection: socket.socket) -> None:
-        """Name the network and receive its description; refuse another one than before."""
-        wire.send(connection, {"hello": wire.VERSION, "token": self._address.token, "network": self._key})
-        said, _ = self._heard(connection, patience_s(_LOAD_TIMEOUT_S))
-        self._elsewhere.meet(said["about"])
-        self.max_batch = said["max_batch"]
+        return usage + seen, arrays
 
     def _connected(self) -> socket.socket:
         try:

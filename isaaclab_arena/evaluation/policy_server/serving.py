@@ -34,7 +34,9 @@ class LoadedNetworks:
             if key not in self._loaded:
                 if key not in self._loaders:
                     raise PolicyError("the run has no policy of that kind")
-                self._let_go_of_unused()
+                # Unused networks are kept until another one needs memory: the next job may ask for the same.
+                for unused in [name for name, (_, batcher) in self._loaded.items() if not batcher.num_askers]:
+                    self._loaded.pop(unused)[1].close()
                 network = self._loaders[key]()
                 batcher = Batcher(network, max_batch=self.max_batch, max_wait_s=self._max_wait_s, calls=self._calls)
                 self._loaded[key] = network, batcher
@@ -47,11 +49,6 @@ class LoadedNetworks:
         for _, batcher in self._loaded.values():
             batcher.close()
         self._loaded.clear()
-
-    def _let_go_of_unused(self) -> None:
-        # Unused networks are kept until another one needs memory: the next job may ask for the same.
-        for key in [key for key, (_, batcher) in self._loaded.items() if not batcher.num_askers]:
-            self._loaded.pop(key)[1].close()
 
 
 class Serving:
@@ -93,7 +90,18 @@ class Serving:
             with connection:
                 batcher = self._greeted(connection)
                 while batcher is not None:
-                    self._answer_next(connection, batcher)
+                    said, arrays = wire.received(connection)
+                    try:
+                        answered = batcher.ask({**arrays, **said["texts"]}, slots_per_call=said["slots_per_call"])
+                    except (PolicyError, PolicyLostError) as unanswered:
+                        wire.send(connection, _error(unanswered))
+                        continue
+                    told = {
+                        "number": said["number"],
+                        "usage": asdict(answered.usage),
+                        "so_far": asdict(answered.so_far),
+                    }
+                    wire.send(connection, told, answered.answers)
         except (EOFError, OSError):
             # The client is gone, and waits for no answer.
             pass
@@ -127,16 +135,6 @@ class Serving:
             batcher.go()
             raise
         return batcher
-
-    def _answer_next(self, connection: socket.socket, batcher: Batcher) -> None:
-        said, arrays = wire.received(connection)
-        try:
-            answered = batcher.ask({**arrays, **said["texts"]}, slots_per_call=said["slots_per_call"])
-        except (PolicyError, PolicyLostError) as error:
-            wire.send(connection, _error(error))
-        else:
-            told = {"number": said["number"], "usage": asdict(answered.usage), "so_far": asdict(answered.so_far)}
-            wire.send(connection, told, answered.answers)
 
 
 def _error(error: Exception) -> dict[str, Any]:

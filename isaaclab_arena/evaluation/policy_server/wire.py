@@ -178,8 +178,11 @@ class _Query:
     @property
     def kind(self) -> tuple[object, ...]:
         """Equal for queries whose entries can be part of the same call."""
-        shapes = [(name, *_form(values)) for name, values in sorted(self.entries.items())]
-        return (self.slots_per_call, *shapes)
+        forms = [
+            (name, values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else (name, "text")
+            for name, values in sorted(self.entries.items())
+        ]
+        return (self.slots_per_call, *forms)
 
 
 class Batcher:
@@ -222,7 +225,10 @@ class Batcher:
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> Answered:
         """Return a query's answer, see `NetworkElsewhere.ask`; `PolicyError` if invalid, `PolicyLostError` if lost."""
-        number = _number_of(entries)
+        numbers = {name: len(values) for name, values in entries.items()}
+        if len(set(numbers.values())) != 1 or min(numbers.values()) < 1:
+            raise PolicyError(f"the parts of a query have to be about the same entries, they have {numbers}")
+        number = next(iter(numbers.values()))
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
         query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, arrived_s=self._calls.now_s())
@@ -241,20 +247,23 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
-        while queries := self._gathered():
-            self._answer(queries)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                left_s = self._waiting[0].arrived_s + self._max_wait_s - self._calls.now_s()
+                self._changed.wait_for(self._is_ready, timeout=max(0.0, left_s))
 
-    def _gathered(self) -> list[_Query]:
-        """Wait for a batch and take it from the queue: queries of one kind, in order. Empty at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            if not self._waiting:
-                return []
-            left_s = self._waiting[0].arrived_s + self._max_wait_s - self._calls.now_s()
-            self._changed.wait_for(self._is_ready, timeout=max(0.0, left_s))
-            taken = _first_batch(self._waiting, self._max_batch)
-            self._waiting = [each for each in self._waiting if not any(each is other for other in taken)]
-            return taken
+                # Take the first query, and those behind it that can be answered with it.
+                taken: list[_Query] = []
+                number = 0
+                for each in self._waiting:
+                    if not taken or (each.kind == taken[0].kind and number + each.number <= self._max_batch):
+                        taken.append(each)
+                        number += each.number
+                self._waiting = [each for each in self._waiting if not any(each is other for other in taken)]
+            self._answer(taken)
 
     def _is_ready(self) -> bool:
         are_all = len(self._waiting) >= self._num_askers
@@ -269,7 +278,9 @@ class Batcher:
                 for each in queries:
                     self._answer([each])
                 return
-            queries[0].answer.set_exception(_as_error_of_a_policy(error))
+            is_of_policy = isinstance(error, (PolicyError, PolicyLostError))
+            raised = error if is_of_policy else PolicyError(f"{type(error).__name__}: {first_line(error)}")
+            queries[0].answer.set_exception(raised)
             return
         first = 0
         for each, usage in zip(queries, spent, strict=True):
@@ -280,7 +291,11 @@ class Batcher:
     def _called(self, queries: Sequence[_Query]) -> tuple[dict[str, np.ndarray], list[ServerUsage], SoFar]:
         """Return the answers to all entries of the queries, the usage of each query, and the server's sums."""
         size, number = queries[0].slots_per_call, sum(each.number for each in queries)
-        together = _joined([each.entries for each in queries])
+        together: dict[str, np.ndarray | Sequence[str]] = {}
+        for name in queries[0].entries:
+            values = [each.entries[name] for each in queries]
+            arrays = [each for each in values if isinstance(each, np.ndarray)]
+            together[name] = np.concatenate(arrays) if arrays else [text for texts in values for text in texts]
         parts, began_s, so_far = self._calls.made(lambda: self._parts(together, number, size), entries=number)
         busy_s, calls = so_far.at_s - began_s, -(-number // size)
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -308,48 +323,11 @@ class Batcher:
             places = [*range(first, min(first + size, number))]
             # Every call has the same size, as the last digits of an answer may depend on it.
             filled = places + places[:1] * (size - len(places))
-            answered = self._network.answer({name: _taken(values, filled) for name, values in together.items()})
+            # Always copy: an operation may round differently on another memory layout.
+            taken: dict[str, np.ndarray | Sequence[str]] = {
+                name: values[filled] if isinstance(values, np.ndarray) else [values[place] for place in filled]
+                for name, values in together.items()
+            }
+            answered = self._network.answer(taken)
             parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
         return parts
-
-
-def _first_batch(waiting: Sequence[_Query], max_batch: int) -> list[_Query]:
-    """Return the first query and those behind it that can be answered with it."""
-    taken, number = [], 0
-    for each in waiting:
-        if taken and (each.kind != taken[0].kind or number + each.number > max_batch):
-            continue
-        taken.append(each)
-        number += each.number
-    return taken
-
-
-def _number_of(entries: Entries) -> int:
-    numbers = {name: len(values) for name, values in entries.items()}
-    if len(set(numbers.values())) != 1 or min(numbers.values()) < 1:
-        raise PolicyError(f"the parts of a query have to be about the same entries, they have {numbers}")
-    return next(iter(numbers.values()))
-
-
-def _form(values: np.ndarray | Sequence[str]) -> tuple[object, ...]:
-    return (values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else ("text",)
-
-
-def _joined(entries: Sequence[Entries]) -> Entries:
-    joined: dict[str, np.ndarray | Sequence[str]] = {}
-    for name in entries[0]:
-        parts = [each[name] for each in entries]
-        arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        joined[name] = np.concatenate(arrays) if arrays else [text for part in parts for text in part]
-    return joined
-
-
-def _taken(values: np.ndarray | Sequence[str], places: Sequence[int]) -> np.ndarray | Sequence[str]:
-    # Always copy: an operation may round differently on another memory layout.
-    return values[list(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
-
-
-def _as_error_of_a_policy(error: Exception) -> ArenaError:
-    if isinstance(error, (PolicyError, PolicyLostError)):
-        return error
-    return PolicyError(f"{type(error).__name__}: {first_line(error)}")
