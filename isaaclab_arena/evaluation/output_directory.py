@@ -22,7 +22,14 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
     # directory is not empty, not a directory or not writable.
     if output_dir is not None:
         path = named_directory(output_dir)
-        _check_missing_or_empty(path)
+        if path.is_symlink() and not path.exists():
+            raise ConfigError(Problem(f"'{path}' is a link to nothing", key="--output_dir"))
+        if path.exists() and not path.is_dir():
+            raise ConfigError(Problem(f"'{path}' is a file; name a directory", key="--output_dir"))
+        if not holds_no_run(path):
+            way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
+            message = f"'{path}' is not empty; {way_out}name a new directory, or use --output_base_dir"
+            raise ConfigError(Problem(message, key="--output_dir"))
         _make(path, option="--output_dir")
         return path
     base = named_directory(output_base_dir)
@@ -53,17 +60,6 @@ def clear_unbegun(path: Path) -> None:
 def _left_before_beginning(entry: Path) -> bool:
     is_probe = fnmatchcase(entry.name, PROBE_PATTERN)
     return entry.name == LOCK_FILE or is_probe or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
-
-
-def _check_missing_or_empty(path: Path) -> None:
-    if path.is_symlink() and not path.exists():
-        raise ConfigError(Problem(f"'{path}' is a link to nothing", key="--output_dir"))
-    if path.exists() and not path.is_dir():
-        raise ConfigError(Problem(f"'{path}' is a file; name a directory", key="--output_dir"))
-    if not holds_no_run(path):
-        way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
-        message = f"'{path}' is not empty; {way_out}name a new directory, or use --output_base_dir"
-        raise ConfigError(Problem(message, key="--output_dir"))
 
 
 def _make(path: Path, *, option: str) -> None:

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -81,18 +81,21 @@ class ProgressDisplay:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._started_at
-
     def _show_table(self) -> None:
         # Transient: the table of results takes its place.
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            handlers = _redirect_log_lines()
+            # Send console log lines through the live display, which they would otherwise tear.
+            handlers: list[tuple[logging.StreamHandler, object]] = []
+            for handler in logging.getLogger("isaaclab_arena").handlers:
+                if type(handler) is logging.StreamHandler:
+                    handlers.append((handler, handler.stream))
+                    handler.setStream(sys.stderr)
             try:
                 closing = False
                 while not closing:
                     closing = self._closing.wait(_DISPLAY_INTERVAL_S)
-                    live.update(progress_table(self._look(), elapsed_s=self._elapsed_s()), refresh=True)
+                    reports, elapsed_s = self._look(), time.monotonic() - self._started_at
+                    live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
             finally:
                 for handler, stream in handlers:
                     handler.setStream(stream)
@@ -101,7 +104,8 @@ class ProgressDisplay:
         closing = False
         while not closing:
             closing = self._closing.wait(self._line_interval_s)
-            _LOG.info("%s", progress_line(self._look(), elapsed_s=self._elapsed_s()))
+            reports, elapsed_s = self._look(), time.monotonic() - self._started_at
+            _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
 
 
 def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> RenderableType:
@@ -153,22 +157,21 @@ def time_left_s(reports: Sequence[RankReport], elapsed_s: float) -> float | None
         return None
     at_this_pace_s = elapsed_s * (1.0 - fraction) / fraction
     working = [report.status for report in reports if report.fate is RankFate.WORKING and report.status is not None]
-    left = [_rank_left_s(status, elapsed_s, at_this_pace_s) for status in working]
-    known = [left_s for left_s in left if left_s is not None]
-    return max(known) if known and len(known) == len(left) else None
-
-
-def _rank_left_s(status: RankStatus, elapsed_s: float, at_this_pace_s: float) -> float | None:
-    if status.preparing is not None:
-        return None
-    planned, done = status.job_episodes_total, status.job_episodes_done
-    if status.current_job is None or planned == 0:
-        return at_this_pace_s
-    if done == 0:
-        return None
-    of_job = max(planned - done, 0)
-    of_others = max(status.episodes_total - status.episodes_done - of_job, 0)
-    return of_job * status.job_stepping_s / done + of_others * elapsed_s / max(status.episodes_done, 1)
+    left_s = []
+    for status in working:
+        planned, done = status.job_episodes_total, status.job_episodes_done
+        if status.preparing is not None:
+            return None
+        if status.current_job is None or planned == 0:
+            left_s.append(at_this_pace_s)
+            continue
+        if done == 0:
+            return None
+        of_job = max(planned - done, 0)
+        of_others = max(status.episodes_total - status.episodes_done - of_job, 0)
+        own_s = of_job * status.job_stepping_s / done
+        left_s.append(own_s + of_others * elapsed_s / max(status.episodes_done, 1))
+    return max(left_s, default=None)
 
 
 def _cells(report: RankReport) -> tuple[Text, ...]:
@@ -208,13 +211,24 @@ def _share(reports: Sequence[RankReport]) -> str:
 def _counts(reports: Sequence[RankReport]) -> list[str]:
     statuses = _statuses(reports)
     jobs_total = sum(status.jobs_total for status in statuses)
+
+    # The rate of steps, unless all ranks are busy otherwise, and the other long work of ranks.
+    alive = _statuses([report for report in reports if report.alive])
+    stepping = [status for status in alive if status.makes_steps and not status.state.is_final]
+    busy: defaultdict[str, list[RankStatus]] = defaultdict(list)
+    for status in alive:
+        if status.long_work is not None:
+            busy[status.long_work].append(status)
+    doings = [_long_work(doing, busy_ranks) for doing, busy_ranks in busy.items()]
+    if stepping or not busy:
+        doings.insert(0, f"{sum(status.steps_per_s for status in stepping or alive):,.0f} steps/s")
     return [
         # If ranks share jobs, jobs_total is 0: each rank has a part of one, and their sum has no meaning.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
         "success "
         + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
-        *_doings(_statuses([report for report in reports if report.alive])),
+        *doings,
     ]
 
 
@@ -227,20 +241,6 @@ def _preparing(reports: Sequence[RankReport]) -> list[str]:
     """Return the preparation of the first rank that makes no steps yet."""
     statuses = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
     return [f"{plain_text(each.current_job)}: {each.preparing}" for each in statuses if each.preparing][:1]
-
-
-def _doings(alive: Sequence[RankStatus]) -> Iterator[str]:
-    """Yield the rate of steps, unless all ranks are busy otherwise, and the other long work of ranks."""
-    busy: defaultdict[str, list[RankStatus]] = defaultdict(list)
-    stepping = []
-    for status in alive:
-        if status.long_work is not None:
-            busy[status.long_work].append(status)
-        if status.makes_steps and not status.state.is_final:
-            stepping.append(status)
-    if stepping or not busy:
-        yield f"{sum(status.steps_per_s for status in stepping or alive):,.0f} steps/s"
-    yield from (_long_work(doing, statuses) for doing, statuses in busy.items())
 
 
 def _long_work(doing: str, statuses: Sequence[RankStatus]) -> str:
@@ -265,16 +265,6 @@ def _clock(duration_s: float) -> str:
     minutes, seconds = divmod(round(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def _redirect_log_lines() -> list[tuple[logging.StreamHandler, object]]:
-    """Send console log lines through the live display, which they would otherwise tear."""
-    redirected = []
-    for handler in logging.getLogger("isaaclab_arena").handlers:
-        if type(handler) is logging.StreamHandler:
-            redirected.append((handler, handler.stream))
-            handler.setStream(sys.stderr)
-    return redirected
 
 
 # Writes the page of a run again and again while it goes, from a thread that costs the run next to nothing.

@@ -24,7 +24,7 @@ from isaaclab_arena.results.merge import TABLES, MergedResults, stale_tables
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import CommitLine, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Provenance, differences_of_contents
-from isaaclab_arena.storage.diagnosis import RecordedCopy, read_recordings
+from isaaclab_arena.storage.diagnosis import read_recordings
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, demo_name, job_directory
@@ -79,23 +79,18 @@ def _check_recordings(directory: Path, job: str) -> Iterator[str]:
         if len(recorded) > 1:
             yield f"{demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
     for index, line in lines.items():
-        yield from _check_episode(line, copies.get(index, []))
-
-
-def _check_episode(line: CommitLine, copies: Sequence[RecordedCopy]) -> Iterator[str]:
-    """Yield the defects of the recordings of a finished episode."""
-    name = demo_name(line.episode_index)
-    for copy in copies:
-        if copy.damage is not None:
-            yield copy.damage
-        if copy.contradiction is not None:
-            yield f"{name} in {copy.path.name}: {copy.contradiction}"
-    if line.checksum is None:
-        if copies:
-            yield f"{name} is recorded in {copies[0].path.name}, though its commit line says that nothing was"
-    elif all(copy.damage is None and copy.checksum != line.checksum for copy in copies):
-        what = "the recording of an error is lost: " if line.outcome is Outcome.ERROR else ""
-        yield f"{what}no file holds {name} with the checksum of its commit line"
+        name, recorded = demo_name(index), copies.get(index, [])
+        for copy in recorded:
+            if copy.damage is not None:
+                yield copy.damage
+            if copy.contradiction is not None:
+                yield f"{name} in {copy.path.name}: {copy.contradiction}"
+        if line.checksum is None:
+            if recorded:
+                yield f"{name} is recorded in {recorded[0].path.name}, though its commit line says that nothing was"
+        elif all(copy.damage is None and copy.checksum != line.checksum for copy in recorded):
+            what = "the recording of an error is lost: " if line.outcome is Outcome.ERROR else ""
+            yield f"{what}no file holds {name} with the checksum of its commit line"
 
 
 def _check_totals(directory: Path, job: str) -> Iterator[str]:
@@ -152,13 +147,11 @@ def jobs_of_one_program(plan: RunPlan) -> list[str]:
 def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
     """Map each job that can run again to its finished episodes, except those that ended as in `BROKEN_OFF`."""
     gone = jobs_of_one_program(plan)
-    return {
-        job.name: [
-            line.episode_index for line in _lines(output_directory, job.name) if line.termination not in BROKEN_OFF
-        ]
-        for job in plan.jobs
-        if job.name not in gone
-    }
+    finished = {}
+    for name in (job.name for job in plan.jobs if job.name not in gone):
+        lines = read_commits(job_directory(output_directory, name), name).lines
+        finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
+    return finished
 
 
 def prepare_sample(
@@ -276,7 +269,7 @@ class _Run:
         directory = job_directory(self._directory, name)
         return _RecordedJob(
             job=next(job for job in self._plan.jobs if job.name == name),
-            lines=_lines(self._directory, name),
+            lines=read_commits(directory, name).lines,
             reports=read_job_reports(directory, name, self._plan.run_id)[0],
             contents=self._contents.get(name),
             plan=self._plan,
@@ -351,7 +344,3 @@ def _explanation(
         reasons.append("this policy does not say that it is reproducible")
     reasons += dict.fromkeys([*before.plan_because, *now.plan_because])
     return "; ".join(reasons) or None
-
-
-def _lines(output_directory: Path, job: str) -> tuple[CommitLine, ...]:
-    return read_commits(job_directory(output_directory, job), job).lines

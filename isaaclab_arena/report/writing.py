@@ -48,21 +48,13 @@ def write_page(
     # existing page that differs only in its time is kept.
     path = runs[0].directory / REPORT_FILE if output is None else output
     html = html_of(page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
-    if _without_its_time(_found(path)) != _without_its_time(html.encode()):
+    try:
+        existing = read_whole(path)
+    except StorageError:
+        existing = b""
+    if _TIME.sub(b"", existing, count=1) != _TIME.sub(b"", html.encode(), count=1):
         write_text(path, html, overwrite=True)
     return path
-
-
-def _found(path: Path) -> bytes:
-    """Return the existing page, empty if none is readable."""
-    try:
-        return read_whole(path)
-    except StorageError:
-        return b""
-
-
-def _without_its_time(html: bytes) -> bytes:
-    return _TIME.sub(b"", html, count=1)
 
 
 def html_of(page: Page, page_directory: Path) -> str:

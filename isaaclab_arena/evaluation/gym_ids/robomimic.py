@@ -20,7 +20,6 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage.hdf5.dataset import flat_array, write_robomimic_file
 from isaaclab_arena.storage.hdf5.episodes import read_all_attributes, read_env_args, read_episode
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes, locate_episodes
 from isaaclab_arena.storage.run_plan import read_run_plan
 
@@ -125,17 +124,31 @@ def export_for_robomimic(
 ) -> ExportedDemonstrations:
     """Write the recordings of one job (episode index -> file) to `target`, which must not exist."""
     # `ConfigError` if a recording does not name a known environment, or no episode is left.
-    sound = _without_errors(files)
+    sound: dict[int, Path] = {}
+    for file in dict.fromkeys(files.values()):
+        indices = [index for index, place in files.items() if place == file]
+        for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+            if attributes.get("outcome") != Outcome.ERROR:
+                sound[index] = file
+    sound = dict(sorted(sound.items()))
     if not sound:
         raise ConfigError(Problem("holds no episode without an error", file=str(next(iter(files.values())))))
     source = next(iter(sound.values()))
     env_args = read_env_args(source)
-    scaler = _action_scaler(env_args, str(source), may_import=may_import)
+
+    # Only the environment knows the bounds of the actions.
+    job = recorded_environment_job(env_args, source=str(source), num_envs=1, cameras=False, may_import=may_import)
+    environment = job.build_environment(device=torch.device("cpu"), num_threads=1)
+    try:
+        scaler = ActionScaler(environment.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
+    finally:
+        environment.close()
 
     def scaled(actions: np.ndarray) -> np.ndarray:
         return scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy()
 
-    masks = write_robomimic_file(target, _read(sound), robomimic_env_args(env_args), scaled=scaled)
+    episodes = (read_episode(file, index) for index, file in sound.items())
+    masks = write_robomimic_file(target, episodes, robomimic_env_args(env_args), scaled=scaled)
     return ExportedDemonstrations(file=target, masks=masks, num_episodes=len(sound), num_errors=len(files) - len(sound))
 
 
@@ -160,28 +173,3 @@ def _recorded_jobs(run: Path, jobs: Sequence[str]) -> dict[str, Mapping[int, Pat
         for name, places in recorded.items()
         if places
     }
-
-
-def _without_errors(files: Mapping[int, Path]) -> dict[int, Path]:
-    sound = {}
-    for file in dict.fromkeys(files.values()):
-        indices = [index for index, place in files.items() if place == file]
-        for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
-            if attributes.get("outcome") != Outcome.ERROR:
-                sound[index] = file
-    return dict(sorted(sound.items()))
-
-
-def _read(files: Mapping[int, Path]) -> Iterator[RecordedEpisode]:
-    for index, file in files.items():
-        yield read_episode(file, index)
-
-
-def _action_scaler(env_args: Mapping[str, Any], source: str, *, may_import: bool) -> ActionScaler:
-    """Return a scaler with the bounds of the actions, which only the environment knows."""
-    job = recorded_environment_job(env_args, source=source, num_envs=1, cameras=False, may_import=may_import)
-    environment = job.build_environment(device=torch.device("cpu"), num_threads=1)
-    try:
-        return ActionScaler(environment.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
-    finally:
-        environment.close()

@@ -5,7 +5,6 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.sweeps import STEP
@@ -110,7 +109,13 @@ def curve_picture(points: Sequence[Point]) -> Picture:
             ends = [place(own[0].step, rate) for rate in (own[0].success_low, own[0].success_high)]
             marks.append(Line(points=ends, colour=colour, width=1.5))
         marks += [Dot(centre=centre, radius=3.5, colour=colour) for centre in centres]
-    marks += _legend(jobs)
+
+    # The legend is one line below the steps.
+    left = float(_LEFT)
+    for (_, (colour, _)), job in zip(of_jobs, jobs, strict=True):
+        marks.append(Dot(centre=(left + 4, _HEIGHT - 18), radius=4.0, colour=colour))
+        marks.append(Words(at=(left + 14, _HEIGHT - 14), text=job, colour=_INK, size=12.0))
+        left += 30 + 7.0 * len(job)
     told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in points[:20])
     return Picture(
         width=_WIDTH, height=_HEIGHT, marks=marks, description=f"Success by step with 95 % intervals. {told}"
@@ -130,76 +135,58 @@ def _axes(first: int, last: int) -> list[Mark]:
     return marks
 
 
-def _legend(jobs: Sequence[str]) -> list[Mark]:
-    marks: list[Mark] = []
-    left = float(_LEFT)
-    for position, job in enumerate(jobs):
-        colour = _COLOURS[position % len(_COLOURS)][0]
-        marks.append(Dot(centre=(left + 4, _HEIGHT - 18), radius=4.0, colour=colour))
-        marks.append(Words(at=(left + 14, _HEIGHT - 14), text=job, colour=_INK, size=12.0))
-        left += 30 + 7.0 * len(job)
-    return marks
-
-
 # Build the learning curve of a watch: success by step, with intervals, as tables and a picture.
-
-_NO_COLUMN = ("episodes", "is_baseline")
 
 
 def points_of(run_directory: Path, step: int) -> list[Point]:
     """Return the success of each job of one checkpoint's run; jobs without measured success are left out."""
     merged = stored_results(run_directory) or merge_results(run_directory)
     scored = scored_by_job(merged)
-    lines = (line for line in records(merged.jobs) if line["success_rate"] is not None)
-    return [_point(line, step, scored[str(line["name"])]) for line in lines]
-
-
-def _point(line: Mapping[str, Any], step: int, episodes: ScoredEpisodes) -> Point:
-    is_baseline = line.get(PREFIX + STEP) is None
-    name = str(line["name"])
-    return Point(
-        job=name if is_baseline else name.removesuffix(f"-{step}"),
-        step=step,
-        successes=line["successes"],
-        scored=scored_episodes(line),
-        success_rate=line["success_rate"],
-        success_low=line["success_low"],
-        success_high=line["success_high"],
-        episodes=episodes,
-        is_baseline=is_baseline,
-    )
+    points = []
+    for line in records(merged.jobs):
+        if line["success_rate"] is None:
+            continue
+        name, is_baseline = str(line["name"]), line.get(PREFIX + STEP) is None
+        points.append(
+            Point(
+                job=name if is_baseline else name.removesuffix(f"-{step}"),
+                step=step,
+                successes=line["successes"],
+                scored=scored_episodes(line),
+                success_rate=line["success_rate"],
+                success_low=line["success_low"],
+                success_high=line["success_high"],
+                episodes=scored[name],
+                is_baseline=is_baseline,
+            )
+        )
+    return points
 
 
 def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
     table = directory / "curve.csv"
-    write_text(table, _csv(ordered), overwrite=True)
-    write_text(directory / "curve.md", _markdown(ordered), overwrite=True)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [field.name for field in fields(Point) if field.name not in ("episodes", "is_baseline")]
+    repeats = not all(point.episodes.are_distinct for point in ordered)
+    writer.writerow([*columns, *(["distinct_conditions"] if repeats else [])])
+    for point in ordered:
+        more = [point.episodes.num_distinct] if repeats else []
+        writer.writerow([*(getattr(point, column) for column in columns), *more])
+    write_text(table, text.getvalue(), overwrite=True)
+
+    lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
+    for point in ordered:
+        interval = f"{100 * point.success_low:.1f} to {100 * point.success_high:.1f} %"
+        rate = f"{100 * point.success_rate:.1f} %"
+        scored = f"{point.scored}{of_conditions(point.episodes.num_distinct, point.scored)}"
+        lines.append(f"| {point.job} | {point.step} | {rate} | {interval} | {scored} |")
+    write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
+
     if ordered:
         picture = curve_picture(ordered)
         write_text(directory / "curve.svg", svg(picture), overwrite=True)
         write_bytes(directory / "curve.png", png(picture), overwrite=True)
     return table
-
-
-def _csv(points: Sequence[Point]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns = [field.name for field in fields(Point) if field.name not in _NO_COLUMN]
-    repeats = not all(point.episodes.are_distinct for point in points)
-    writer.writerow([*columns, *(["distinct_conditions"] if repeats else [])])
-    for point in points:
-        more = [point.episodes.num_distinct] if repeats else []
-        writer.writerow([*(getattr(point, column) for column in columns), *more])
-    return text.getvalue()
-
-
-def _markdown(points: Sequence[Point]) -> str:
-    lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
-    for point in points:
-        interval = f"{100 * point.success_low:.1f} to {100 * point.success_high:.1f} %"
-        rate = f"{100 * point.success_rate:.1f} %"
-        scored = f"{point.scored}{of_conditions(point.episodes.num_distinct, point.scored)}"
-        lines.append(f"| {point.job} | {point.step} | {rate} | {interval} | {scored} |")
-    return "\n".join(lines) + "\n"

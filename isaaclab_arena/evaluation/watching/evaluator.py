@@ -111,13 +111,6 @@ def _shifted(seed: Any, offset: int) -> Any:
 # Make the job file of one checkpoint from the job file of a watch.
 
 
-def option_of(checkpoint: Checkpoint) -> str:
-    """Return the default policy option for a checkpoint of this kind."""
-    if checkpoint.path.is_file():
-        return "checkpoint_path"
-    return "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
-
-
 def robustness_problems(document: Mapping[str, Any]) -> list[Problem]:
     """Return a problem for each block of a watch's job file that asks for robustness."""
     jobs = document.get("jobs")
@@ -155,7 +148,13 @@ def jobs_of_checkpoint(
             continue
         options = job.setdefault("policy_config_dict", {})
         known = [name for name in OPTIONS if name in options or name in (defaults.get("policy_config_dict") or {})]
-        options[known[0] if known else option_of(checkpoint)] = str(training)
+        if known:
+            option = known[0]
+        elif checkpoint.path.is_file():
+            option = "checkpoint_path"
+        else:
+            option = "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
+        options[option] = str(training)
         job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": pattern}
     made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
     for block in (made, defaults, *jobs):
@@ -217,7 +216,23 @@ class Evaluator:
         if self.seed_offset:
             take_unused_conditions(jobs, job_file.parent)
         write_text(job_file, json_text(jobs), overwrite=True)
-        exit_code = self._exit_code(self._command(job_file, directory), runner_directory(directory))
+        begun = (directory / RUN_PLAN_FILE).is_file()
+        command = [
+            *(["nice", "-n", str(self.nice)] if self.nice else []),
+            *self.runner(),
+            "--eval_jobs_config",
+            str(job_file),
+            *(["--resume", str(directory), "--retry_errors"] if begun else ["--output_dir", str(directory)]),
+            *with_shifted_seed(self.options, self.seed_offset),
+        ]
+
+        # The runner holds the lock of its checkpoint even if this process is killed.
+        lock_directory = runner_directory(directory)
+        lock_directory.mkdir(parents=True, exist_ok=True)
+        with RunLock(lock_directory) as lock:
+            lock.hold_alone()
+            exit_code = subprocess.run(command, check=False, pass_fds=(lock.descriptor,)).returncode  # noqa: S603 - our own program
+
         if exit_code in _INTERRUPTED:
             return Outcome(verdict=Verdict.INTERRUPTED)
         if exit_code == 0:
@@ -228,29 +243,9 @@ class Evaluator:
         reason = unfinished if exit_code == 1 else f"its process ended with {exit_code}"
         return Outcome(verdict=Verdict.FAILED, reason=reason)
 
-    def _exit_code(self, command: Sequence[str], lock_directory: Path) -> int:
-        """Run the runner, which holds the lock of its checkpoint even if this process is killed."""
-        lock_directory.mkdir(parents=True, exist_ok=True)
-        with RunLock(lock_directory) as lock:
-            lock.hold_alone()
-            return subprocess.run(command, check=False, pass_fds=(lock.descriptor,)).returncode  # noqa: S603 - our own program
-
     def runner(self) -> list[str]:
         """Return the beginning of the command line: the program that runs job files."""
         return [sys.executable, "-m", _RUNNER]
-
-    def _command(self, job_file: Path, directory: Path) -> list[str]:
-        begun = (directory / RUN_PLAN_FILE).is_file()
-        place = ["--resume", str(directory), "--retry_errors"] if begun else ["--output_dir", str(directory)]
-        nice = ["nice", "-n", str(self.nice)] if self.nice else []
-        return [
-            *nice,
-            *self.runner(),
-            "--eval_jobs_config",
-            str(job_file),
-            *place,
-            *with_shifted_seed(self.options, self.seed_offset),
-        ]
 
 
 # Score the best checkpoint of a watch again, in episodes that did not choose it, and store both scores.
@@ -304,20 +299,15 @@ def score_again(
             return Outcome(verdict=Verdict.FAILED, reason=f"{checkpoint.path} is gone")
         with ledger.held(directory.name) as is_mine:
             if is_mine:
-                return _scored(ledger, chosen, checkpoint, directory, evaluate_again)
+                outcome = evaluate_again(checkpoint, directory)
+                if outcome.verdict is not Verdict.DONE:
+                    return outcome
+                fresh = scores_of(points_of(directory, chosen.step)).get(chosen.step)
+                if fresh is None:
+                    return Outcome(verdict=Verdict.FAILED, reason="of no episode is known whether it succeeded")
+                alike = count_alike(directory, ledger.run_directory(chosen.step))
+                best = Best(chosen=chosen, fresh=fresh, alike=alike)
+                write_text(ledger.directory / _BEST, json_text(best), overwrite=True)
+                return outcome
         wait()
     return Outcome(verdict=Verdict.DONE)
-
-
-def _scored(
-    ledger: Ledger, chosen: Score, checkpoint: Checkpoint, directory: Path, evaluate_again: Evaluate
-) -> Outcome:
-    outcome = evaluate_again(checkpoint, directory)
-    if outcome.verdict is not Verdict.DONE:
-        return outcome
-    fresh = scores_of(points_of(directory, chosen.step)).get(chosen.step)
-    if fresh is None:
-        return Outcome(verdict=Verdict.FAILED, reason="of no episode is known whether it succeeded")
-    alike = count_alike(directory, ledger.run_directory(chosen.step))
-    write_text(ledger.directory / _BEST, json_text(Best(chosen=chosen, fresh=fresh, alike=alike)), overwrite=True)
-    return outcome

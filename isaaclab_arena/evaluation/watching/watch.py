@@ -81,14 +81,29 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
     # Links to the runs' pages are relative, so only a page in the directory of the watch has them.
     links_from = directory if path.resolve().parent == directory.resolve() else None
     steps = sorted({point.step for point in points})
+    width = steps[-1] - steps[0]
+    curves = []
+    for job in dict.fromkeys(point.job for point in points):
+        rates = tuple(
+            PooledRate(
+                label=str(point.step),
+                x=(point.step - steps[0]) / width if width else 0.5,
+                successes=point.successes,
+                scored=point.scored,
+                distinct=point.episodes.num_distinct,
+                rate=point.success_rate,
+                interval=Interval(low=point.success_low, high=point.success_high),
+                jobs=1,
+                address=None if links_from is None else _address(Ledger(links_from).run_directory(point.step)),
+            )
+            for point in sorted((each for each in points if each.job == job), key=lambda point: point.step)
+        )
+        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=rates))
     left = [record for record in Ledger(directory).all() if not record.is_done and record.reason]
     page = WatchPage(
         title=plain_text(directory.absolute().name),
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        curves=tuple(
-            _curve(job, [point for point in points if point.job == job], steps, links_from)
-            for job in dict.fromkeys(point.job for point in points)
-        ),
+        curves=tuple(curves),
         best=_best(directory, points, links_from),
         num_checkpoints=len(steps),
         num_episodes=sum(point.scored for point in points),
@@ -96,25 +111,6 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
     )
     write_text(path, rendered("watch.html.j2", page=page), overwrite=True)
     return path
-
-
-def _curve(job: str, points: Sequence[Point], steps: Sequence[int], links_from: Path | None) -> Curve:
-    width = steps[-1] - steps[0]
-    rates = tuple(
-        PooledRate(
-            label=str(point.step),
-            x=(point.step - steps[0]) / width if width else 0.5,
-            successes=point.successes,
-            scored=point.scored,
-            distinct=point.episodes.num_distinct,
-            rate=point.success_rate,
-            interval=Interval(low=point.success_low, high=point.success_high),
-            jobs=1,
-            address=None if links_from is None else _address(Ledger(links_from).run_directory(point.step)),
-        )
-        for point in sorted(points, key=lambda point: point.step)
-    )
-    return Curve(key="step", of=plain_text(job), over_checkpoints=True, points=rates)
 
 
 def _best(directory: Path, points: Sequence[Point], links_from: Path | None) -> BestOnPage | None:
@@ -125,20 +121,18 @@ def _best(directory: Path, points: Sequence[Point], links_from: Path | None) -> 
     best = best_of_watch(directory, chosen)
     if best is not None:
         runs[best.in_words] = (best.fresh, fresh_run(directory, chosen.step))
-    scores = (_score(name, score, run if links_from else None) for name, (score, run) in runs.items())
-    is_fresh = best is not None and best.alike == 0
-    return BestOnPage(step=str(chosen.step), scores=tuple(scores), is_fresh=is_fresh)
-
-
-def _score(name: str, score: Score, run: Path | None) -> ScoreOnPage:
-    return ScoreOnPage(
-        name=name,
-        rate=score.success_rate,
-        interval=score.interval,
-        text=percent_text(score.success_rate, score.interval.low, score.interval.high),
-        scored=f"{score.scored}{of_conditions(score.distinct, score.scored)}",
-        address=None if run is None else _address(run),
+    scores = tuple(
+        ScoreOnPage(
+            name=name,
+            rate=score.success_rate,
+            interval=score.interval,
+            text=percent_text(score.success_rate, score.interval.low, score.interval.high),
+            scored=f"{score.scored}{of_conditions(score.distinct, score.scored)}",
+            address=_address(run) if links_from else None,
+        )
+        for name, (score, run) in runs.items()
     )
+    return BestOnPage(step=str(chosen.step), scores=scores, is_fresh=best is not None and best.alike == 0)
 
 
 def _address(run: Path) -> str | None:
@@ -180,11 +174,25 @@ class TrackedCurve:
         # The best checkpoint is a series of its own, once it was scored again.
         chosen = best_of(scores_of(points))
         best = None if chosen is None else best_of_watch(self._directory, chosen)
-        measures = [_measures(point.job, point.step, _values(point)) for point in points]
+        measures = [
+            CheckpointMeasures(
+                series=point.job,
+                step=point.step,
+                values={
+                    "success_rate": point.success_rate,
+                    "success_low": point.success_low,
+                    "success_high": point.success_high,
+                    "episodes": float(point.scored),
+                    "distinct_conditions": float(point.episodes.num_distinct),
+                },
+            )
+            for point in points
+        ]
         if best is not None:
             again = "again" if best.alike else "fresh"
             fresh = {f"{again}_{name}": value for name, value in _values_of_score(best.fresh).items()}
-            measures.append(_measures(best_name, best.chosen.step, _values_of_score(best.chosen) | fresh))
+            values = _values_of_score(best.chosen) | fresh
+            measures.append(CheckpointMeasures(series=best_name, step=best.chosen.step, values=values))
         run = TrackedRun(
             run_id="",
             name=self._directory.resolve().name,
@@ -194,20 +202,6 @@ class TrackedCurve:
             series=jobs,
         )
         self._series.tell(run, measures)
-
-
-def _measures(series: str, step: int, values: dict[str, float]) -> CheckpointMeasures:
-    return CheckpointMeasures(series=series, step=step, values=values)
-
-
-def _values(point: Point) -> dict[str, float]:
-    return {
-        "success_rate": point.success_rate,
-        "success_low": point.success_low,
-        "success_high": point.success_high,
-        "episodes": float(point.scored),
-        "distinct_conditions": float(point.episodes.num_distinct),
-    }
 
 
 def _values_of_score(score: Score) -> dict[str, float]:
@@ -268,8 +262,15 @@ def watch(
         done = watcher.one_pass()
         if done in _ENDS:
             return _ENDS[done]
-        # Another watcher of the directory may have evaluated checkpoints too.
-        if _read_new(watcher, points, say):
+
+        # Read the checkpoints evaluated since. Another watcher of the directory may have evaluated some of them.
+        new = [record.step for record in watcher.done() if record.step not in points]
+        for step in new:
+            points[step] = points_of(ledger.run_directory(step), step)
+        if new:
+            for step, score in scores_of(_together(points)).items():
+                if step in new:
+                    say(f"step {step}: {_in_words(score)}")
             _show(ledger, points, tracked)
             _reach_bar(settings, ledger, watcher, points, say)
         is_stopped = settings.stop_file is not None and settings.stop_file.exists()
@@ -280,25 +281,14 @@ def watch(
     if not _scored_again(watcher, points, evaluate_again, say=say, wait=lambda: sleep(settings.watched.poll_s)):
         return INTERRUPTED
     _show(ledger, points, tracked)
-    return _exit_code(watcher, say)
+    for record in watcher.unfinished():
+        say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
+    return 1 if watcher.unfinished() else 0
 
 
 def evaluators(evaluator: Evaluator) -> tuple[Evaluator, Evaluator]:
     """Return the evaluator of a watch's checkpoints, and the one that scores the best in other episodes."""
     return evaluator, replace(evaluator, seed_offset=OTHER_SEED)
-
-
-def _read_new(watcher: Watcher, points: dict[int, list[Point]], say: Callable[[str], None]) -> bool:
-    """Read the checkpoints evaluated since, by any watcher, and show their scores. True if there were any."""
-    new = [record.step for record in watcher.done() if record.step not in points]
-    for step in new:
-        points[step] = points_of(watcher.ledger.run_directory(step), step)
-    if not new:
-        return False
-    for step, score in scores_of(_together(points)).items():
-        if step in new:
-            say(f"step {step}: {_in_words(score)}")
-    return True
 
 
 def _show(ledger: Ledger, points: Mapping[int, Sequence[Point]], tracked: TrackedCurve) -> None:
@@ -363,12 +353,6 @@ def _scored_again(
     else:
         say(f"  {best.in_words}: {_in_words(best.fresh)}")
     return True
-
-
-def _exit_code(watcher: Watcher, say: Callable[[str], None]) -> int:
-    for record in watcher.unfinished():
-        say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
-    return 1 if watcher.unfinished() else 0
 
 
 def _in_words(score: Score) -> str:

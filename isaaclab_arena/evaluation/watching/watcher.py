@@ -174,7 +174,6 @@ def _count(document: Mapping[str, Any], key: str) -> int | None:
 # Promote the checkpoints of a watch that reach a bar: copy what was evaluated, with the files needed to load it.
 
 _LOG = logging.getLogger(__name__)
-_PROMOTED = "promoted.json"
 _SCHEMA_VERSION = 1
 
 
@@ -209,7 +208,7 @@ def promote(directory: Path, score: Score, record: Evaluated, ledger: Ledger, *,
     # about the last promotion, and `comparison_<step>/` with the paired comparison with the one before.
     with storage_errors("make", directory):
         directory.mkdir(parents=True, exist_ok=True)
-    told = directory / _PROMOTED
+    told = directory / "promoted.json"
     before = read_versioned(told, Promoted, _SCHEMA_VERSION) if told.is_file() else None
     if before is not None and (before.step == score.step or before.success_rate >= score.success_rate):
         return None
