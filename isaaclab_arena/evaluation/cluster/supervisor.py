@@ -265,7 +265,7 @@ _SILENT_S = 30.0
 _GRACE_S = 30.0
 _SAY_EVERY_S = 30.0
 _RESTARTS_PER_RANK = 3
-"""How many lives in which nothing was finished, for each rank of the run, are followed by another one."""
+"""Restarts for each rank of the run. A restart after a life that finished something costs none."""
 
 
 @dataclass(frozen=True, kw_only=True)

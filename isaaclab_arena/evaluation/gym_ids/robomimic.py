@@ -84,8 +84,6 @@ def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: A
 # The recordings of jobs as files that robomimic learns from, and can build the environments of.
 
 _RUN, _JOB = "RUN", "--job"
-_GYM_TYPE = 2
-_REGISTERED_BY = "isaaclab_arena.evaluation.gym_ids.robomimic_ids"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +100,29 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
     """Write a file for each job with recordings (only `jobs`, if any), and yield a line about each."""
     # `run`: directory of a run or of a job, a recording, or a pattern of recordings. `may_import` permits loading code
     # that a recording names. `ConfigError` if there is no such job or recording, or its environment cannot be built.
-    for name, files in _recorded_jobs(given_path(run), jobs).items():
+    run = given_path(run)
+    if (run / RUN_PLAN_FILE).is_file():
+        names = [job.name for job in read_run_plan(run).jobs]
+        unknown = [name for name in jobs if name not in names]
+        if unknown:
+            raise ConfigError(Problem(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB))
+        located = {name: locate_episodes(job_directory(run, name), name)[0] for name in jobs or names}
+        if not any(located.values()):
+            raise ConfigError(Problem(f"'{run}' holds no recorded episode of {', '.join(located)}", key=_RUN))
+        recorded = {
+            name: {index: copies[0] for index, copies in sorted(places.items())}
+            for name, places in located.items()
+            if places
+        }
+    else:
+        # A job's directory, or files alone, have no plan, so their name is that of the job.
+        if jobs:
+            raise ConfigError(Problem(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB))
+        found = find_recordings(str(run), key=_RUN)
+        name = run.resolve().name if run.is_dir() else job_of_dataset(found[0].name)
+        recorded = {name: index_episodes(found, key=_RUN)}
+
+    for name, files in recorded.items():
         exported = export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
         masks = ", ".join(f"{mask} {len(indices)}" for mask, indices in exported.masks.items())
         left_out = f"; {exported.num_errors} that ended in an error left out" if exported.num_errors else ""
@@ -116,7 +136,9 @@ def robomimic_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
         ANY_ENVIRONMENT: env_args["env_name"],
         **({"variations": env_args["variations"]} if env_args.get("variations") else {}),
     }
-    return {"env_name": f"{_REGISTERED_BY}:{ROBOMIMIC_ID}", "type": _GYM_TYPE, "env_kwargs": options}
+    # Gym imports the module before the colon, which registers the id. Type 2 is robomimic's `EnvGym`.
+    registered_by = "isaaclab_arena.evaluation.gym_ids.robomimic_ids"
+    return {"env_name": f"{registered_by}:{ROBOMIMIC_ID}", "type": 2, "env_kwargs": options}
 
 
 def export_for_robomimic(
@@ -150,26 +172,3 @@ def export_for_robomimic(
     episodes = (read_episode(file, index) for index, file in sound.items())
     masks = write_robomimic_file(target, episodes, robomimic_env_args(env_args), scaled=scaled)
     return ExportedDemonstrations(file=target, masks=masks, num_episodes=len(sound), num_errors=len(files) - len(sound))
-
-
-def _recorded_jobs(run: Path, jobs: Sequence[str]) -> dict[str, Mapping[int, Path]]:
-    """Return the jobs with recordings, and the file of each of their episodes."""
-    # A job's directory, or files alone, have no plan, so their name is that of the job.
-    if not (run / RUN_PLAN_FILE).is_file():
-        if jobs:
-            raise ConfigError(Problem(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB))
-        found = find_recordings(str(run), key=_RUN)
-        name = run.resolve().name if run.is_dir() else job_of_dataset(found[0].name)
-        return {name: index_episodes(found, key=_RUN)}
-    names = [job.name for job in read_run_plan(run).jobs]
-    unknown = [name for name in jobs if name not in names]
-    if unknown:
-        raise ConfigError(Problem(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB))
-    recorded = {name: locate_episodes(job_directory(run, name), name)[0] for name in jobs or names}
-    if not any(recorded.values()):
-        raise ConfigError(Problem(f"'{run}' holds no recorded episode of {', '.join(recorded)}", key=_RUN))
-    return {
-        name: {index: files[0] for index, files in sorted(places.items())}
-        for name, places in recorded.items()
-        if places
-    }

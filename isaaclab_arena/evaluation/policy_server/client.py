@@ -106,7 +106,15 @@ class PolicyServer:
         # local ranks only.
         token = secrets.token_hex(16)
         try:
-            self._listening, self.address = _listening(self._directory, host, token)
+            if host is None:
+                path = str(self._directory / "policy.sock")
+                self._listening = socket.socket(socket.AF_UNIX)
+                self._listening.bind(path)
+                self.address = ServerAddress(path=path, token=token)
+            else:
+                self._listening = socket.create_server((host, 0))
+                self.address = ServerAddress(host=host, port=self._listening.getsockname()[1], token=token)
+            self._listening.listen(_MAX_WAITING)
         except OSError as error:
             shutil.rmtree(self._directory, ignore_errors=True)
             where = f"on {host}" if host else f"in {self._directory}"
@@ -164,19 +172,6 @@ class PolicyServer:
             _LOG.error("the policy server died %d times; it is not started again", starts)
             # Clients in the queue are refused now.
             self._listening.close()
-
-
-def _listening(directory: Path, host: str | None, token: str) -> tuple[socket.socket, ServerAddress]:
-    if host is None:
-        path = str(directory / "policy.sock")
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(path)
-        address = ServerAddress(path=path, token=token)
-    else:
-        listening = socket.create_server((host, 0))
-        address = ServerAddress(host=host, port=listening.getsockname()[1], token=token)
-    listening.listen(_MAX_WAITING)
-    return listening, address
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

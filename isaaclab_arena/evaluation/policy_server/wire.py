@@ -46,7 +46,7 @@ VERSION = 1
 """Of these messages. Server and ranks are of one program, so another one is a mistake."""
 
 ERRORS: Mapping[str, type[ArenaError]] = {"config": ConfigError, "lost": PolicyLostError, "policy": PolicyError}
-"""What an asker raises of an error, by what the server calls its kind."""
+"""The error that a client raises, by the kind in the server's answer."""
 
 MAX_FIRST_BYTES = 1 << 16
 """Size limit of the first message [bytes]; its sender is not authenticated yet."""

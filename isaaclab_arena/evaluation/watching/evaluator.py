@@ -27,7 +27,7 @@ from isaaclab_arena.storage.run_plan import RunLock
 # Give a watch's jobs episodes that chose no checkpoint, and count those with the same start conditions.
 
 OTHER_SEED = 1_000_003
-"""What is added to the seeds of jobs that score the best checkpoint on episodes by which nothing was chosen."""
+"""Added to the seeds of jobs that score the best checkpoint, so that other episodes score it than chose it."""
 
 CONDITIONS = "conditions"
 _SEEDS = ("seed", "arena_env_args.placement_seed")
@@ -157,17 +157,17 @@ def jobs_of_checkpoint(
         options[option] = str(training)
         job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": pattern}
     made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
+
+    def rooted(reference: Any) -> Any:
+        # An interpolation must be absolute itself.
+        is_path = isinstance(reference, str) and "${" not in reference
+        return str(directory.absolute() / reference) if is_path else reference
+
     for block in (made, defaults, *jobs):
-        change(block, CONDITIONS, lambda reference: _rooted(reference, directory))
+        change(block, CONDITIONS, rooted)
     if seed_offset:
         shift_seeds(made, seed_offset)
     return made
-
-
-def _rooted(reference: Any, directory: Path) -> Any:
-    """Return an absolute path of saved conditions; an interpolation must be absolute itself."""
-    is_path = isinstance(reference, str) and "${" not in reference
-    return str(directory.absolute() / reference) if is_path else reference
 
 
 def _modern(block: Any) -> dict[str, Any]:
