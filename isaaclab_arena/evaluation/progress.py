@@ -118,22 +118,20 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
         table.add_column(heading, justify="right", no_wrap=True)
     for report in reports:
         table.add_row(*_cells(report), style=_FATE_STYLES.get(report.fate, "red"))
-    fraction = fraction_done(reports)
+    share, counts, times, preparing = _texts(reports, elapsed_s)
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
-    bar.add_row(
-        ProgressBar(total=1.0, completed=fraction), Text(", ".join([_share(reports), *_times(reports, elapsed_s)]))
-    )
-    counts = Text(", ".join([*_counts(reports), *_preparing(reports)]), no_wrap=True, overflow="ellipsis")
+    bar.add_row(ProgressBar(total=1.0, completed=fraction_done(reports)), Text(", ".join([share, *times])))
+    below = Text(", ".join([*counts, *preparing]), no_wrap=True, overflow="ellipsis")
     # The bar comes first, because a terminal that is too small cuts off the end.
-    return Group(bar, counts, table)
+    return Group(bar, below, table)
 
 
 def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
     """Return the state of the run in one line; see `progress_table`."""
-    parts = [_share(reports), *_counts(reports), *_times(reports, elapsed_s), *_preparing(reports)]
-    line = ", ".join(parts)
+    share, counts, times, preparing = _texts(reports, elapsed_s)
+    line = ", ".join([share, *counts, *times, *preparing])
     lost = [str(report.rank) for report in reports if report.fate in (RankFate.DEAD, RankFate.FAILED)]
     return f"{line}, lost ranks: {', '.join(lost)}" if lost else line
 
@@ -201,14 +199,16 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
     return tuple(Text(cell) for cell in cells)
 
 
-def _share(reports: Sequence[RankReport]) -> str:
-    """Return the fraction done as text; below 100 % as long as a rank has a job, even if all episodes are done."""
+def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[str], list[str], list[str]]:
+    """Return the fraction done, the counts, the times, and the preparation of a rank that makes no steps yet."""
+    # As long as a rank has a job, the fraction is below 100 %, even if all episodes are done.
     working = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
     has_job = any(status.current_job or status.long_work for status in working)
-    return f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
+    share = f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
+    preparing = [f"{plain_text(each.current_job)}: {each.preparing}" for each in working if each.preparing][:1]
+    left_s = time_left_s(reports, elapsed_s)
+    times = [f"{_clock(elapsed_s)} gone", *([] if left_s is None else [f"{_clock(left_s)} left"])]
 
-
-def _counts(reports: Sequence[RankReport]) -> list[str]:
     statuses = _statuses(reports)
     jobs_total = sum(status.jobs_total for status in statuses)
 
@@ -222,7 +222,7 @@ def _counts(reports: Sequence[RankReport]) -> list[str]:
     doings = [_long_work(doing, busy_ranks) for doing, busy_ranks in busy.items()]
     if stepping or not busy:
         doings.insert(0, f"{sum(status.steps_per_s for status in stepping or alive):,.0f} steps/s")
-    return [
+    counts = [
         # If ranks share jobs, jobs_total is 0: each rank has a part of one, and their sum has no meaning.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
@@ -230,17 +230,7 @@ def _counts(reports: Sequence[RankReport]) -> list[str]:
         + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
         *doings,
     ]
-
-
-def _times(reports: Sequence[RankReport], elapsed_s: float) -> list[str]:
-    left_s = time_left_s(reports, elapsed_s)
-    return [f"{_clock(elapsed_s)} gone", *([] if left_s is None else [f"{_clock(left_s)} left"])]
-
-
-def _preparing(reports: Sequence[RankReport]) -> list[str]:
-    """Return the preparation of the first rank that makes no steps yet."""
-    statuses = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
-    return [f"{plain_text(each.current_job)}: {each.preparing}" for each in statuses if each.preparing][:1]
+    return share, counts, times, preparing
 
 
 def _long_work(doing: str, statuses: Sequence[RankStatus]) -> str:
