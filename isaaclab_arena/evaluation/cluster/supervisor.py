@@ -3,7 +3,7 @@
 import logging
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, Protocol
 
@@ -223,38 +223,43 @@ class ClusterOptions(RunOptions):
 
 def check_cluster(options: ClusterOptions) -> None:
     """Raise `ConfigError` with every contradiction of the cluster options."""
-    problems = [Problem(message, key=f"--{name}") for name, wrong, message in _mistakes(options) if wrong]
+    asks, gpus = options.cluster is not None, options.gpus_per_rank
+    asks_for_gpu = (options.device or "cpu").startswith("cuda")
+    # Every option of this class except --cluster is useless without --cluster.
+    own = [
+        each
+        for each in fields(ClusterOptions)
+        if each.name in ClusterOptions.__annotations__ and each.name != "cluster"
+    ]
+    given = [each.name for each in own if getattr(options, each.name) != each.default]
+    checks = [
+        *((name, not asks, "says how to use a cluster; add --cluster ray") for name in given),
+        (
+            "cluster",
+            asks and is_a_rank(),
+            "starts the ranks itself; start this program once, without torchrun, srun or mpirun",
+        ),
+        *(
+            (
+                name,
+                asks and getattr(options, name) is not None,
+                "starts ranks on this node; leave it out with --cluster",
+            )
+            for name in ("gpu_ids", "nproc_per_node")
+        ),
+        (
+            "assignment",
+            asks and options.mode is Assignment.SPLIT,
+            "ranks of a cluster claim work as they go: leave it out, or say dynamic",
+        ),
+        ("gpus_per_rank", gpus > 1, "a rank simulates on one GPU; give 1, or a part of one"),
+        ("device", asks and asks_for_gpu and gpus == 0, f"'{options.device}' needs --gpus_per_rank 1"),
+    ]
+    problems = [Problem(message, key=f"--{name}") for name, is_wrong, message in checks if is_wrong]
     if problems:
         raise ConfigError(problems)
     if options.cluster is not None:
         check_optional_library(options.cluster, key="--cluster")
-
-
-def _mistakes(options: ClusterOptions) -> Iterator[tuple[str, bool, str]]:
-    """Yield, for every check, the option, whether it is wrong, and the message."""
-    asks = options.cluster is not None
-    # Every option of this class except --cluster is useless without --cluster.
-    for own in fields(ClusterOptions):
-        is_own = own.name in ClusterOptions.__annotations__ and own.name != "cluster"
-        given = getattr(options, own.name) != own.default
-        yield own.name, is_own and given and not asks, "says how to use a cluster; add --cluster ray"
-    yield (
-        "cluster",
-        asks and is_a_rank(),
-        "starts the ranks itself; start this program once, without torchrun, srun or mpirun",
-    )
-    for name in ("gpu_ids", "nproc_per_node"):
-        yield (
-            name,
-            asks and getattr(options, name) is not None,
-            "starts ranks on this node; leave it out with --cluster",
-        )
-    is_split = asks and options.mode is Assignment.SPLIT
-    yield "assignment", is_split, "ranks of a cluster claim work as they go: leave it out, or say dynamic"
-    gpus = options.gpus_per_rank
-    yield "gpus_per_rank", gpus > 1, "a rank simulates on one GPU; give 1, or a part of one"
-    asks_for_gpu = (options.device or "cpu").startswith("cuda")
-    yield "device", asks and asks_for_gpu and gpus == 0, f"'{options.device}' needs --gpus_per_rank 1"
 
 
 # Keep the ranks of a run on a cluster alive: restart them if they die, and end them with the run.
