@@ -62,34 +62,35 @@ def package_content(package: str) -> str | None:
     """Return version, revision and file hash of the package behind an import name; None if there is none."""
     # The hash covers the file hashes in the package's record, so a rebuild under the same version is another content.
     providers = _packages_by_import_name().get(package)
-    return None if not providers else "; ".join(map(_content_of_distribution, sorted(set(providers))))
+    if not providers:
+        return None
+    contents = []
+    for name in sorted(set(providers)):
+        found = metadata.distribution(name)
+        parts = [f"{name} {found.version}"]
+        try:
+            origin = json.loads(found.read_text("direct_url.json") or "{}")
+        except ValueError:
+            origin = {}
+        revision = origin.get("vcs_info", {}).get("commit_id") if isinstance(origin, dict) else None
+        if revision:
+            parts.append(f"commit {revision}")
+        files = sorted(
+            f"{file.as_posix()} {file.hash.value}"
+            for file in found.files or ()
+            # The installer's own files differ from one directory to the next.
+            if file.hash is not None and ".." not in file.parts and not file.parts[0].endswith(".dist-info")
+        )
+        if files:
+            parts.append(f"files {hashlib.sha256(chr(10).join(files).encode()).hexdigest()[:16]}")
+        contents.append(", ".join(parts))
+    return "; ".join(contents)
 
 
 @cache
 def _packages_by_import_name() -> dict[str, list[str]]:
     # Cached, because it reads the metadata of all installed packages.
     return dict(metadata.packages_distributions())
-
-
-def _content_of_distribution(name: str) -> str:
-    found = metadata.distribution(name)
-    parts = [f"{name} {found.version}"]
-    try:
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
-    except ValueError:
-        origin = {}
-    revision = origin.get("vcs_info", {}).get("commit_id") if isinstance(origin, dict) else None
-    if revision:
-        parts.append(f"commit {revision}")
-    files = sorted(
-        f"{file.as_posix()} {file.hash.value}"
-        for file in found.files or ()
-        # The installer's own files differ from one directory to the next.
-        if file.hash is not None and ".." not in file.parts and not file.parts[0].endswith(".dist-info")
-    )
-    if files:
-        parts.append(f"files {hashlib.sha256(chr(10).join(files).encode()).hexdigest()[:16]}")
-    return ", ".join(parts)
 
 
 def git_revision(directory: Path) -> str | None:
@@ -119,15 +120,6 @@ def node() -> Node:
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         platform=platform.platform(),
     )
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
 
 
 # Record the facts that a rank's results depend on: versions, node, device.

@@ -90,18 +90,7 @@ class Serving:
             with connection:
                 batcher = self._greeted(connection)
                 while batcher is not None:
-                    said, arrays = wire.received(connection)
-                    try:
-                        answered = batcher.ask({**arrays, **said["texts"]}, slots_per_call=said["slots_per_call"])
-                    except (PolicyError, PolicyLostError) as unanswered:
-                        wire.send(connection, _error(unanswered))
-                        continue
-                    told = {
-                        "number": said["number"],
-                        "usage": asdict(answered.usage),
-                        "so_far": asdict(answered.so_far),
-                    }
-                    wire.send(connection, told, answered.answers)
+                    self._answer_next(connection, batcher)
         except (EOFError, OSError):
             # The client is gone, and waits for no answer.
             pass
@@ -135,6 +124,17 @@ class Serving:
             batcher.go()
             raise
         return batcher
+
+    def _answer_next(self, connection: socket.socket, batcher: Batcher) -> None:
+        # A method of its own, so that the arrays of a query are freed before the wait for the next one.
+        said, arrays = wire.received(connection)
+        try:
+            answered = batcher.ask({**arrays, **said["texts"]}, slots_per_call=said["slots_per_call"])
+        except (PolicyError, PolicyLostError) as error:
+            wire.send(connection, _error(error))
+        else:
+            told = {"number": said["number"], "usage": asdict(answered.usage), "so_far": asdict(answered.so_far)}
+            wire.send(connection, told, answered.answers)
 
 
 def _error(error: Exception) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Watch a training until its end: evaluate its checkpoints, draw the curve and the page, score the best again."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -216,7 +215,6 @@ def _values_of_score(score: Score) -> dict[str, float]:
 
 # Watch a training until its end: evaluate its checkpoints, draw the curve, score the best again.
 
-_LOG = logging.getLogger(__name__)
 INTERRUPTED = 130
 _ENDS = {Pass.INTERRUPTED: INTERRUPTED, Pass.REFUSED: 2}
 
