@@ -60,7 +60,14 @@ def missing_assets(inside: Path, description: str) -> list[Path]:
 def _models(inside: Path, description: str) -> Iterator[Path]:
     """Yield the models of objects and fixtures, found as LIBERO's classes find them."""
     assets = inside / "assets"
-    named = _named_models(inside / "envs" / "objects")
+
+    # The model file that each object class names in its code, by category.
+    named = {
+        category: model
+        for path in sorted((inside / "envs" / "objects").glob("*.py"))
+        for category, model in _models_in(path, stamps([path])).items()
+    }
+
     for section, text in _SECTIONS.findall(description):
         for category in _CATEGORY.findall(text):
             if category in named:
@@ -73,12 +80,18 @@ def _models(inside: Path, description: str) -> Iterator[Path]:
 
 def _scene(inside: Path, description: str) -> Iterator[Path]:
     """Yield the scene of the task's problem, and the textures of its floor and walls."""
+    # The problem classes of the checkout, by their names in lower case.
+    classes = {
+        name: problem
+        for path in sorted((inside / "envs" / "problems").glob("*.py"))
+        for name, problem in _problems_in(path, stamps([path])).items()
+    }
+
+    # A class without its own scenes or styles inherits those of its base class.
     problem = _PROBLEM.search(description)
     name = problem.group(1).lower() if problem else ""
-    classes = _problems(inside / "envs" / "problems")
     scenes: list[str] = []
     styles: list[str] = []
-    # A class without its own scenes or styles inherits those of its base class.
     while name in classes and not (scenes and styles):
         scenes = scenes or classes[name].scenes
         styles = styles or classes[name].styles
@@ -99,24 +112,6 @@ class _Problem:
     base: str
     scenes: list[str]
     styles: list[str]
-
-
-def _named_models(directory: Path) -> Mapping[str, str]:
-    """Map the category of each object class to the model file that its code names."""
-    return {
-        category: model
-        for path in sorted(directory.glob("*.py"))
-        for category, model in _models_in(path, stamps([path])).items()
-    }
-
-
-def _problems(directory: Path) -> Mapping[str, _Problem]:
-    """Map the lower-case name of each problem class to its parts."""
-    return {
-        name: problem
-        for path in sorted(directory.glob("*.py"))
-        for name, problem in _problems_in(path, stamps([path])).items()
-    }
 
 
 # LIBERO-plus files hold thousands of classes, so each file is read once for all tasks, and again after a change.
@@ -437,10 +432,10 @@ INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosu
 _MOST_NAMED = 5
 
 _NOISE, _NOISY_CAMERA = "_noise_", "agentview"
-"""How LIBERO-plus names tasks that disturb pictures in every step, and the camera whose pictures it disturbs."""
+"""The part of a name that LIBERO-plus gives to tasks with noise in every picture, and the camera with the noise."""
 
 _DECIDING = ("end_on_success", "success_key", "success_reward_threshold", "task_description", "instruction_key")
-"""Options of all environments made elsewhere that decide what comes out of an episode."""
+"""Options of all environments made elsewhere that decide the result of an episode."""
 
 
 @dataclass(frozen=True, kw_only=True)

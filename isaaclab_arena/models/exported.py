@@ -57,19 +57,15 @@ class TorchScriptNetwork(PolicyNetwork):
         """Return the outputs for a batch; see `PolicyNetwork.answer`."""
         # A program that was traced for a single batch entry may fail for more; then each entry gets its own call.
         if self._one_by_one is None and observation.shape[0] > 1:
-            self._one_by_one = self._takes_one(observation, memory)
+            try:
+                self._one_by_one = self._asked(observation, memory).mean.shape[0] != observation.shape[0]
+            except (torch.OutOfMemoryError, TypeError):
+                raise
+            except (RuntimeError, torch.jit.Error):
+                # A program that also fails for one entry raises here.
+                self._asked(*_entry(observation, memory, 0))
+                self._one_by_one = True
         return one_by_one(self._asked, observation, memory) if self._one_by_one else self._asked(observation, memory)
-
-    def _takes_one(self, observation: torch.Tensor, memory: Memory) -> bool:
-        """True if the program answers a single batch entry but not several together."""
-        try:
-            return self._asked(observation, memory).mean.shape[0] != observation.shape[0]
-        except (torch.OutOfMemoryError, TypeError):
-            raise
-        except (RuntimeError, torch.jit.Error):
-            # A program that also fails for one entry raises here.
-            self._asked(*_entry(observation, memory, 0))
-            return True
 
     def _asked(self, observation: torch.Tensor, memory: Memory) -> Answer:
         for name, part in zip(self._names, memory, strict=True):
@@ -86,7 +82,20 @@ class OnnxNetwork(PolicyNetwork):
     """An ONNX file of rsl_rl, Isaac Lab or mjlab, on the CPU; ConfigError if it or onnxruntime cannot be loaded."""
 
     def __init__(self, path: Path) -> None:
-        self._session = _onnx_session(path)
+        try:
+            import onnxruntime  # noqa: PLC0415  an optional package, and slow to load
+        except ImportError as error:
+            message = "needs the package onnxruntime; install it with: pip install isaaclab-arena-mujoco[onnx]"
+            raise ConfigError(Problem(message, file=str(path))) from error
+        options = onnxruntime.SessionOptions()
+        # One thread, so that a sum always has the same order.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self._session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            # onnxruntime has a dozen exceptions for a bad file, with no public base class but this one.
+            raise ConfigError(Problem(f"cannot be loaded as ONNX: {first_line(error)}", file=str(path))) from error
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
 
         # Refuse a program that does not map one vector per batch entry, with or without a memory, to one.
@@ -98,7 +107,9 @@ class OnnxNetwork(PolicyNetwork):
                 "it is recurrent, its memory, and give as many back; write a policy of your own for others"
             )
             raise ConfigError(Problem(message, file=str(path)))
-        fixed = next((size for size in _batches(inputs) if isinstance(size, int) and size != _ONE_BY_ONE), None)
+        # The batch size of each input: a number, or a name or None for any size.
+        batches = [inputs[0].shape[0], *(each.shape[1] for each in inputs[1:])]
+        fixed = next((size for size in batches if isinstance(size, int) and size != _ONE_BY_ONE), None)
         if fixed is not None:
             message = f"is for a batch of {fixed}; export it for a batch of 1, or of any size (dynamic_axes)"
             raise ConfigError(Problem(message, file=str(path)))
@@ -109,10 +120,14 @@ class OnnxNetwork(PolicyNetwork):
         self._outputs = [each.name for each in outputs[: len(inputs)]]
         self._sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
         # Most files were exported for a batch of one; then each entry gets its own call.
-        self._one_by_one = _ONE_BY_ONE in _batches(inputs)
+        self._one_by_one = _ONE_BY_ONE in batches
         self.num_inputs = shape[1] if isinstance(shape[1], int) else None
-        said = self._session.get_modelmeta().custom_metadata_map
-        self.stated_actions, self.stated_terms = _listed(said, "joint_names"), _listed(said, "observation_names")
+        # mjlab and Isaac Lab write lists of names into a file's metadata.
+        said: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+        self.stated_actions, self.stated_terms = (
+            tuple(part.strip() for part in said[name].split(",")) if said.get(name) else None
+            for name in ("joint_names", "observation_names")
+        )
 
     def new_memory(self, batch_size: int) -> Memory:
         """Return zeros for each part of the program's memory."""
@@ -130,11 +145,6 @@ class OnnxNetwork(PolicyNetwork):
         return Answer(mean=torch.from_numpy(mean), memory=tuple(map(torch.from_numpy, parts)))
 
 
-def _listed(said: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    """Return a list from the metadata that mjlab and Isaac Lab write into a file, None if it is missing."""
-    return tuple(part.strip() for part in said[name].split(",")) if said.get(name) else None
-
-
 def one_by_one(ask: Callable[[torch.Tensor, Memory], Answer], observation: torch.Tensor, memory: Memory) -> Answer:
     """Return the answer to a batch from a program that takes one entry at a time."""
     answers = [ask(*_entry(observation, memory, entry)) for entry in range(observation.shape[0])]
@@ -147,11 +157,6 @@ def _entry(observation: torch.Tensor, memory: Memory, entry: int) -> tuple[torch
     return observation[entry : entry + 1], tuple(part[:, entry : entry + 1] for part in memory)
 
 
-def _batches(inputs: list[Any]) -> list[Any]:
-    """Return the batch size of each input, a name or None if it takes any size."""
-    return [inputs[0].shape[0], *(each.shape[1] for each in inputs[1:])]
-
-
 def is_torchscript(path: Path) -> bool:
     """True if a file contains a TorchScript program, which has code where a checkpoint has none."""
     try:
@@ -159,23 +164,6 @@ def is_torchscript(path: Path) -> bool:
             return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
     except (zipfile.BadZipFile, OSError):
         return False
-
-
-def _onnx_session(path: Path) -> Any:
-    try:
-        import onnxruntime  # noqa: PLC0415  an optional package, and slow to load
-    except ImportError as error:
-        message = "needs the package onnxruntime; install it with: pip install isaaclab-arena-mujoco[onnx]"
-        raise ConfigError(Problem(message, file=str(path))) from error
-    options = onnxruntime.SessionOptions()
-    # One thread, so that a sum always has the same order.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        # onnxruntime has a dozen exceptions for a bad file, with no public base class but this one.
-        raise ConfigError(Problem(f"cannot be loaded as ONNX: {first_line(error)}", file=str(path))) from error
 
 
 # The network of a file of any supported kind.

@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 # Define the interface of a policy's network: vectors in, vectors out, and a memory per entry of the batch.
 
 Memory: TypeAlias = tuple[torch.Tensor, ...]
-"""What a network remembers; empty where it remembers nothing. Shape of each: (num_layers, batch, hidden_size)."""
+"""The memory of a network, empty if it has none. Shape of each part: (num_layers, batch, hidden_size)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,6 @@ def remembered(before: Memory, after: Memory, entries: Sequence[int]) -> Memory:
     places = torch.tensor(list(entries), dtype=torch.int64, device=after[0].device)
     return tuple(old.index_copy(1, places, new[:, places]) for old, new in zip(before, after, strict=True))
 
-
-# The actors of rsl_rl's checkpoints, with and without memory, and the distributions of their actions.
 
 # Turn the output of an rsl_rl network into actions, by the distribution of its training.
 # The operations are those of rsl_rl, in its order, so that the numbers are the same to the last bit.
@@ -176,7 +174,7 @@ ACTIVATIONS = {
     "mish": torch.nn.functional.mish,
     "identity": torch.clone,
 }
-"""What rsl_rl calls them, and what they are."""
+"""The activation functions by rsl_rl's names."""
 
 NORMALIZER_EPSILON = 1e-2
 """Added to every standard deviation of an observation; rsl_rl's number."""
@@ -303,7 +301,12 @@ class ActionScaler:
         # rsl_rl's ``clip_actions``: limit of the absolute output, None for no limit.
         self._clip = clip
         self._scales = scaling is ActionScaling.WITHIN_BOUNDS
-        low, high = (_bound(spec.low, -torch.inf, spec, device), _bound(spec.high, torch.inf, spec, device))
+        low, high = (
+            torch.full(spec.shape, without, device=device)
+            if bounds is None
+            else torch.as_tensor(bounds, dtype=torch.float32, device=device)
+            for bounds, without in ((spec.low, -torch.inf), (spec.high, torch.inf))
+        )
         self._bounded = torch.isfinite(low) & torch.isfinite(high)
         self._middle, self._half_range = (low + high) / 2, (high - low) / 2
 
@@ -322,9 +325,3 @@ class ActionScaler:
             return action
         share = (action - self._middle) / self._half_range.clamp(min=torch.finfo(torch.float32).tiny)
         return torch.where(self._bounded, share.clamp(-1.0, 1.0), action)
-
-
-def _bound(values: tuple[float, ...] | None, without: float, spec: ArraySpec, device: torch.device) -> torch.Tensor:
-    if values is None:
-        return torch.full(spec.shape, without, device=device)
-    return torch.as_tensor(values, dtype=torch.float32, device=device)

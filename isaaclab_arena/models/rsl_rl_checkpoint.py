@@ -30,8 +30,6 @@ from isaaclab_arena.models.network import (
 )
 from isaaclab_arena.paths import not_a_plain_file
 
-# rsl_rl's checkpoints, of version 2 to 5, and the settings beside them, read without rsl_rl.
-
 # Read ``params/agent.yaml``, the settings of an rsl_rl training that its checkpoints lack.
 # It accepts the files of rsl_rl from version 2 on, Isaac Lab, mjlab and this package. It reads only the keys that
 # decide the policy's actions.
@@ -210,7 +208,7 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
     }
     actor = Actor(layers, **shared) if rnn is None else RecurrentActor(rnn, layers, **shared)
 
-    # What one part gives, the next one has to take.
+    # Each part takes as many numbers as the part before it gives.
     num_inputs = actor.num_inputs or 0
     sizes = [layer.weight.shape[0] for layer in layers]
     first = [] if rnn is None else [(rnn.hidden_size, layers[0].weight.shape[1])]
@@ -282,7 +280,7 @@ _OTHER_ARCHIVES = {
     "_stable_baselines3_version": f"is a model of Stable-Baselines3; {_TRACE}",
     "archive_format": f"is a program of torch.export (.pt2), which is not loaded here; {_TRACE}",
 }
-"""Names in archives of other programs, to what is said of them."""
+"""Names in archives of other programs, and the message about each program."""
 _ROLES = ("actor", "student", "critic", "teacher", "memory_", "std", "log_std")
 _LFS = b"version https://git-lfs"
 
@@ -320,7 +318,6 @@ def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Act
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Read a checkpoint without executing its content; ConfigError if it is none, StorageError if unreadable."""
     _refuse_other_files(path)
-    _refuse_what_unfolds(path)
     try:
         with warnings.catch_warnings():
             # The warning concerns pickles of other programs, which the errors below explain.
@@ -350,7 +347,17 @@ def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
     """Return the tensors of a checkpoint's actor or student under rsl_rl 5's names; ConfigError if there is none."""
     refuse_other_trainers(checkpoint, path)
     key = next(key for key in _STATE_KEYS if _is_state(checkpoint.get(key)))
-    state = _with_new_names(checkpoint[key]) if key == "model_state_dict" else dict(checkpoint[key])
+    state: State = dict(checkpoint[key])
+    if key == "model_state_dict":
+        # Versions 2 and 3 keep all networks in one state, under other names.
+        role = "student" if any(name.startswith("student.") for name in state) else "actor"
+        renamed: State = {}
+        for name, tensor in state.items():
+            if name.startswith(_OF_OTHERS):
+                continue
+            old = next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)
+            renamed[name if old is None else _RENAMED[role][old] + name.removeprefix(old)] = tensor
+        state = renamed
     return _whole_state(state, checkpoint.get("obs_norm_state_dict"), path)
 
 
@@ -395,17 +402,15 @@ def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict
     kept, groups = optimizer.get("state"), optimizer.get("param_groups")
     if not isinstance(kept, Mapping) or not isinstance(groups, list):
         return {}
-    places = [place for group in groups for place in _places(group)]
+    # The places of all groups' weights in the optimiser.
+    places: list[int] = []
+    for group in groups:
+        found = group.get("params") if isinstance(group, Mapping) else None
+        places += [place for place in found if isinstance(place, int)] if isinstance(found, list) else []
     weights = [(role, name) for role, name, _ in _named_weights(checkpoint) if not name.startswith(_NORMALIZER)]
     if len(places) != len(weights) or not all(_is_kept(kept.get(place)) for place in places):
         return {}
     return {weight: dict(kept[place]) for weight, place in zip(weights, places, strict=True)}
-
-
-def _places(group: Any) -> list[int]:
-    """Return the places of a group's weights in an optimiser."""
-    places = group.get("params") if isinstance(group, Mapping) else None
-    return [place for place in places if isinstance(place, int)] if isinstance(places, list) else []
 
 
 def _is_kept(value: Any) -> bool:
@@ -452,7 +457,7 @@ def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path)
 
 
 def _refuse_other_files(path: Path) -> None:
-    """Refuse a file that is not an archive of torch, by its beginning and its entries."""
+    """Refuse a file that is not an archive of torch, by its beginning, its entries and its size."""
     try:
         with path.open("rb") as stream:
             begin = stream.read(len(_LFS))
@@ -464,25 +469,16 @@ def _refuse_other_files(path: Path) -> None:
     elif begin == _LFS:
         message = "is no checkpoint but a pointer of Git LFS; git lfs pull brings the file"
     else:
+        # Any other file is a checkpoint of an old torch, or none at all, as loading will show.
         with suppress(OSError, ValueError, NotImplementedError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
             names = {name.rpartition("/")[2] for name in archive.namelist()}
             message = next((said for name, said in _OTHER_ARCHIVES.items() if name in names), None)
-    if message is not None:
-        raise ConfigError(Problem(message, file=str(path)))
-
-
-def _refuse_what_unfolds(path: Path) -> None:
-    """Refuse a compressed archive: torch writes none, and a few bytes of one can expand to any number."""
-    try:
-        with zipfile.ZipFile(path) as archive:
+            # Torch writes no compressed archive, and a few bytes of one can expand to any number.
             num_bytes = sum(entry.file_size for entry in archive.infolist())
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        # Not an archive: a checkpoint of an old torch, or none at all, as loading will show.
-        return
-    if num_bytes > path.stat().st_size:
-        message = (
-            f"is no checkpoint: it is compressed, and would unfold to {num_bytes} bytes; torch writes none like it"
-        )
+            if message is None and num_bytes > path.stat().st_size:
+                message = f"is no checkpoint: it is compressed, and would unfold to {num_bytes} bytes; "
+                message += "torch writes none like it"
+    if message is not None:
         raise ConfigError(Problem(message, file=str(path)))
 
 
@@ -499,17 +495,6 @@ def _is_state(value: Any) -> TypeGuard[Mapping[str, torch.Tensor]]:
     return isinstance(value, Mapping) and all(
         isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in value.items()
     )
-
-
-def _with_new_names(state: Mapping[str, torch.Tensor]) -> State:
-    role = "student" if any(name.startswith("student.") for name in state) else "actor"
-    renamed = {}
-    for name, tensor in state.items():
-        if name.startswith(_OF_OTHERS):
-            continue
-        old = next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)
-        renamed[name if old is None else _RENAMED[role][old] + name.removeprefix(old)] = tensor
-    return renamed
 
 
 # The checkpoints in a training's directory: what they are called, and which of them is meant.
@@ -561,7 +546,14 @@ def _chosen(directory: Path, choice: int | str | None) -> Path:
     # Without a best checkpoint, None means the latest.
     if choice in {None, LATEST}:
         if not numbered:
-            raise ConfigError(Problem(f"'{directory}' {_without_checkpoints(directory)}", key="checkpoint_path"))
+            runs = sorted(run.name for run in directory.iterdir() if run.is_dir() and any(run.glob("model_*.pt")))
+            exported = sorted(file.name for file in directory.iterdir() if file.suffix in {".pt", ".onnx"})
+            message = f"'{directory}' holds no model_<iteration>.pt"
+            if runs:
+                message += f" but {len(runs)} trainings; name one of them, such as {runs[-1]}"
+            elif exported:
+                message += f"; name a file of it: {', '.join(exported)}"
+            raise ConfigError(Problem(message, key="checkpoint_path"))
         return numbered[max(numbered)]
     if isinstance(choice, bool) or not str(choice).isdecimal():
         message = f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}"
@@ -570,16 +562,6 @@ def _chosen(directory: Path, choice: int | str | None) -> Path:
         message = f"there is no model_{choice}.pt in '{directory}'; its checkpoints are {_in_words(numbered)}"
         raise ConfigError(Problem(message, key="checkpoint"))
     return numbered[int(choice or 0)]
-
-
-def _without_checkpoints(directory: Path) -> str:
-    runs = sorted(run.name for run in directory.iterdir() if run.is_dir() and any(run.glob("model_*.pt")))
-    if runs:
-        return f"holds no model_<iteration>.pt but {len(runs)} trainings; name one of them, such as {runs[-1]}"
-    exported = sorted(file.name for file in directory.iterdir() if file.suffix in {".pt", ".onnx"})
-    if exported:
-        return f"holds no model_<iteration>.pt; name a file of it: {', '.join(exported)}"
-    return "holds no model_<iteration>.pt"
 
 
 def _in_words(numbered: dict[int, Path]) -> str:

@@ -337,8 +337,16 @@ class ActionChunkScheduler:
         """
         env_ids = torch.nonzero(self._chunks.needs_chunk()).flatten()
         if len(env_ids):
-            chunks = self._checked(fetch_chunk_fn())[:, : self.action_chunk_length]
-            self._chunks = self._chunks.refilled(env_ids, chunks[env_ids].to(self.device, self.dtype))
+            fetched = fetch_chunk_fn()
+            shape = tuple(fetched.shape)
+            fits = len(shape) == 3 and (shape[0], shape[2]) == (self.num_envs, self.action_dim)
+            if not fits or shape[1] < self.action_chunk_length:
+                raise PolicyError(
+                    f"a chunk of shape {shape} was fetched; due is ({self.num_envs}, {self.action_chunk_length} or "
+                    f"more, {self.action_dim}): env slots, actions, numbers of an action"
+                )
+            chunks = fetched[:, : self.action_chunk_length][env_ids].to(self.device, self.dtype)
+            self._chunks = self._chunks.refilled(env_ids, chunks)
         action, self._chunks = self._chunks.popped()
         return action
 
@@ -359,19 +367,9 @@ class ActionChunkScheduler:
         )
         return empty.restarted(torch.arange(self.num_envs, device=self.device))
 
-    def _checked(self, chunks: torch.Tensor) -> torch.Tensor:
-        shape = tuple(chunks.shape)
-        fits = len(shape) == 3 and (shape[0], shape[2]) == (self.num_envs, self.action_dim)
-        if not fits or shape[1] < self.action_chunk_length:
-            raise PolicyError(
-                f"a chunk of shape {shape} was fetched; due is ({self.num_envs}, {self.action_chunk_length} or more, "
-                f"{self.action_dim}): env slots, actions, numbers of an action"
-            )
-        return chunks
-
 
 ActionChunkingState = ActionChunkScheduler
-"""What Isaac Lab Arena called it at first."""
+"""Its first name in Isaac Lab Arena."""
 
 
 def _indices(env_ids: Sequence[int]) -> torch.Tensor:

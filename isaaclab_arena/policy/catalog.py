@@ -41,7 +41,23 @@ class FunctionPolicy(PolicyBase):
 def function_policy_class(function: FunctionType) -> type[PolicyBase]:
     """Return a policy class that acts like a function; the parameters after ``observation`` are its options."""
     # ConfigError: the first parameter has another name, or an option cannot be given by name.
-    options_class = _options_class(function)
+    path = f"{function.__module__}.{function.__name__}"
+    first, *others = inspect.signature(function).parameters.values() or (None,)
+    if first is None or first.name != OBSERVATION:
+        raise ConfigError(
+            f"'{path}' is no policy: the first parameter of a function that acts is called '{OBSERVATION}', and the "
+            "others are its options"
+        )
+    unnamed = [each.name for each in others if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if unnamed:
+        raise ConfigError(f"'{path}' takes '{unnamed[0]}' not by one name, so no job can give it; name each option")
+
+    # The other parameters become the fields of a dataclass.
+    annotations = typing.get_type_hints(function, include_extras=True)
+    fields = [(each.name, annotations.get(each.name, Any), _field(each)) for each in others]
+    options_class = dataclasses.make_dataclass(
+        f"{function.__name__}_options", fields, bases=(PolicyCfg,), frozen=True, kw_only=True
+    )
 
     class NamedFunctionPolicy(FunctionPolicy):
         config_class = options_class
@@ -55,24 +71,6 @@ def function_policy_class(function: FunctionType) -> type[PolicyBase]:
     NamedFunctionPolicy.__name__ = NamedFunctionPolicy.__qualname__ = function.__name__
     NamedFunctionPolicy.__module__ = function.__module__
     return NamedFunctionPolicy
-
-
-def _options_class(function: FunctionType) -> type:
-    path = f"{function.__module__}.{function.__name__}"
-    first, *others = inspect.signature(function).parameters.values() or (None,)
-    if first is None or first.name != OBSERVATION:
-        raise ConfigError(
-            f"'{path}' is no policy: the first parameter of a function that acts is called '{OBSERVATION}', and the "
-            "others are its options"
-        )
-    unnamed = [each.name for each in others if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-    if unnamed:
-        raise ConfigError(f"'{path}' takes '{unnamed[0]}' not by one name, so no job can give it; name each option")
-    annotations = typing.get_type_hints(function, include_extras=True)
-    fields = [(each.name, annotations.get(each.name, Any), _field(each)) for each in others]
-    return dataclasses.make_dataclass(
-        f"{function.__name__}_options", fields, bases=(PolicyCfg,), frozen=True, kw_only=True
-    )
 
 
 def _field(parameter: inspect.Parameter) -> Any:
@@ -152,7 +150,19 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
             f"names only: {', '.join(POLICIES.names())}"
         )
     else:
-        found = _import_dotted(policy_type)
+        module_name, _, attribute = policy_type.replace(":", ".").rpartition(".")
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:
+            instead = OTHER_POLICIES.get(module_name.partition(".")[0])
+            if instead is not None:
+                raise ConfigError(f"'{policy_type}' of Isaac Lab Arena {instead}") from error
+            raise ConfigError(
+                f"cannot import '{module_name}' of policy '{policy_type}': {type(error).__name__}: {error}"
+            ) from error
+        if not hasattr(module, attribute):
+            raise ConfigError(f"'{module_name}' has no '{attribute}'{did_you_mean(attribute, dir(module))}")
+        found = getattr(module, attribute)
     if isinstance(found, FunctionType):
         return function_policy_class(found)
     if not (isinstance(found, type) and issubclass(found, PolicyBase)):
@@ -160,19 +170,3 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
             f"'{policy_type}' is no policy: it must be a class derived from PolicyBase or a function of the observation"
         )
     return found
-
-
-def _import_dotted(path: str) -> object:
-    module_name, _, attribute = path.replace(":", ".").rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        instead = OTHER_POLICIES.get(module_name.partition(".")[0])
-        if instead is not None:
-            raise ConfigError(f"'{path}' of Isaac Lab Arena {instead}") from error
-        raise ConfigError(
-            f"cannot import '{module_name}' of policy '{path}': {type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(module, attribute):
-        raise ConfigError(f"'{module_name}' has no '{attribute}'{did_you_mean(attribute, dir(module))}")
-    return getattr(module, attribute)

@@ -22,11 +22,11 @@ from isaaclab_arena.policy.catalog import FunctionPolicy
 # Compute the identity of a policy object or function: a hash of its parameters and its state.
 
 STATE = "state in memory"
-"""The name of an object's parameters and state among what decides what a policy does."""
+"""The name of an object's parameters and state in a policy's content."""
 
 _DEEPEST = 12
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
-"""Attributes that every module has: the mode that it is in, its hooks, and what its state already says."""
+"""Attributes of every module: its mode, its hooks, and the parts that its state contains already."""
 _SPELLED = (str, bytes, int, float, complex, type(None), Enum, Path, torch.device, torch.dtype, torch.Size, np.generic)
 
 _TOLD_BY_THE_LOOP = "task_description"
@@ -64,7 +64,13 @@ def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
     if isinstance(value, _SPELLED):
         yield repr(value).encode()
     elif isinstance(value, torch.Tensor):
-        yield from _tensor(value)
+        try:
+            content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        except (RuntimeError, ValueError, TypeError) as error:
+            # A sparse tensor, for example, or a parameter of a lazy module, which has no values yet.
+            raise _OpaqueError from error
+        yield f"{value.dtype} {tuple(value.shape)}".encode()
+        yield content.tobytes()
     elif isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise _OpaqueError
@@ -80,16 +86,6 @@ def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
         for name, part in _parts(value):
             yield name.encode()
             yield from _pieces(part, seen, depth + 1)
-
-
-def _tensor(tensor: torch.Tensor) -> Iterator[bytes]:
-    try:
-        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    except (RuntimeError, ValueError, TypeError) as error:
-        # A sparse tensor, for example, or a parameter of a lazy module, which has no values yet.
-        raise _OpaqueError from error
-    yield f"{tensor.dtype} {tuple(tensor.shape)}".encode()
-    yield content.tobytes()
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -108,21 +104,17 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield "method", value.__name__
         yield "object", value.__self__
     elif isinstance(value, FunctionType):
-        yield from _parts_of_function(value)
+        code = value.__code__
+        yield "code", code.co_code
+        yield "constants", [each for each in code.co_consts if isinstance(each, _SPELLED)]
+        yield "defaults", [value.__defaults__, value.__kwdefaults__]
+        # Names of imported things stand for sources, which count by themselves.
+        named = inspect.getclosurevars(value)
+        yield from sorted({**named.globals, **named.nonlocals}.items())
     elif hasattr(value, "__dict__"):
         yield from sorted((name, each) for name, each in vars(value).items() if name != _TOLD_BY_THE_LOOP)
     else:
         raise _OpaqueError
-
-
-def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    code = function.__code__
-    yield "code", code.co_code
-    yield "constants", [each for each in code.co_consts if isinstance(each, _SPELLED)]
-    yield "defaults", [function.__defaults__, function.__kwdefaults__]
-    # Names of imported things stand for sources, which count by themselves.
-    named = inspect.getclosurevars(function)
-    yield from sorted({**named.globals, **named.nonlocals}.items())
 
 
 def name_of_lent(policy: Callable[..., Any] | Any) -> str:
@@ -166,7 +158,20 @@ class ObjectPolicy(PolicyBase):
 
 def in_memory_policy_class(policy: Any) -> type[PolicyBase]:
     """Return a class whose construction gives one lent policy object, never closed; ConfigError if it is no policy."""
-    lent, content = _as_policy(policy), content_of_lent(policy)
+    lent: PolicyBase
+    if isinstance(policy, PolicyBase):
+        lent = policy
+    elif callable(getattr(policy, "get_action", None)):
+        lent = ObjectPolicy(policy)
+    elif callable(policy):
+        lent = FunctionPolicy(policy)
+    else:
+        message = (
+            f"an object of type {type(policy).__name__} is no policy: give a registered name, a class path, a class, "
+            "an object with get_action, a torch module, or a function observation -> action"
+        )
+        raise ConfigError(Problem(message, key="policy"))
+    content = content_of_lent(policy)
 
     class InMemoryPolicy(PolicyBase):
         traits = replace(lent.traits, is_lent=True)
@@ -189,20 +194,6 @@ def in_memory_policy_class(policy: Any) -> type[PolicyBase]:
         if overrides(type(lent), name):
             setattr(InMemoryPolicy, name, inspect.getattr_static(type(lent), name))
     return InMemoryPolicy
-
-
-def _as_policy(policy: Any) -> PolicyBase:
-    if isinstance(policy, PolicyBase):
-        return policy
-    if callable(getattr(policy, "get_action", None)):
-        return ObjectPolicy(policy)
-    if callable(policy):
-        return FunctionPolicy(policy)
-    message = (
-        f"an object of type {type(policy).__name__} is no policy: give a registered name, a class path, a class, an "
-        "object with get_action, a torch module, or a function observation -> action"
-    )
-    raise ConfigError(Problem(message, key="policy"))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from isaaclab_arena.storage.recordings import find_recordings, index_episodes
 from isaaclab_arena.storage.recordings import in_words as demos_in_words
 
 WAY_OUT = "policy_config_dict.episodes: present plays those that are there, one after the other"
-"""What helps where recordings have gaps."""
+"""The advice for recordings with gaps."""
 
 _KEY = "replay_file_path"
 

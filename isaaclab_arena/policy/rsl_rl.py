@@ -118,7 +118,20 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
     if len(groups) == 1 and groups[0] not in here and DEFAULT_GROUP in here:
         order = terms.get(DEFAULT_GROUP, terms.get(groups[0]))
         groups, terms = (DEFAULT_GROUP,), {} if order is None else {DEFAULT_GROUP: order}
-    found = [_input_group(name, here[name], terms.get(name)) for name in groups if name in here]
+    found: list[InputGroup] = []
+    for name in groups:
+        if name in here:
+            available = {term: spec for term, spec in here[name].items() if isinstance(spec, ArraySpec)}
+            wanted = terms.get(name)
+            shown = tuple(available) if wanted is None else wanted
+            found.append(
+                InputGroup(
+                    name=name,
+                    terms={term: available[term] for term in shown if term in available},
+                    missing=tuple(term for term in shown if term not in available),
+                    available=tuple(available),
+                )
+            )
     missing = tuple(name for name in groups if name not in here)
     return NetworkInputs(groups=tuple(found), missing_groups=missing, available_groups=tuple(here))
 
@@ -135,17 +148,6 @@ def flattened(
     parts = [group[name].reshape(num_envs, -1).to(torch.float32) for name in terms]
     # Without terms the vector has no numbers, and ``device`` decides its place.
     return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0, device=device)
-
-
-def _input_group(name: str, group: ObservationSpec, wanted: Sequence[str] | None) -> InputGroup:
-    available = {term: spec for term, spec in group.items() if isinstance(spec, ArraySpec)}
-    shown = tuple(available) if wanted is None else wanted
-    return InputGroup(
-        name=name,
-        terms={term: available[term] for term in shown if term in available},
-        missing=tuple(term for term in shown if term not in available),
-        available=tuple(available),
-    )
 
 
 # Ask a policy's network in the run's policy server: the network that is there, and what stands for it on a rank.
@@ -209,8 +211,6 @@ def _by_entry(memory: Memory) -> dict[str, torch.Tensor]:
 def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> Memory:
     return tuple(tensors[f"memory.{index}"].transpose(0, 1).contiguous() for index in range(num_parts))
 
-
-# The policy that acts as an rsl_rl checkpoint does, or as a network that was exported from one.
 
 # Read a job's options for a trained policy, and load the network from its files.
 
@@ -297,20 +297,18 @@ def load_trained(
     clip = settings.clip_actions if config.clip_actions is None else config.clip_actions
     if clip is not None and clip <= 0:
         raise ConfigError(Problem(f"must be above 0, got {clip:g}", key="clip_actions"))
+    scaling = config.action_scaling or settings.action_scaling
+    if scaling not in set(ActionScaling):
+        message = f"no such scaling '{scaling}'{did_you_mean(scaling, ActionScaling)}"
+        raise ConfigError(Problem(message, key="action_scaling"))
     return TrainedPolicy(
         file=file,
         network=network,
         observation_groups=tuple(config.observation_groups or settings.observation_groups),
         observation_terms=settings.observation_terms if config.observation_terms is None else config.observation_terms,
-        action_scaling=_scaling(config.action_scaling or settings.action_scaling),
+        action_scaling=ActionScaling(scaling),
         clip_actions=clip,
     )
-
-
-def _scaling(name: str) -> ActionScaling:
-    if name not in set(ActionScaling):
-        raise ConfigError(Problem(f"no such scaling '{name}'{did_you_mean(name, ActionScaling)}", key="action_scaling"))
-    return ActionScaling(name)
 
 
 def _with_key(key: str | None, act: Callable[[], Result]) -> Result:
@@ -360,7 +358,12 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         # the device of the options. ConfigError: the file or the device does not exist, or the network is unknown.
         self.device = device or policy_device(config)
         self._options = config
-        self._trained = self._loaded() if trained is None else trained
+        if trained is None:
+            trained = load_trained(config, self.device)
+            with trained.file.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            logger.info("the network of %s (SHA-256 %s) runs on %s", trained.file, digest, self.device)
+        self._trained = trained
         self._memory: Memory | None = None
         self._num_envs = 0
         self._generators: dict[int, np.random.Generator] = {}
@@ -503,7 +506,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self._memory = remembered(self._memory, answer.memory, env_ids)
         output = answer.mean.to(env.device)
         if answer.std is not None and self._options.stochastic:
-            output = output + answer.std.to(env.device) * self._noise(output, env_ids)
+            # Each episode draws from its own stream, and only in the env slots that act.
+            noise = np.zeros(output.shape, np.float32)
+            for slot in self._generators.keys() & env_ids:
+                noise[slot] = self._generators[slot].standard_normal(output.shape[1], np.float32)
+            output = output + answer.std.to(env.device) * torch.from_numpy(noise).to(output.device)
         return meeting.scaler(output)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -516,11 +523,6 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self.reset()
         self._meeting = None
         self._trained.network.close()
-
-    def _loaded(self) -> TrainedPolicy:
-        trained = load_trained(self._options, self.device)
-        logger.info("the network of %s (SHA-256 %s) runs on %s", trained.file, _digest(trained.file), self.device)
-        return trained
 
     def _meeting_with(self, env: Environment) -> "_Meeting":
         if self._meeting is None or self._meeting.environment is not env:
@@ -558,15 +560,3 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             return [Problem(f"{message}; ActionChunkScheduler plays chunks in a policy of your own")]
         message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {action_shape[0]}"
         return [Problem(message)]
-
-    def _noise(self, output: torch.Tensor, env_ids: Sequence[int]) -> torch.Tensor:
-        noise = np.zeros(output.shape, np.float32)
-        for slot in self._generators.keys() & env_ids:
-            generator = self._generators[slot]
-            noise[slot] = generator.standard_normal(output.shape[1], np.float32)
-        return torch.from_numpy(noise).to(output.device)
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

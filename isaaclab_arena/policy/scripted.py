@@ -143,7 +143,9 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequen
         other_w, other_z = w * cosine - z * sine, w * sine + z * cosine
         better = other_w.abs() > w.abs()
         w, z = torch.where(better, other_w, w), torch.where(better, other_z, z)
-    return _turned_down(w, z)
+    zero = torch.zeros_like(w)
+    pointing_down = constant(HAND_DOWN, w).expand(w.shape[0], 4)
+    return multiply(torch.stack((w, zero, zero, z), dim=-1), pointing_down)
 
 
 def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> torch.Tensor:
@@ -185,12 +187,6 @@ def horizontal_way(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor
     way = torch.stack((way[:, 0], way[:, 1], torch.zeros_like(way[:, 0])), dim=-1)
     length = norm(way)
     return way / length.clamp(min=1e-9)[:, None], length
-
-
-def _turned_down(w: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    down = constant(HAND_DOWN, w)
-    zero = torch.zeros_like(w)
-    return multiply(torch.stack((w, zero, zero, z), dim=-1), down.expand(w.shape[0], 4))
 
 
 # Define the plan for each task: phases of a motion, relative to objects in the scene.
@@ -666,15 +662,13 @@ class _Player:
         if self.script.hand == "across":
             way, _ = horizontal_way(now[role, self.slots], now[self.tables.toward[self.phase], self.slots])
             return hand_across(way, robot.hand_down, tilted=robot.rotation_weight == 1.0)
-        return hand_down(self._orientations()[role, self.slots], self.symmetry, robot.hand_down)
+        # The orientations of the landmarks of all roles: (num_roles, num_envs, 4).
+        orientations = torch.stack([self._of_role(name, self._orientation) for name in self.roles])
+        return hand_down(orientations[role, self.slots], self.symmetry, robot.hand_down)
 
     def _landmarks(self) -> torch.Tensor:
         """Return the positions of the landmarks of all roles. Shape: (num_roles, num_envs, 3)."""
         return torch.stack([self._of_role(role, self._position) for role in self.roles])
-
-    def _orientations(self) -> torch.Tensor:
-        """Return the orientations of the landmarks of all roles. Shape: (num_roles, num_envs, 4)."""
-        return torch.stack([self._of_role(role, self._orientation) for role in self.roles])
 
     def _of_role(self, role: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
         if role == TOOL:
@@ -693,7 +687,3 @@ class _Player:
             return self.backend.body_orientation(name)
         upright = constant((1.0, 0.0, 0.0, 0.0), self.backend.qpos)
         return upright.expand(self.env.num_envs, 4)
-
-
-# Turn a goal pose into an action by one damped-least-squares step, in either action mode.
-# Legend: n env slots, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math`.

@@ -35,12 +35,10 @@ def wrong_with_mjcf(path: Path, *, max_seconds: int = MAX_SECONDS) -> str | None
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         limits = f"{max_seconds} s of processor time and {MAX_MEMORY_BYTES >> 30} GiB of memory"
         return f"cannot be compiled within {limits}, or ends MuJoCo ({how}); {_BUDGET}"
-    return told["error"] or _beyond_limits(told["sizes"])
-
-
-def _beyond_limits(sizes: dict[str, int]) -> str | None:
-    limits = {"bytes": MAX_MODEL_BYTES, "bodies": MAX_BODIES, "geoms": MAX_GEOMS}
-    beyond = [f"{sizes[what]} {what} (at most {most})" for what, most in limits.items() if sizes[what] > most]
+    if told["error"]:
+        return told["error"]
+    sizes, most_of = told["sizes"], {"bytes": MAX_MODEL_BYTES, "bodies": MAX_BODIES, "geoms": MAX_GEOMS}
+    beyond = [f"{sizes[what]} {what} (at most {most})" for what, most in most_of.items() if sizes[what] > most]
     return f"compiles to {', '.join(beyond)}; {_BUDGET}" if beyond else None
 
 

@@ -1,4 +1,4 @@
-"""The things of a task's scene as data: which file, where episodes start them, and what is observed of them."""
+"""The things of a task's scene as data: their files, their starts, and their observation terms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

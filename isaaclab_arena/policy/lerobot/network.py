@@ -29,7 +29,7 @@ from isaaclab_arena.workers.worker_process import (
     stop_kept_workers,
 )
 
-# Read what a directory of LeRobot's says of its policy, without LeRobot.
+# Read the facts on a policy from its directory, without LeRobot.
 
 KEY = "pretrained"
 
@@ -48,7 +48,7 @@ _OLD_LEROBOT = "; LeRobot writes them since 0.4, and lerobot.processor.migrate_p
 _OF_A_TRAINING = ("pretrained_model", "checkpoints/last/pretrained_model")
 _PICTURES = "VISUAL"
 _CHUNKS = ("n_action_steps", "chunk_size", "horizon")
-"""Settings that say how many actions a policy makes or plays after one look."""
+"""Settings with the number of actions that a policy predicts or plays per query."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +263,6 @@ def _terms(names: object) -> tuple[str, ...]:
     return terms if parts == counted else ()
 
 
-# The process in which a policy of LeRobot runs: its options, and the network that is asked.
-
 # Options of LeRobot policies.
 
 
@@ -319,10 +317,10 @@ class LeRobotPolicyCfg(PolicyCfg):
 # The process in which a LeRobot policy runs: start it, ask it, and restart it if it is lost.
 
 ANSWERS = Path(__file__).with_name("worker")
-"""The directory with what the worker answers by."""
+"""The directory of the worker's programs."""
 
 NOTHING = np.zeros(0, np.uint8)
-"""What is remembered of an episode that begins."""
+"""The memory of an episode that begins."""
 
 _MEMORY = "memory"
 _VERSIONS = {"request": "versions"}
@@ -377,7 +375,7 @@ class LeRobotNetwork:
         self._directory, self._device, self._options = directory, device, options
         self._worker: WorkerProcess | None = None
         self._elsewhere = PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
-        # The worker that told its versions has started already, so take it.
+        # The worker that answered the request for versions has started already, so take it.
         told = asked_worker(ANSWERS, options.interpreter, options.environment_variables, _VERSIONS)
         # All questions to the other kept workers have been asked.
         stop_kept_workers()

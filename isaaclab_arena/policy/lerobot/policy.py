@@ -91,8 +91,14 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
         *pictures.problems(features),
         *states.problems(features),
         *_action_problems(features.action_dim, options, env),
-        *_rate_problems(options.fps or data.fps, env),
     ]
+    fps, rate = options.fps or data.fps, 1 / env.control_dt
+    if fps is not None and not abs(fps - rate) <= _MOST_RATES_APART * rate:
+        message = (
+            f"the policy is made for {fps:g} control steps per second, and the environment makes {rate:g}; if that is "
+            f"meant, say fps: {rate:g}"
+        )
+        problems.append(Problem(message, key="fps"))
     if problems:
         raise ConfigError(problems)
     return Inputs(
@@ -123,26 +129,28 @@ class _Pictures:
         if features.pictures and not self.specs:
             names = ", ".join(features.pictures)
             return [Problem(f"the policy looks at {names}, and {CAMERAS_OFF}")]
-        return [problem for name, shape in features.pictures.items() for problem in self._problems_of(name, shape)]
-
-    def _problems_of(self, name: str, shape: tuple[int, int, int]) -> list[Problem]:
-        camera = self.camera(name)
-        if camera not in self.specs:
-            return [Problem(no_camera(camera, self.specs), key=f"images.{name}")]
-        spec = self.specs[camera]
-        if spec.shape == shape:
-            return []
-        try:
-            found = picture_layout(spec.shape, spec.dtype).shape
-        except ValueError as reason:
-            return [Problem(f"camera '{camera}' {reason}", key=f"images.{name}")]
-        if found == shape:
-            return []
-        message = (
-            f"the policy looks at {_size(shape)}, and camera '{camera}' gives {_size(found)}; give the environment's "
-            "cameras that size"
-        )
-        return [Problem(message, key=f"images.{name}")]
+        problems: list[Problem] = []
+        for name, shape in features.pictures.items():
+            camera, key = self.camera(name), f"images.{name}"
+            if camera not in self.specs:
+                problems.append(Problem(no_camera(camera, self.specs), key=key))
+                continue
+            spec = self.specs[camera]
+            if spec.shape == shape:
+                continue
+            # A picture of the camera's format has another shape once it is in colours.
+            try:
+                found = picture_layout(spec.shape, spec.dtype).shape
+            except ValueError as reason:
+                problems.append(Problem(f"camera '{camera}' {reason}", key=key))
+                continue
+            if found != shape:
+                message = (
+                    f"the policy looks at {_size(shape)}, and camera '{camera}' gives {_size(found)}; give the "
+                    "environment's cameras that size"
+                )
+                problems.append(Problem(message, key=key))
+        return problems
 
 
 @dataclass(frozen=True)
@@ -162,27 +170,23 @@ class _States:
         return tuple(alike) if len(alike) == 1 else ()
 
     def problems(self, features: Features) -> list[Problem]:
-        return [problem for name, size in features.states.items() for problem in self._problems_of(name, size)]
-
-    def _problems_of(self, name: str, size: int) -> list[Problem]:
-        terms, key = self.terms(name, size), f"states.{name}"
-        if not terms:
-            sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in self.specs.items())
-            return [
-                Problem(
-                    f"is missing: say which observations form its {size} numbers, in order; there are {sizes}", key=key
-                )
-            ]
-        missing = [term for term in terms if term not in self.specs]
-        if missing:
-            return [
-                Problem(f"the environment has no observation '{term}'{did_you_mean(term, self.specs)}", key=key)
-                for term in missing
-            ]
-        found = sum(prod(self.specs[term].shape) for term in terms)
-        if found == size:
-            return []
-        return [Problem(f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}", key=key)]
+        problems: list[Problem] = []
+        for name, size in features.states.items():
+            terms, key = self.terms(name, size), f"states.{name}"
+            missing = [term for term in terms if term not in self.specs]
+            if not terms:
+                sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in self.specs.items())
+                message = f"is missing: say which observations form its {size} numbers, in order; there are {sizes}"
+                problems.append(Problem(message, key=key))
+            elif missing:
+                problems += [
+                    Problem(f"the environment has no observation '{term}'{did_you_mean(term, self.specs)}", key=key)
+                    for term in missing
+                ]
+            elif (found := sum(prod(self.specs[term].shape) for term in terms)) != size:
+                message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
+                problems.append(Problem(message, key=key))
+        return problems
 
 
 def _unknown(option: str, named: Mapping[str, Any], known: Mapping[str, Any]) -> list[Problem]:
@@ -209,17 +213,6 @@ def _action_problems(action_dim: int, options: LeRobotPolicyCfg, env: Environmen
     if not all(0 <= column < action_dim for column in columns):
         return [Problem(f"must be 0 to {action_dim - 1}, the numbers of the policy's action", key="action_columns")]
     return []
-
-
-def _rate_problems(fps: float | None, env: Environment) -> list[Problem]:
-    rate = 1 / env.control_dt
-    if fps is None or abs(fps - rate) <= _MOST_RATES_APART * rate:
-        return []
-    message = (
-        f"the policy is made for {fps:g} control steps per second, and the environment makes {rate:g}; if that is "
-        f"meant, say fps: {rate:g}"
-    )
-    return [Problem(message, key="fps")]
 
 
 def _size(shape: tuple[int, ...]) -> str:
@@ -293,12 +286,19 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
         self._network = network or LeRobotNetwork(directory, _device(config), config)
-        self._length = _chunk_length(self._network, config)
+        said = self._network.description
+        # A policy gives at most as many actions per query as it was saved with.
+        self._length = config.n_action_steps or said.num_actions
+        if self._length > said.num_actions:
+            self._network.close()
+            if said.remembers:
+                raise _several_steps_of_one_that_remembers(config)
+            message = f"is {self._length}, and the policy was saved with {said.num_actions}"
+            raise ConfigError(Problem(message, key="n_action_steps"))
         self._filled_up_to: int | None = None
         self._history: ObservationHistory | None = None
         self._memories: dict[int, np.ndarray] = {}
         self._inputs: tuple[Environment, Inputs] | None = None
-        said = self._network.description
         # Without a fixed size of calls, the last digits depend on the other env slots of a call. So only the plan of
         # the episodes is reproducible, not their bits.
         if said.device_type != "cpu" and config.slots_per_call is None and said.max_batch is None:
@@ -426,7 +426,15 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         del going_on
         if len(self._looks) == 1:
             self._history_for(env).push(observation, env_ids)
-        return self._asked(env, list(env_ids))
+        words = [self._words_for(env, env_id) for env_id in env_ids]
+        seeds = [self._draw_seed(env_id) for env_id in env_ids]
+        size = self._filled_up_to or self.slots_per_call(env.num_envs)
+        frames = self._history_for(env).frames(env_ids)
+        memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
+        acted = self._network.actions(frames, words, seeds, memories, slots_per_call=size)
+        self._memories.update(zip(env_ids, acted.memories, strict=False))
+        columns = self._options.action_columns
+        return torch.from_numpy(acted.actions if columns is None else acted.actions[..., list(columns)])
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query shows."""
@@ -451,18 +459,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """The observations that a query shows: 0 is the one at that step, -1 the one before it."""
         return range(1 - self._features.num_observations, 1)
 
-    def _asked(self, env: Environment, env_ids: list[int]) -> torch.Tensor:
-        """Return all actions that the network predicts for some env slots. Shape: (len(env_ids), n, action_dim)."""
-        words = [self._words_for(env, env_id) for env_id in env_ids]
-        seeds = [self._draw_seed(env_id) for env_id in env_ids]
-        size = self._filled_up_to or self.slots_per_call(env.num_envs)
-        frames = self._history_for(env).frames(env_ids)
-        memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
-        acted = self._network.actions(frames, words, seeds, memories, slots_per_call=size)
-        self._memories.update(zip(env_ids, acted.memories, strict=False))
-        columns = self._options.action_columns
-        return torch.from_numpy(acted.actions if columns is None else acted.actions[..., list(columns)])
-
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
         super()._restart(source, env_ids)
         for env_id in env_ids.tolist():
@@ -484,20 +480,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 def _device(config: LeRobotPolicyCfg) -> torch.device:
     check_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
     return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
-
-
-def _chunk_length(network: LeRobotNetwork | NetworkOnServer, config: LeRobotPolicyCfg) -> int:
-    """Return the number of actions played per query; ConfigError if the policy was saved with fewer."""
-    said = network.description
-    saved = said.num_actions
-    wanted = config.n_action_steps or saved
-    if wanted > saved:
-        network.close()
-        if said.remembers:
-            raise _several_steps_of_one_that_remembers(config)
-        message = f"is {wanted}, and the policy was saved with {saved}"
-        raise ConfigError(Problem(message, key="n_action_steps"))
-    return wanted
 
 
 def _several_steps_of_one_that_remembers(config: LeRobotPolicyCfg) -> ConfigError:

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Condition
-from typing import IO, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 import warp
@@ -85,13 +85,6 @@ def cpu_turn() -> AbstractContextManager[None]:
     return warp_turn("cpu") if warp.is_cuda_available() else _CPU_USERS.one_of_many()
 
 
-def capture_turn() -> AbstractContextManager[None]:
-    """Give this thread the right to capture a graph, while no thread is in a `cpu_turn`."""
-    # Warp has one capture per process. It records this thread's launches alone, but CPU launches of other threads add
-    # their arrays to the same list, without a lock.
-    return _CPU_USERS.alone()
-
-
 class _CpuUsers:
     """Counts the threads that use Warp on the CPU without a turn."""
 
@@ -154,22 +147,19 @@ class _Compilers:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    self._wait_for(lock)
+                    # The first wait may take minutes; later ones are short, because the kernels are cached.
+                    _LOG.log(
+                        logging.DEBUG if self._has_waited else logging.INFO,
+                        "waiting until another process has compiled or loaded its kernels",
+                    )
+                    self._has_waited = True
+                    began = time.perf_counter()
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    KERNELS.add(KernelTimes(wait_s=time.perf_counter() - began))
             except OSError as error:
                 # Some home directories are on file systems without locks, or read-only.
                 _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
             yield
-
-    def _wait_for(self, lock: IO[str]) -> None:
-        # The first wait may take minutes; later ones are short, because the kernels are cached.
-        _LOG.log(
-            logging.DEBUG if self._has_waited else logging.INFO,
-            "waiting until another process has compiled or loaded its kernels",
-        )
-        self._has_waited = True
-        began = time.perf_counter()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        KERNELS.add(KernelTimes(wait_s=time.perf_counter() - began))
 
 
 _COMPILERS = _Compilers()
@@ -351,6 +341,8 @@ class Launcher:
             trim_graph_memory(self.warp_device)
 
     def _captured(self, launch: Callable[[], None]) -> Any:
-        with capture_turn(), warp.ScopedCapture(device=self.warp_device) as capture:
+        # No thread may be in a `cpu_turn` meanwhile. Warp has one capture per process. It records this thread's
+        # launches alone, but CPU launches of other threads add their arrays to the same list, without a lock.
+        with _CPU_USERS.alone(), warp.ScopedCapture(device=self.warp_device) as capture:
             launch()
         return capture.graph

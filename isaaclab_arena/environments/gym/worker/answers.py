@@ -1,4 +1,4 @@
-"""Makes environments and steps them as requests say."""
+"""Makes environments and steps them at requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typing
 from . import env_slot, render_contexts, shared_arrays, sources, versions  # noqa: TID252  beside this file, whatever imports it
 
 _SLOW_RESET_S = 0.05
-"""Resets that take longer make a scene anew [s]; beside them it takes little to look for what they left."""
+"""Resets that take longer make a scene anew [s]; a collection of garbage after them costs little."""
 
 
 class Answers:
@@ -30,34 +30,27 @@ class Answers:
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         """Return the message and arrays of the answer to a request."""
         try:
-            return self._answer(message, arrays)
+            if not message:
+                # The shared memory requests the steps, and takes most of their results. The answer has further notes.
+                asked = self._shared.asked.tolist()
+                notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != shared_arrays.REST}
+                return {slot: note for slot, note in notes.items() if note}, {}
+            request = message["request"]
+            plain = {"find": self._find, "make": self._make, "forget": self._forget}
+            if request in plain:
+                return plain[request](message), {}
+            if request == "reset":
+                told = zip(message["slots"], message["starts"], message["pictures"])  # noqa: B905  Python 3.9 has none
+                return {"starts": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
+            if request == "expert":
+                experts = sources.source_of("metaworld")
+                return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
+            if request == "render":
+                return {}, {"picture": self._slots[message["slot"]].render()}
+            raise ValueError(f"there is no request '{request}'")
         finally:
             if self._shared is not None:
                 self._shared.moving[0] = shared_arrays.NO_SLOT
-
-    def _answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
-        if not message:
-            # Most results of steps travel in the shared memory.
-            return self._steps(), {}
-        request = message["request"]
-        plain = {"find": self._find, "make": self._make, "forget": self._forget}
-        if request in plain:
-            return plain[request](message), {}
-        if request == "reset":
-            told = zip(message["slots"], message["starts"], message["pictures"])  # noqa: B905  Python 3.9 has none
-            return {"starts": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
-        if request == "expert":
-            experts = sources.source_of("metaworld")
-            return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
-        if request == "render":
-            return {}, {"picture": self._slots[message["slot"]].render()}
-        raise ValueError(f"there is no request '{request}'")
-
-    def _steps(self) -> dict:
-        """Make the steps that the shared memory requests; return further notes by env slot."""
-        asked = self._shared.asked.tolist()
-        notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != shared_arrays.REST}
-        return {slot: note for slot, note in notes.items() if note}
 
     def _find(self, message: dict) -> dict:
         found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
@@ -119,17 +112,16 @@ class Answers:
             return self._told(error)
         self._shared.put_step(slot, step)
         note = {"info_names": step.info_names} if step.info_names else {}
-        ahead = self._go_ahead(slot, step) if self._num_ahead else {}
-        return {**note, "ahead_names": ahead} if ahead else note
 
-    def _go_ahead(self, slot: int, step: typing.Any) -> dict:
-        """Make the steps that follow one; return the names in ``info`` by the number of the step."""
-        make, names = functools.partial(self._slots[slot].step, pictures=False), {}
-        try:
-            shared_arrays.make_ahead(self._shared, slot, step, make, names)
-        except Exception as error:  # noqa: BLE001  reported with the answer to that step
-            self._raised[slot] = self._told(error)
-        return names
+        # Make the steps that follow; `ahead` receives the names in ``info`` by the number of the step.
+        ahead: dict = {}
+        if self._num_ahead:
+            make = functools.partial(self._slots[slot].step, pictures=False)
+            try:
+                shared_arrays.make_ahead(self._shared, slot, step, make, ahead)
+            except Exception as error:  # noqa: BLE001  reported with the answer to that step
+                self._raised[slot] = self._told(error)
+        return {**note, "ahead_names": ahead} if ahead else note
 
     def _moving(self, slot: int) -> typing.Any:
         """Mark an env slot as moving, and return its environment."""

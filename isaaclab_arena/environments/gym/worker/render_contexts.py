@@ -1,4 +1,4 @@
-"""Tells by what an interpreter draws, and frees contexts of robosuite's environments without harm to others."""
+"""The renderer of an interpreter, and one OpenGL context for each of robosuite's renderers."""
 
 from __future__ import annotations
 
@@ -20,22 +20,19 @@ _CONTEXTS = (
 
 def drawn_with() -> dict[str, str]:
     """Return ``opengl``, the value of MUJOCO_GL, and ``renderer``, OpenGL's own name, if they are known."""
-    # An environment may have set it when it was made. The renderer is that of the environment's own context.
+    # An environment may have set it when it was made.
     chosen = os.environ.get("MUJOCO_GL")  # noqa: TID251  a worker's own
-    renderer = _renderer()
+
+    # The renderer is that of the environment's own context.
+    told: list[typing.Any] = []
+    if "OpenGL" in sys.modules:
+        gl = importlib.import_module("OpenGL.GL")
+        try:
+            told = [gl.glGetString(name) for name in (gl.GL_RENDERER, gl.GL_VERSION)]
+        except gl.error.Error:
+            told = []  # there is no context yet
+    renderer = ", ".join(each.decode(errors="replace") for each in told if each)
     return {**({"opengl": chosen} if chosen else {}), **({"renderer": renderer} if renderer else {})}
-
-
-def _renderer() -> str | None:
-    if "OpenGL" not in sys.modules:
-        return None
-    gl = importlib.import_module("OpenGL.GL")
-    try:
-        told = [gl.glGetString(name) for name in (gl.GL_RENDERER, gl.GL_VERSION)]
-    except gl.error.Error:
-        # There is no context yet.
-        return None
-    return ", ".join(each.decode(errors="replace") for each in told if each) or None
 
 
 def keep_robosuite_apart() -> None:

@@ -141,7 +141,7 @@ class Eye(typing.NamedTuple):
 # two differ, everything is drawn from then on.
 
 LARGEST_PART = 0.5
-"""Where what reflects takes a larger part of a picture than this, the picture is drawn at once."""
+"""Largest part of a picture that mirrors may take; beyond it, the picture is drawn at once."""
 
 _SPARING, _PICTURE, _COMPARED = "leaves_out_unseen", "picture_of_parts", "cameras_compared"
 
@@ -240,12 +240,19 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     if eye is None or geoms.cast_shadows:
         opengl.render(renderer, whole)
         return None
+
+    # The pixels around the mirrors; None if that may be the whole picture.
     mirrors = geoms.mirrors()
-    part = _around(mirrors, eye, width, height)
+    part: tuple[int, int, int, int] | None = (0, 0, 0, 0)
+    if len(mirrors.centers):
+        is_endless = (mirrors.halves[:, :2] <= 0).any()
+        part = None if is_endless else eye.part(mirrors, width, height)
     if part is None or part[2] * part[3] > LARGEST_PART * width * height:
         geoms.leave_out(~geoms.seen_by(eye, mirrors))
         opengl.render(renderer, whole)
         return None
+
+    # Draw the picture without reflections.
     reflects = int(mujoco.mjtRndFlag.mjRND_REFLECTION)
     kept, scene.flags[reflects] = int(scene.flags[reflects]), 0
     shown = geoms.leave_out(~geoms.seen_by(eye))
@@ -253,6 +260,8 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     scene.flags[reflects] = kept
     if not kept or 0 in part[2:]:
         return None
+
+    # Draw the rectangle around the mirrors with reflections, and put it into the picture.
     picture = opengl.read(renderer, whole)
     geoms.put_back(shown)
     geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
@@ -331,14 +340,6 @@ class _Geoms:
         """Undo `leave_out`."""
         for geom, kind in taken:
             geom.type = kind
-
-
-def _around(mirrors: Shape, eye: Eye, width: int, height: int) -> tuple[int, int, int, int] | None:
-    """Return the pixels around mirrors; None if that may be the whole picture."""
-    if not len(mirrors.centers):
-        return (0, 0, 0, 0)
-    is_endless = (mirrors.halves[:, :2] <= 0).any()
-    return None if is_endless else eye.part(mirrors, width, height)
 
 
 def _eye(scene: typing.Any, aspect: float) -> Eye | None:

@@ -15,15 +15,15 @@ if typing.TYPE_CHECKING:
 # Share the steps of a worker's environments with the program that started it, in memory.
 
 NO_SLOT = -1
-"""Stands for no env slot."""
+"""The number for no env slot."""
 
 REST, MOVE, MOVE_AND_LOOK = range(3)
-"""What an env slot is to do in a step: nothing, to move, or to move and to observe with pictures."""
+"""The tasks of an env slot in a step: rest, move, or move and observe with pictures."""
 
 _ALIGNMENT_BYTES = 64
 
 Description = typing.Mapping[str, typing.Any]
-"""What `EnvSlot.description` returns."""
+"""The result of `EnvSlot.description`."""
 
 REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
 """Columns of the results of a step. From there on, each entry of ``info`` has two: whether it is there, its value."""

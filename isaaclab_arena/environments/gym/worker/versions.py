@@ -1,4 +1,4 @@
-"""Tells which packages, which revision of them and which physics engine an environment runs on."""
+"""The packages, their revision and the physics engine that an environment runs on."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
         version = _version(name)
         if version is not None:
             found[name] = version
-    # ``alone``: no other code in this process uses an engine. So if the environment's code names none, the loaded ones
-    # count.
-    commit, engine = revision(package), engine_of(made_by) or (_told(loaded_engines()) if alone else None)
+    commit, engine = revision(package), engine_of(made_by)
+    if alone and not engine:
+        # No other code in this process uses an engine, so the loaded ones count.
+        engine = _told({name.partition(".")[0] for name in list(sys.modules)} & set(_ENGINES))
     return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
 
 
@@ -51,13 +52,15 @@ def engine_of(made_by: type) -> str | None:
     # Gymnasium has environments on several engines, so there only the classes count.
     if package != "gymnasium":
         modules |= {name for name in list(sys.modules) if name.partition(".")[0] == package}
-    used = {engine for name in modules for engine in _imported_engines(sys.modules.get(name))}
-    return _told(used)
 
-
-def loaded_engines() -> set[str]:
-    """Return the physics engines that this process has imported."""
-    return {name.partition(".")[0] for name in list(sys.modules)} & set(_ENGINES)
+    # A module imports an engine if it holds a module, a class or a function of it.
+    used = set()
+    for module in modules:
+        for value in list(vars(sys.modules.get(module) or types.ModuleType("none")).values()):
+            name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            top = name.partition(".")[0] if isinstance(name, str) else ""
+            used.add(_AROUND_ENGINES.get(top, top))
+    return _told(used & set(_ENGINES))
 
 
 def _told(engines: set[str]) -> str | None:
@@ -101,16 +104,6 @@ def _commit_of(branch: str, git: pathlib.Path) -> str | None:
     return next((line.split()[0] for line in packed if line.endswith(f" {branch}")), None)
 
 
-def _imported_engines(module: types.ModuleType | None) -> set[str]:
-    """Return the engines of which a module holds a module, a class or a function."""
-    tops = set()
-    for value in list(vars(module or types.ModuleType("none")).values()):
-        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-        top = name.partition(".")[0] if isinstance(name, str) else ""
-        tops.add(_AROUND_ENGINES.get(top, top))
-    return tops & set(_ENGINES)
-
-
 def _version(package: str) -> str | None:
     return next((each.version for each in _distributions(package)), None)
 
@@ -125,13 +118,15 @@ def _distributions(package: str) -> list[metadata.Distribution]:
 
 def _providers(package: str) -> list[str]:
     """Return the distributions that provide a package."""
-    return sorted({each.metadata["Name"] for each in metadata.distributions() if _provides(each, package)})
-
-
-def _provides(distribution: metadata.Distribution, package: str) -> bool:
-    declared = (distribution.read_text("top_level.txt") or "").split()
-    if declared:
-        return package in declared
-    # Read as text: one object per installed file would take half a second, in every worker.
-    installed = (distribution.read_text("RECORD") or "").splitlines()
-    return any(line.startswith((f"{package}/", f"{package}.py,")) for line in installed)
+    found = set()
+    for distribution in metadata.distributions():
+        declared = (distribution.read_text("top_level.txt") or "").split()
+        if declared:
+            is_provider = package in declared
+        else:
+            # Read as text: one object per installed file would take half a second, in every worker.
+            installed = (distribution.read_text("RECORD") or "").splitlines()
+            is_provider = any(line.startswith((f"{package}/", f"{package}.py,")) for line in installed)
+        if is_provider:
+            found.add(distribution.metadata["Name"])
+    return sorted(found)

@@ -1,4 +1,4 @@
-"""Says what its interpreter has, loads a policy of LeRobot, and asks it."""
+"""Answers requests for versions, and for the actions of a LeRobot policy that it loads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import typing
 from importlib import metadata
 
 PACKAGES = ("lerobot", "torch", "torchvision", "transformers", "diffusers", "numpy", "safetensors")
-"""What decides what a policy does, beside its files."""
+"""The packages that decide a policy's actions, beside its files."""
 
 MEMORY = "memory"
-"""What a policy remembers of an episode, in questions and answers."""
+"""The name of a policy's memory of an episode in questions and answers."""
 
 
 class Answers:

@@ -107,7 +107,7 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 _SHOWN = 5
 _PREFIX = "model."
-"""What LeRobot adds to names of weights that others have saved."""
+"""The prefix that LeRobot adds to names of weights from other programs."""
 
 
 def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.Any:
@@ -176,10 +176,10 @@ _NOT_NEEDED = (
     "lerobot.envs",
     "lerobot.teleoperators",
 )
-"""What LeRobot imports for training, datasets and robots. It takes three times as long as what a policy needs."""
+"""LeRobot's imports for training, datasets and robots. They take three times as long as those of a policy."""
 
 _USED_UNIMPORTED = "packaging.version"
-"""What LeRobot uses and leaves to `accelerate` to import."""
+"""A module that LeRobot uses but leaves to `accelerate` to import."""
 
 _DEVICE_STEP = "device_processor"
 _WEIGHTS = "model.safetensors"
@@ -198,7 +198,11 @@ def loaded(directory: str, device: str) -> Loaded:
     kind = json.loads((pathlib.Path(directory) / "config.json").read_text())["type"]
     if kind in _TRIED:
         try:
-            return _loaded(directory, device, kind, (*_NOT_NEEDED, *_other_types(kind)))
+            # The packages of all other policy types are not needed either.
+            policies = pathlib.Path(importlib.import_module("lerobot").__path__[0], "policies")
+            others = [path.name for path in policies.iterdir() if path.is_dir() and path.name != kind]
+            not_needed = (*_NOT_NEEDED, *(f"lerobot.policies.{name}" for name in others))
+            return _loaded(directory, device, kind, not_needed)
         except Exception:  # noqa: BLE001  whatever it is, LeRobot as it is either does it, or says what is wrong
             # Retry with all of LeRobot imported. The modules of the first attempt may hold stand-ins, so forget them.
             traceback.print_exc()
@@ -233,12 +237,6 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
     file = str(pathlib.Path(directory, _WEIGHTS))
     policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
     return Loaded(policy, *processors)
-
-
-def _other_types(kind: str) -> list[str]:
-    """Return the packages of all policy types except `kind`."""
-    policies = pathlib.Path(importlib.import_module("lerobot").__path__[0], "policies")
-    return [f"lerobot.policies.{path.name}" for path in policies.iterdir() if path.is_dir() and path.name != kind]
 
 
 def _lerobot(module: str) -> typing.Any:
@@ -303,7 +301,15 @@ class _Reader:
             return described
         kind, of = described["kind"], described["of"]
         if kind == "tensor":
-            return self._tensor(*of)
+            name, shape, stride, place = of
+            dtype = getattr(torch, name)
+            data = self._taken(dtype.itemsize * _number(shape))
+            flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+            # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
+            is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
+            laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
+            laid_out.copy_(flat.reshape(shape))
+            return laid_out if place == "cpu" else laid_out.to(self._device)
         if kind == "array":
             dtype = np.dtype(of[0])
             return np.frombuffer(self._taken(dtype.itemsize * _number(of[1])), dtype).reshape(of[1]).copy()
@@ -314,16 +320,6 @@ class _Reader:
             return collections.deque(values, described["maxlen"])
         return tuple(values) if kind == "tuple" else values
 
-    def _tensor(self, name: str, shape: list[int], stride: list[int], place: str) -> torch.Tensor:
-        dtype = getattr(torch, name)
-        data = self._taken(dtype.itemsize * _number(shape))
-        flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
-        is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
-        laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
-        laid_out.copy_(flat.reshape(shape))
-        return laid_out if place == "cpu" else laid_out.to(self._device)
-
     def _taken(self, size: int) -> bytes:
         first, self._next = self._next, self._next + size
         return self._data[first : self._next]
@@ -333,21 +329,21 @@ def _number(shape: list[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-# What a policy remembers of an episode besides its last observations and the actions still in its queue.
+# Find and carry a policy's memory of an episode besides its last observations and its queued actions.
 
 NOTHING = np.zeros(0, np.uint8)
 """The memory of an episode that begins."""
 
 QUEUES = (("", "_queues"), ("", "_action_queue"))
-"""Where LeRobot's policies keep observations and actions: those of a question, and its answer, hold all of it."""
+"""The queues of LeRobot's policies for observations and actions; a question and its answer hold their content."""
 
 _FURTHER_ACTIONS = 3
-"""Further actions after which it is looked what is kept: something may only be kept from the second one on."""
+"""Further actions before the memory is compared: a policy may only keep something from the second action on."""
 
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
 
 _Path = tuple[str, ...]
-"""The module of a policy, and an attribute of it, or of an object in one of its attributes."""
+"""A module of a policy, then the attribute in it, or in an object in one of its attributes."""
 
 
 class EpisodeMemory:
@@ -510,15 +506,12 @@ class NoiseOfEntries(TorchFunctionMode):
             size = given.get("size", args[0] if len(args) == 1 else args)
             return self._drawn(_SIZED[function], _shape(size), given.get("dtype"), given.get("device"))
         if function is torch.normal:
-            return self._normal(args, given)
+            mean, std = given.get("mean", args[0] if args else 0.0), given.get("std", args[1] if len(args) > 1 else 1.0)
+            size = given.get("size", args[2] if len(args) > 2 else None)
+            if size is None:
+                size = (mean if isinstance(mean, torch.Tensor) else std).shape
+            return self._drawn(torch.randn, _shape(size), given.get("dtype"), given.get("device")) * std + mean
         raise RuntimeError(f"the policy draws with {function.__name__}, which is not known to be drawn by entries")
-
-    def _normal(self, args: tuple, given: dict) -> torch.Tensor:
-        mean, std = given.get("mean", args[0] if args else 0.0), given.get("std", args[1] if len(args) > 1 else 1.0)
-        size = given.get("size", args[2] if len(args) > 2 else None)
-        if size is None:
-            size = (mean if isinstance(mean, torch.Tensor) else std).shape
-        return self._drawn(torch.randn, _shape(size), given.get("dtype"), given.get("device")) * std + mean
 
     def _drawn(self, draw: typing.Any, shape: typing.Any, dtype: typing.Any, device: typing.Any) -> torch.Tensor:
         if len(shape) == 0 or shape[0] != len(self._generators):
@@ -540,7 +533,7 @@ DRAWN_BY_ENTRY = frozenset({"act", "diffusion", "pi0", "pi05", "smolvla", "xvla"
 _ACTION = "action"
 
 _ROOM = 2
-"""How much longer a memory may become than after the first action, such as by the digits of a counter."""
+"""Factor by which a memory may outgrow its size after the first action, such as by the digits of a counter."""
 
 _ENTRYWISE = frozenset(
     {"rename_observations_processor", "to_batch_processor", "normalizer_processor", "device_processor"}
@@ -581,8 +574,18 @@ class Network:
     def description(self) -> dict:
         """Return the policy's inputs and outputs, found by a trial with blank observations."""
         config = self._policy.config
-        inputs = {name: _policy_in_words(feature) for name, feature in config.input_features.items()}
-        arrays = {name: _nothing(feature, config.n_obs_steps) for name, feature in inputs.items()}
+        inputs = {
+            name: {"type": feature.type.value, "shape": list(feature.shape)}
+            for name, feature in config.input_features.items()
+        }
+        arrays: dict[str, np.ndarray] = {}
+        for name, feature in inputs.items():
+            shape = feature["shape"]
+            if feature["type"] == "VISUAL":
+                channels, height, width = shape
+                arrays[name] = np.zeros((1, config.n_obs_steps, height, width, channels), np.uint8)
+            else:
+                arrays[name] = np.zeros((1, config.n_obs_steps, *shape), np.float32)
         actions, memory = self.actions(arrays, ["nothing"], [0]), NOTHING
         self._memory.find(lambda: self._acted(arrays, ["nothing"], [0], self._next))
         if self.remembers:
@@ -639,7 +642,8 @@ class Network:
     def _shown(self, arrays: dict, words: list[str]) -> list[dict]:
         """Return each observation in the form that LeRobot's processors take."""
         shown = {name: _tensor(array) for name, array in arrays.items()}
-        return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in self._steps]
+        steps = range(self._policy.config.n_obs_steps)
+        return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in steps]
 
     def _of_one_form(self, arrays: dict, words: list[str]) -> list[list[int]]:
         """Group the entries (by index) so that the preprocessor gives one shape per group without padding."""
@@ -666,10 +670,6 @@ class Network:
         stacked = torch.stack(actions, dim=1)
         return self._after(stacked.flatten(0, 1)).unflatten(0, stacked.shape[:2])
 
-    @property
-    def _steps(self) -> range:
-        return range(self._policy.config.n_obs_steps)
-
     def _played(self, observations: list[dict]) -> list[torch.Tensor]:
         """Return the actions of LeRobot's own loop: the one after the last observation, and those queued."""
         # A policy keeps its last observations itself, and acts after each unless an action is queued. So it gets a
@@ -685,18 +685,6 @@ class Network:
         """Return the queue of actions that the policy has still to play, always empty if it keeps none."""
         queue = getattr(self._policy, "_action_queue", None)
         return getattr(self._policy, "_queues", {}).get(_ACTION, []) if queue is None else queue
-
-
-def _policy_in_words(feature: typing.Any) -> dict:
-    return {"type": feature.type.value, "shape": list(feature.shape)}
-
-
-def _nothing(feature: dict, num_observations: int) -> np.ndarray:
-    shape = feature["shape"]
-    if feature["type"] == "VISUAL":
-        channels, height, width = shape
-        return np.zeros((1, num_observations, height, width, channels), np.uint8)
-    return np.zeros((1, num_observations, *shape), np.float32)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Where single environments come from: modules with ``find`` and ``make``, by the kind that a name begins with."""
+"""The sources of single environments: modules with ``find`` and ``make``, by the kind that a name begins with."""
 
 # Workers run it, so nothing here imports this package, and all code is valid in Python 3.9.
 

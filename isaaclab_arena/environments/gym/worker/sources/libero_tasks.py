@@ -42,9 +42,19 @@ class InitStatesError(ValueError):
 
 def read_init_states(path: str) -> np.ndarray:
     """Return a task's initial states (num_states, state_dim), float64; InitStatesError for any other content."""
-    # The file is an archive of torch, or a bare pickle. It is read as a list of instructions: only those that describe
-    # an array of numbers are followed, and none is executed.
-    data = _pickled(path)
+    # The file is a pickle, which torch puts into an archive.
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            parts = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == _PICKLED]
+            if len(parts) != 1 or parts[0].file_size > MAX_BYTES:
+                raise InitStatesError(f"'{path}' is an archive without one {_PICKLED} of at most {MAX_BYTES} bytes")
+            data = archive.read(parts[0])
+    else:
+        with pathlib.Path(path).open("rb") as stream:
+            data = stream.read(MAX_BYTES)
+
+    # A pickle is a list of instructions: only those that describe an array of numbers are followed, and none is
+    # executed.
     try:
         found = _Description().read(data)
     except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -55,18 +65,6 @@ def read_init_states(path: str) -> np.ndarray:
     if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
         raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")
     return states
-
-
-def _pickled(path: str) -> bytes:
-    """Return the pickle of a file, which torch puts into an archive."""
-    if not zipfile.is_zipfile(path):
-        with pathlib.Path(path).open("rb") as stream:
-            return stream.read(MAX_BYTES)
-    with zipfile.ZipFile(path) as archive:
-        parts = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == _PICKLED]
-        if len(parts) != 1 or parts[0].file_size > MAX_BYTES:
-            raise InitStatesError(f"'{path}' is an archive without one {_PICKLED} of at most {MAX_BYTES} bytes")
-        return archive.read(parts[0])
 
 
 class _Call(typing.NamedTuple):
@@ -99,20 +97,18 @@ class _Description:
 
     def read(self, data: bytes) -> np.ndarray:
         for opcode, argument, _ in pickletools.genops(data):
-            self._follow(opcode.name, argument)
+            name = opcode.name
+            if name in _VALUES:
+                self._stack.append(argument)
+            elif name in _CONSTANTS:
+                self._stack.append(_CONSTANTS[name])
+            elif name in _TUPLES:
+                self._gather(_TUPLES[name], tuple)
+            elif name in self._moves:
+                self._moves[name](argument)
+            elif name not in _IGNORED:
+                raise ValueError(f"it has a {name}, which no array of numbers needs")
         return self._array(self._stack.pop())
-
-    def _follow(self, name: str, argument: typing.Any) -> None:
-        if name in _VALUES:
-            self._stack.append(argument)
-        elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name])
-        elif name in _TUPLES:
-            self._gather(_TUPLES[name], tuple)
-        elif name in self._moves:
-            self._moves[name](argument)
-        elif name not in _IGNORED:
-            raise ValueError(f"it has a {name}, which no array of numbers needs")
 
     def _keep(self, number: int) -> None:
         self._memo[number] = self._stack[-1]
@@ -131,25 +127,23 @@ class _Description:
         if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
             raise ValueError(f"it calls for {name}")
         _, shape, number_type, in_fortran_order, values = self._states[id(call)]
-        dtype = self._number_type(number_type)
-        order: typing.Literal["F", "C"] = "F" if in_fortran_order else "C"
-        return np.frombuffer(self._bytes(values), dtype).reshape(shape, order=order)
 
-    def _number_type(self, call: typing.Any) -> np.dtype:
-        if _called(call) != "numpy dtype":
-            raise ValueError(f"its numbers are of type {_called(call)}")
-        dtype = np.dtype(str(call.arguments[0]))
+        # The type of its numbers, with their byte order.
+        if _called(number_type) != "numpy dtype":
+            raise ValueError(f"its numbers are of type {_called(number_type)}")
+        dtype = np.dtype(str(number_type.arguments[0]))
         if dtype.kind not in "fiu":
             raise ValueError(f"it holds {dtype}, and no numbers")
-        return dtype.newbyteorder(">") if self._states[id(call)][1] == ">" else dtype
+        if self._states[id(number_type)][1] == ">":
+            dtype = dtype.newbyteorder(">")
 
-    def _bytes(self, values: typing.Any) -> bytes:
         # Pickle protocol 2 has no bytes, and writes them as text.
         if isinstance(values, _Call) and values.name == "_codecs encode" and values.arguments[1] == "latin1":
-            return values.arguments[0].encode("latin1")
-        if not isinstance(values, bytes):
+            values = values.arguments[0].encode("latin1")
+        elif not isinstance(values, bytes):
             raise TypeError(f"its values are {_called(values)}")
-        return values
+        order: typing.Literal["F", "C"] = "F" if in_fortran_order else "C"
+        return np.frombuffer(values, dtype).reshape(shape, order=order)
 
 
 def _called(thing: typing.Any) -> str:
@@ -193,15 +187,11 @@ class ResetSequence:
     def _play(self, number: int) -> None:
         self._reset(self._starts[number])
         if number == len(self._starts) - 1:
-            self._starts.append(_Start(np.random.get_state(), list(self._drawn)))
-
-    @property
-    def _drawn(self) -> list[typing.Any]:
-        return self._task.env.object_property_initializers
+            self._starts.append(_Start(np.random.get_state(), list(self._task.env.object_property_initializers)))
 
     def _reset(self, start: _Start) -> None:
         np.random.set_state(start.generator_state)
-        self._drawn[:] = start.drawn
+        self._task.env.object_property_initializers[:] = start.drawn
         self._task.reset()
 
 
@@ -276,10 +266,10 @@ ROBOSUITE = "1.4."
 """The versions of robosuite that LIBERO's code works with begin like this."""
 
 PACKAGES = ("bddl", "cloudpickle", "easydict", "gym", "matplotlib", "mujoco")
-"""What LIBERO's environments import beside robosuite; LIBERO-plus needs more, which its wrapper imports."""
+"""The packages that LIBERO's environments import beside robosuite; LIBERO-plus's wrapper imports more."""
 
 HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
-"""What the arm does while objects come to rest: nothing, with the gripper open."""
+"""The action while objects come to rest: no motion, with the gripper open."""
 
 CONTROL_FREQUENCY_HZ = 20
 
@@ -288,7 +278,7 @@ GRIPPERS: dict[str, typing.Callable[[float], float]] = {
     "sign": lambda value: -1.0 if value < 0 else 1.0,
     "open is one": lambda value: float(np.sign(1.0 - 2.0 * value)),
 }
-"""What the last number of an action means, to what LIBERO takes: -1 opens, 1 closes."""
+"""The meaning of an action's last number, to its conversion for LIBERO: -1 opens, 1 closes."""
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
@@ -296,7 +286,16 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
     # The checkout determines the tasks.
     del name
     wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
-    needed = dict.fromkeys((*PACKAGES, *_imported_by(wrapper)))
+
+    # The packages that the wrapper imports at its top level are needed, except LIBERO's own.
+    imported: list[str] = []
+    for statement in ast.parse(wrapper.read_text()).body:
+        if isinstance(statement, ast.Import):
+            imported += [each.name for each in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            imported.append(statement.module)
+    packages = [module.partition(".")[0] for module in imported]
+    needed = dict.fromkeys((*PACKAGES, *(package for package in packages if package != "libero")))
     missing = [package for package in needed if importlib.util.find_spec(package) is None]
     wrong = [f"LIBERO needs {', '.join(missing)}"] if missing else []
     try:
@@ -317,8 +316,25 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
     """Return a new environment of the task in ``make_kwargs``, which `LiberoBuilder` has filled."""
     del name
     states = read_init_states(make_kwargs["init_states_file"])
-    envs = _libero(make_kwargs["package_directory"])
-    cameras = list(make_kwargs["cameras"])
+
+    # Import LIBERO's environments from the checkout. The outer package has no __init__, so another installed LIBERO
+    # would win; it is made here instead.
+    directory = make_kwargs["package_directory"]
+    outer = types.ModuleType("libero")
+    outer.__path__ = [directory]
+    sys.modules["libero"] = outer
+    # LIBERO asks on standard input for the paths of its files, unless a config file has them.
+    with tempfile.TemporaryDirectory() as answers:
+        inside = pathlib.Path(directory, "libero")
+        parts = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
+        lines = [f"{key}: {json.dumps(str(inside / part))}" for key, part in parts.items()]
+        lines.append(f"datasets: {json.dumps(str(inside.with_name('datasets')))}")
+        pathlib.Path(answers, "config.yaml").write_text("\n".join(lines))
+        os.environ["LIBERO_CONFIG_PATH"] = answers
+        envs = importlib.import_module("libero.libero.envs")
+        importlib.import_module("libero.libero.envs.env_wrapper")
+
+    cameras, size = list(make_kwargs["cameras"]), make_kwargs["camera_size"]
     task = envs.env_wrapper.ControlEnv(
         bddl_file_name=make_kwargs["bddl_file"],
         use_camera_obs=bool(cameras),
@@ -326,7 +342,7 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
         control_freq=CONTROL_FREQUENCY_HZ,
         # The time limit ends episodes.
         ignore_done=True,
-        **_camera_arguments(cameras, make_kwargs["camera_size"]),
+        **({"camera_names": cameras, "camera_heights": size, "camera_widths": size} if cameras else {}),
     )
     environment = LiberoTask(task, states, make_kwargs)
     environment.spec = registration.EnvSpec("libero/task")
@@ -422,38 +438,3 @@ def axis_angle(quaternion: np.ndarray) -> np.ndarray:
     if math.isclose(sine, 0.0):
         return np.zeros(3)
     return quaternion[:3] * 2.0 * math.acos(scalar) / sine
-
-
-def _camera_arguments(cameras: list[str], size: int) -> dict[str, typing.Any]:
-    return {"camera_names": cameras, "camera_heights": size, "camera_widths": size} if cameras else {}
-
-
-def _imported_by(file: pathlib.Path) -> list[str]:
-    """Return the packages that a file imports at its top level, except LIBERO's own."""
-    names: list[str] = []
-    for statement in ast.parse(file.read_text()).body:
-        if isinstance(statement, ast.Import):
-            names += [each.name for each in statement.names]
-        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-            names.append(statement.module)
-    packages = [name.partition(".")[0] for name in names]
-    return [package for package in packages if package != "libero"]
-
-
-def _libero(directory: str) -> typing.Any:
-    """Import LIBERO's environments from a checkout and return their package."""
-    # The outer package has no __init__, so another installed LIBERO would win; it is made here instead.
-    outer = types.ModuleType("libero")
-    outer.__path__ = [directory]
-    sys.modules["libero"] = outer
-    # LIBERO asks on standard input for the paths of its files, unless a config file has them.
-    with tempfile.TemporaryDirectory() as answers:
-        inside = pathlib.Path(directory, "libero")
-        names = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
-        lines = [f"{name}: {json.dumps(str(inside / part))}" for name, part in names.items()]
-        lines.append(f"datasets: {json.dumps(str(inside.with_name('datasets')))}")
-        pathlib.Path(answers, "config.yaml").write_text("\n".join(lines))
-        os.environ["LIBERO_CONFIG_PATH"] = answers
-        envs = importlib.import_module("libero.libero.envs")
-        importlib.import_module("libero.libero.envs.env_wrapper")
-    return envs

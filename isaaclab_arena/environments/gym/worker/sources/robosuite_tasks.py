@@ -74,7 +74,12 @@ class RobosuiteTask(gymnasium.Env):
         self.action_space = spaces.Box(low.astype(np.float32), high.astype(np.float32))
         self._pictures = [f"{camera}_image" for camera in cameras]
         self.observation_space = spaces.Dict(
-            {name: self._space(name, value) for name, value in self._shown(task.reset()).items()}
+            {
+                name: spaces.Box(0, 255, value.shape, np.uint8)
+                if name in self._pictures
+                else spaces.Box(-np.inf, np.inf, value.shape)
+                for name, value in self._shown(task.reset()).items()
+            }
         )
 
     def robosuite_cameras(self) -> tuple[typing.Any, list[str]]:
@@ -106,10 +111,6 @@ class RobosuiteTask(gymnasium.Env):
         if "object-state" in observation:
             shown["object"] = np.asarray(observation["object-state"])
         return shown
-
-    def _space(self, name: str, value: np.ndarray) -> spaces.Box:
-        is_picture = name in self._pictures
-        return spaces.Box(0, 255, value.shape, np.uint8) if is_picture else spaces.Box(-np.inf, np.inf, value.shape)
 
 
 def _robosuite() -> typing.Any:

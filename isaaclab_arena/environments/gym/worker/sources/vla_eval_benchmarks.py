@@ -77,10 +77,10 @@ RUNS_ON = (
     ),
     *("simpler_env", "rlbench", "pyrep", "calvin_env", "pybullet", "kinetix", "jax", "omnigibson", "torch"),
 )
-"""Packages whose versions are told where they are imported: simulators of vla-eval's own benchmarks, and itself."""
+"""Packages whose versions are recorded if imported: simulators of vla-eval's own benchmarks, and itself."""
 
 LANGUAGE = "task_description"
-"""What vla-eval's observations call the instruction."""
+"""The name of the instruction in vla-eval's observations."""
 
 _NUMBER_KINDS = "biuf"
 
@@ -137,7 +137,14 @@ class BenchmarkTask(PlainEnvironment):
         self.hold_action = _hold_action(self._benchmark, action_dim)
         # The declared ranges are no limits: vla-eval passes actions on unchanged.
         self.action_space = Box(-np.inf, np.inf, (action_dim,))
-        self.observation_space = Dict({name: _space(value) for name, value in shown.items()})
+        self.observation_space = Dict(
+            {
+                name: Box(0, 255, value.shape, np.uint8)
+                if value.dtype == np.uint8 and value.ndim >= 2
+                else Box(-np.inf, np.inf, value.shape)
+                for name, value in shown.items()
+            }
+        )
         self.stated_conditions = {"vla_eval.task": str(self._task.get("name"))}
         self.runs_on = tuple(name for name in RUNS_ON if name in sys.modules)
 
@@ -154,7 +161,10 @@ class BenchmarkTask(PlainEnvironment):
         self._num_steps += 1
         done = bool(self._wait(benchmark.is_done()))
         over = done or self._num_steps >= self._limit
-        info = _numbers(self._wait(benchmark.get_result())) if over else {}
+        info: dict[str, float] = {}
+        if over:
+            arrays = dict(_arrays(self._wait(benchmark.get_result())))
+            info = {name: float(array.reshape(())) for name, array in arrays.items() if array.size == 1}
         # Only step-based benchmark classes have a reward.
         reward = getattr(getattr(benchmark, "_last_result", None), "reward", 0.0)
         return self._observed(self._wait(benchmark.get_observation())), reward, done, over and not done, info
@@ -166,7 +176,17 @@ class BenchmarkTask(PlainEnvironment):
         self._loop.close()
 
     def _started(self, episode_index: int) -> typing.Any:
-        benchmark = self._current()
+        # Take a new benchmark object per episode if the settings ask for it.
+        if self._benchmark is not None and self._settings["new_each_episode"]:
+            self._benchmark.cleanup()
+            self._benchmark = None
+        if self._benchmark is None:
+            self._benchmark = _made(self.made_by, self._settings)
+            tasks, wanted = self._benchmark.get_tasks(), self._settings["task"]
+            by_name = {task.get("name"): task for task in tasks}
+            self._task = by_name[wanted] if isinstance(wanted, str) else tasks[wanted or 0]
+
+        benchmark = self._benchmark
         num_episodes = benchmark.get_metadata().get("max_episodes_per_task")
         if num_episodes is not None and episode_index >= num_episodes:
             raise ValueError(f"episode {episode_index} does not exist: this task has {num_episodes}, counted from 0")
@@ -174,16 +194,6 @@ class BenchmarkTask(PlainEnvironment):
         self._num_steps = 0
         self._wait(benchmark.start_episode({**self._task, "episode_idx": episode_index}, recorder))
         return self._wait(benchmark.get_observation())
-
-    def _current(self) -> typing.Any:
-        """Return the benchmark object for the next episode, a new one per episode if the settings ask for it."""
-        if self._benchmark is not None and self._settings["new_each_episode"]:
-            self._benchmark.cleanup()
-            self._benchmark = None
-        if self._benchmark is None:
-            self._benchmark = _made(self.made_by, self._settings)
-            self._task = _chosen(self._benchmark.get_tasks(), self._settings["task"])
-        return self._benchmark
 
     def _wait(self, answer: typing.Coroutine) -> typing.Any:
         return self._loop.run_until_complete(answer)
@@ -233,11 +243,6 @@ def _made(benchmark_class: typing.Any, settings: dict) -> typing.Any:
     return benchmark_class(**arguments)
 
 
-def _chosen(tasks: typing.Sequence[dict], wanted: str | int | None) -> dict:
-    by_name = {task.get("name"): task for task in tasks}
-    return by_name[wanted] if isinstance(wanted, str) else tasks[wanted or 0]
-
-
 def _action_dim(benchmark: typing.Any) -> int:
     """Return the size of a class's declared action; TypeError if it declares none."""
     stated = benchmark.get_metadata().get("action_dim")
@@ -270,13 +275,3 @@ def _arrays(values: typing.Mapping[str, typing.Any], prefix: str = "") -> typing
             array = np.asarray(value)
             if array.dtype.kind in _NUMBER_KINDS:
                 yield f"{prefix}{name}", array
-
-
-def _numbers(result: typing.Mapping[str, typing.Any]) -> dict[str, float]:
-    arrays = dict(_arrays(result))
-    return {name: float(array.reshape(())) for name, array in arrays.items() if array.size == 1}
-
-
-def _space(value: np.ndarray) -> Box:
-    is_picture = value.dtype == np.uint8 and value.ndim >= 2
-    return Box(0, 255, value.shape, np.uint8) if is_picture else Box(-np.inf, np.inf, value.shape)
