@@ -42,7 +42,7 @@ from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.policy.in_memory import in_memory_policy_class, modules_at_rest, name_of_lent
-from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
+from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.workers.worker_process import stop_kept_workers

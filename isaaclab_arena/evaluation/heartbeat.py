@@ -15,7 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from isaaclab_arena import paths as clock
 from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import LongWork
@@ -178,12 +177,12 @@ class RankWatch:
             status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
 
             # The silence counts from the moment at which this process first saw the latest heartbeat.
-            beat, now = -1 if status is None else status.beat, self._clock()
-            last_beat, since = self._last_beat.get(rank, (None, now))
+            beat, at_s = -1 if status is None else status.beat, self._clock()
+            last_beat, since = self._last_beat.get(rank, (None, at_s))
             if beat != last_beat:
-                since = now
-                self._last_beat[rank] = (beat, now)
-            silent_s = now - since
+                since = at_s
+                self._last_beat[rank] = (beat, at_s)
+            silent_s = at_s - since
 
             if status is None:
                 alive = silent_s < self._missing_after_s
@@ -390,7 +389,7 @@ class StatusPublisher:
         with self._file_lock:
             with self._status_lock:
                 self._recent.append((time.monotonic(), self._env_steps))
-                (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
+                (since, steps), (until, steps_now) = self._recent[0], self._recent[-1]
                 # Work of the current job comes first, because it keeps the rank from making steps.
                 job, work = None, self._long_work
                 beside = self._work_beside
@@ -399,13 +398,13 @@ class StatusPublisher:
                 self._status = dataclasses.replace(
                     self._status,
                     env_steps=steps_now,
-                    steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
-                    job_stepping_s=0.0 if self._stepping_since is None else round(now - self._stepping_since, 1),
+                    steps_per_s=round((steps_now - steps) / (until - since), 1) if until > since else 0.0,
+                    job_stepping_s=0.0 if self._stepping_since is None else round(until - self._stepping_since, 1),
                     long_work=None if work is None else work.doing,
                     long_work_job=job,
                     long_work_done=0 if work is None else work.done,
                     long_work_total=0 if work is None else work.total,
                     beat=self._status.beat + 1,
-                    updated_at=clock.now(),
+                    updated_at=now(),
                 )
             write_rank_status(self._output_directory, self._status)

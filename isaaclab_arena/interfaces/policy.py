@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces import policy_options as styles
+from isaaclab_arena.interfaces import policy_options
 from isaaclab_arena.interfaces.connections import Connections, StatesConnections
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -245,7 +245,9 @@ def declared_options(policy_class: type[PolicyBase]) -> DeclaredOptions:
         ConfigError: If its constructor needs parameters that nothing declares.
     """
     has_own_parser = overrides(policy_class, "from_args")
-    return styles.declared_options(policy_class, config_class=policy_class.config_class, has_own_parser=has_own_parser)
+    return policy_options.declared_options(
+        policy_class, config_class=policy_class.config_class, has_own_parser=has_own_parser
+    )
 
 
 def stated_model(policy: PolicyBase) -> str | None:

@@ -9,7 +9,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.json_values import read_json
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_BEGUN_PATTERN, JOB_REPORT_PATTERN
 
-TABLE = "results.json"
+RESULTS_FILE = "results.json"
 """The table that is written last."""
 
 _SOURCES = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN)
@@ -45,7 +45,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 def tables_are_current(output_directory: Path) -> bool:
     """Whether the tables exist and no rank has written an episode or a report since."""
-    return _sizes_in_table(output_directory / TABLE) == sizes_of_sources(output_directory)
+    return _sizes_in_table(output_directory / RESULTS_FILE) == sizes_of_sources(output_directory)
 
 
 def _sizes_in_table(table: Path) -> Mapping[str, int] | None:

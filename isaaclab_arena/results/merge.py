@@ -37,7 +37,7 @@ from isaaclab_arena.results.columns import (
     START_COLUMNS,
     SUITE_COLUMNS,
 )
-from isaaclab_arena.results.freshness import TABLE, sizes_of_sources, tables_are_current
+from isaaclab_arena.results.freshness import RESULTS_FILE, sizes_of_sources, tables_are_current
 from isaaclab_arena.results.rows import (
     JobEvidence,
     answer_cells,
@@ -474,7 +474,7 @@ def _unlike(output_directory: Path, merged: MergedResults) -> list[Path]:
         path, found = output_directory / name, None
         with suppress(StorageError):
             found = read_whole(path)
-        if found is not None and name == TABLE:
+        if found is not None and name == RESULTS_FILE:
             # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
             found = found.replace(b'  "elsewhere": [],\n', b"", 1)
         is_like = found == content
@@ -545,7 +545,7 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
         table = pd.DataFrame(tables[name])
         yield f"{name}.csv", csv_text(table).encode()
         yield f"{name}.parquet", table.assign(**events.get(name, {})).to_parquet(index=False)
-    yield TABLE, json_text(results_document(merged)).encode()
+    yield RESULTS_FILE, json_text(results_document(merged)).encode()
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -601,9 +601,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None, *, optional: Se
 
 def table_of(plan: RunPlan, output_directory: Path) -> Mapping[str, Any]:
     """Return the content of ``results.json``. DamagedFileError if it belongs to another run."""
-    document = read_json(output_directory / TABLE)
+    document = read_json(output_directory / RESULTS_FILE)
     if document["run_id"] != plan.run_id:
-        raise DamagedFileError(f"{output_directory / TABLE} is of another run")
+        raise DamagedFileError(f"{output_directory / RESULTS_FILE} is of another run")
     return document
 
 
@@ -651,7 +651,7 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     jobs = pd.concat(parts, axis="columns")
     # JSON and Parquet must agree, so that a single edited file does not change the results silently.
     if plain(records(jobs)) != document["jobs"]:
-        raise DamagedFileError(f"the tables of jobs do not hold what {TABLE} does")
+        raise DamagedFileError(f"the tables of jobs do not hold what {RESULTS_FILE} does")
     check_episodes(document["jobs"], episodes, output_directory)
     parts = [
         episodes[[*EPISODE_COLUMNS]],

@@ -22,7 +22,7 @@ from isaaclab_arena.evaluation.process import generators_put_back, put_back
 from isaaclab_arena.evaluation.run import execute_among
 from isaaclab_arena.evaluation.settled import Machinery, settle_backends
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
+from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.training.config import TrainingConfig
 

@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Pro
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote import openpi as openpi_wire
+from isaaclab_arena_gr00t.remote import openpi
 from isaaclab_arena_gr00t.remote.contract import (
     KEY_FILE_OPTION,
     AnswerError,
@@ -37,7 +37,7 @@ _READY = b"HTTP/1.1 200"
 def _speaker_of(said: str | bytes | bytearray) -> type[Wire] | None:
     """Return the protocol of a server by its first message on a websocket, None if unknown."""
     with suppress(WireError):
-        message = None if isinstance(said, str) else openpi_wire.unpack(said)
+        message = None if isinstance(said, str) else openpi.unpack(said)
         if isinstance(message, dict):
             return VlaEvalWire if {"type", "payload", "seq"} <= message.keys() else OpenpiWire
     return None

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from isaaclab_arena.results.columns import PICTURE_COLUMNS
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
-from isaaclab_arena.results.freshness import TABLE, tables_are_current
+from isaaclab_arena.results.freshness import RESULTS_FILE, tables_are_current
 from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables
 from isaaclab_arena.storage.commits import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
@@ -148,7 +148,7 @@ def test_tables_that_are_half_written_are_not_current(tmp_path):
     assert stale_tables(tmp_path, merged) == []
     (tmp_path / "results.csv").unlink()
     assert stale_tables(tmp_path, merged) == [tmp_path / "results.csv"]
-    (tmp_path / TABLE).write_text("{")
+    (tmp_path / RESULTS_FILE).write_text("{")
     assert not tables_are_current(tmp_path)
 
 

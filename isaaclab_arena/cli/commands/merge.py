@@ -10,7 +10,7 @@ from isaaclab_arena.cli.json_output import stdout_for_json
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.results.console import group_by, groups_table, print_summary, write_groups
-from isaaclab_arena.results.freshness import TABLE
+from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.results.merge import merge_results, write_tables
 from isaaclab_arena.storage.atomic import read_whole
 
@@ -46,5 +46,5 @@ def main(argv: Sequence[str]) -> int:
             for line in save_conditions(options.save_conditions, directory):
                 console.print(line, markup=False)
     if options.json:
-        print(read_whole(directory / TABLE).decode(), end="")
+        print(read_whole(directory / RESULTS_FILE).decode(), end="")
     return 0 if merged.complete else 1
