@@ -18,6 +18,7 @@ from typing import Any, Self
 from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import LongWork
+from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import read_whole
 
 # The status of a rank: one small file that the rank rewrites every second and the other ranks read.
