@@ -89,6 +89,7 @@ def test_a_limit_of_episodes_holds_for_questions_too(load):
     [
         ({"jobs": ["new", "odl"]}, "comparisons[0].jobs: there is no job 'odl'; did you mean 'old'?"),
         ({"jobs": ["new", "new"]}, "comparisons[0].jobs: compares job 'new' with itself"),
+        ({"jobs": ["new", "new"], "stop": {}}, "comparisons[0].jobs: compares job 'new' with itself"),
         ({"jobs": ["new"]}, "comparisons[0].jobs"),
         ({"jobs": ["new", "new-vs-old"]}, "'new-vs-old' is a comparison; name the jobs themselves"),
         ({"name": "new"}, "comparisons[0].name: 'new' is the name of a job too"),
