@@ -9,8 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.errors import ConfigError, Problem
-
 # Return the current time in the format of a run's files.
 
 
@@ -74,13 +72,6 @@ def not_a_plain_file(path: Path) -> str | None:
     if stat.S_ISREG(mode):
         return None
     return next((message for is_kind, message in _KINDS if is_kind(mode)), "is no plain file")
-
-
-def refuse_unless_plain(path: Path, *, key: str | None = None) -> None:
-    """Refuse by ConfigError a path that is not a plain file, before it is opened; `key` names the option."""
-    wrong = not_a_plain_file(path)
-    if wrong is not None:
-        raise ConfigError(Problem(wrong, file=str(path), key=key))
 
 
 # Make directories named after the current time, each name only once.

@@ -191,15 +191,17 @@ class ExperimentAsJobs:
     shared: dict[str, Any] = field(default_factory=dict)  # the values for `${shared.…}`
     is_experiment: bool = True  # False if the document is the file's own
 
-    def in_words_of_the_file(self, problem: Problem) -> Problem:
-        """Return a problem of the document with the keys of the file."""
-        if not self.is_experiment:
-            return problem
-        job, key = problem.job, problem.key
-        for old, new in (("defaults.", "shared."), ("jobs[", "runs[")):
-            job = new + job.removeprefix(old) if job is not None and job.startswith(old) else job
-            key = new + key.removeprefix(old) if key is not None and key.startswith(old) else key
-        return replace(problem, job=job, key=key)
+    def in_words_of_the_file(self, problems: Sequence[Problem], file: str) -> tuple[Problem, ...]:
+        """Return problems of the document as problems of `file`, with the keys of an experiment if it is one."""
+        renamed = (("defaults.", "shared."), ("jobs[", "runs[")) if self.is_experiment else ()
+        told = []
+        for problem in problems:
+            job, key = problem.job, problem.key
+            for old, new in renamed:
+                job = new + job.removeprefix(old) if job is not None and job.startswith(old) else job
+                key = new + key.removeprefix(old) if key is not None and key.startswith(old) else key
+            told.append(replace(problem, file=file, job=job, key=key))
+        return tuple(told)
 
 
 def is_override(token: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import yaml
 
 from isaaclab_arena.errors import ConfigError, Problem, first_line, shortened
-from isaaclab_arena.paths import refuse_unless_plain
+from isaaclab_arena.paths import not_a_plain_file
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -29,7 +29,10 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     # ``python_tags`` allows Python's own tags such as ``!!python/tuple``. Nothing is imported or built: the tag is
     # dropped, and ``!!python/name:package.Class ''`` becomes the text ``package.Class``.
     file = str(path)
-    refuse_unless_plain(Path(path))
+    # Opening a pipe would wait for ever.
+    wrong = not_a_plain_file(Path(path))
+    if wrong is not None:
+        raise ConfigError(Problem(wrong, file=str(Path(path))))
     try:
         with Path(path).open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)

@@ -15,6 +15,7 @@ from isaaclab_arena.config.schema import (
     JobConfig,
     JobDefaults,
     JobStatus,
+    LatencyConfig,
     PolicyServerConfig,
     ServerScope,
     name_problem,
@@ -213,9 +214,14 @@ def read_job(
     if checked.status is not None and checked.status not in known:
         message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"
         problems.append(Problem(message, job=label, key="status"))
-    latency, late = read_latency(checked.latency, label=label)
-    problems += late
-    job = replace(_job_config(checked, index, defaults), latency=latency)
+    latency = None
+    try:
+        latency = read_latency(checked.latency)
+    except ConfigError as error:
+        for each in error.problems:
+            key = "latency" if each.key is None else f"latency.{each.key}"
+            problems.append(Problem(each.message, job=label, key=key))
+    job = _job_config(checked, index, latency, defaults)
     if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
         problems.append(Problem(message, job=label, key="num_rebuilds"))
@@ -239,7 +245,7 @@ def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]
         return None
 
 
-def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobConfig:
+def _job_config(checked: _JobFields, index: int, latency: LatencyConfig | None, defaults: JobDefaults) -> JobConfig:
     arguments, asked, policy_options = checked.arena_env_args, checked.policy_server, checked.policy_config_dict or {}
     server = None
     if asked is not None:
@@ -266,6 +272,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         policy_type=checked.policy_type,
         policy_config_dict=policy_options if checked.python is None else {**policy_options, "python": checked.python},
         policy_server=server,
+        latency=latency,
         num_steps=checked.num_steps if has_length else defaults.num_steps,
         num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
         num_rebuilds=first(checked.num_rebuilds, 1),

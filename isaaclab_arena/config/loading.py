@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -10,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from isaaclab_arena.config.arena import ExperimentAsJobs, as_jobs, in_own_keys
+from isaaclab_arena.config.arena import as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.expansion.suites import expand_suite
 from isaaclab_arena.config.expansion.sweeps import (
@@ -20,7 +21,6 @@ from isaaclab_arena.config.expansion.sweeps import (
     expand,
     expand_checkpoints,
     no_arms,
-    num_combinations,
     read_robustness,
     sweep_problems,
 )
@@ -454,8 +454,8 @@ class Reading:
         self._add(problems, job=label)
         problems = sweep_problems(template, sweep, JOB_KEYS)
         # A sweep that is too large must not be expanded.
-        if not problems and num_combinations(sweep) > room:
-            message = f"makes {num_combinations(sweep)} jobs; a file may have {MAX_JOBS} in all"
+        if not problems and (num_jobs := math.prod(len(values) for values in sweep.values())) > room:
+            message = f"makes {num_jobs} jobs; a file may have {MAX_JOBS} in all"
             problems.append(Problem(message, key="sweep"))
         self._add(problems, job=label)
         if problems:
@@ -557,28 +557,16 @@ def read_jobs(
     except ConfigError as error:
         raise ConfigError([replace(problem, file=source) for problem in error.problems]) from error
 
-    def of_file(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-        return tuple(replace(experiment.in_words_of_the_file(problem), file=source) for problem in problems)
-
     try:
-        read = _jobs_file(experiment, source, defaults, suites, arms)
+        top, problems = checked_top_level(experiment.document)
+        interpolation = OmegaConfInterpolation(
+            variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
+        )
+        jobs, wrong = Reading(top, defaults, interpolation, suites, arms).jobs()
     except ConfigError as error:
-        raise ConfigError(of_file(error.problems)) from error
-    if read.problems and not partly:
-        raise ConfigError(of_file(read.problems))
-    return replace(read, problems=of_file(read.problems))
-
-
-def _jobs_file(
-    experiment: ExperimentAsJobs, source: str, defaults: JobDefaults, suites: Registry, arms: ArmsOf
-) -> JobsFile:
-    """Return the readable part of a file with its problems; ConfigError if no job is readable."""
-    top, problems = checked_top_level(experiment.document)
-    interpolation = OmegaConfInterpolation(
-        variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
-    )
-    jobs, wrong = Reading(top, defaults, interpolation, suites, arms).jobs()
+        raise ConfigError(experiment.in_words_of_the_file(error.problems, source)) from error
     problems += wrong
+
     questions: tuple[Question, ...] = ()
     try:
         questions, jobs = read_questions(top.comparisons, top.bars, jobs)
@@ -595,13 +583,17 @@ def _jobs_file(
             is_about_jobs = is_length or key.endswith((".jobs", ".job"))
             if not is_about_jobs or not any(f"'{name}" in each.message for name in unread):
                 problems.append(each)
+
+    reported = experiment.in_words_of_the_file(problems, source)
+    if reported and not partly:
+        raise ConfigError(reported)
     return JobsFile(
         path=source,
         jobs=jobs,
-        config_hash="" if problems else hash_jobs(jobs, questions),
+        config_hash="" if reported else hash_jobs(jobs, questions),
         questions=questions,
         tracking=top.tracking,
-        problems=tuple(problems),
+        problems=reported,
     )
 
 

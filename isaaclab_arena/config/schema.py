@@ -187,20 +187,12 @@ class Delays:
         return f"{span} control step{'' if numbers[-1] == 1 else 's'}{dt}"
 
 
-def read_latency(value: Any, *, label: str) -> tuple[LatencyConfig | None, list[Problem]]:
-    """Return the latency of a job, None if it gives none, and the problems of its value."""
+def read_latency(value: Any) -> LatencyConfig | None:
+    """Return the latency of a job, None if it gives none; ConfigError with the key within ``latency``."""
     if value is None:
-        return None, []
-    try:
-        return _read({MEASURED: True} if value == MEASURED else value), []
-    except ConfigError as error:
-        return None, [
-            Problem(each.message, job=label, key="latency" if each.key is None else f"latency.{each.key}")
-            for each in error.problems
-        ]
-
-
-def _read(value: Any) -> LatencyConfig:
+        return None
+    if value == MEASURED:
+        value = {MEASURED: True}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{shown(value)} is no mapping such as {{steps: 2}}, and not '{MEASURED}'")
     known = (*_SOURCES, "meanwhile")
@@ -228,7 +220,9 @@ def _read(value: Any) -> LatencyConfig:
 
 def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
     """Return the least and the most control steps or time [ms] of one number or two."""
-    low, high = _ends(value)
+    # A single value stands for both ends.
+    ends = value if isinstance(value, list | tuple) else (value, value)
+    low, high = ends if len(ends) == 2 else (None, None)
     if key == "steps":
         if type(low) is not int or type(high) is not int:
             raise ConfigError(Problem(f"{shown(value)} is no whole number, and no two such as [1, 4]", key=key))
@@ -244,12 +238,6 @@ def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
     if low > high:
         raise ConfigError(Problem(f"goes from {low:g} to {high:g}; give the smaller one first", key=key))
     return low, high
-
-
-def _ends(value: Any) -> tuple[Any, Any]:
-    if isinstance(value, list | tuple):
-        return (value[0], value[1]) if len(value) == 2 else (None, None)
-    return value, value
 
 
 # Define the content of a job file as frozen dataclasses, without knowing which environments or policies exist.

@@ -52,14 +52,17 @@ class _Task:
     together: str | None  # a name that only these processes share, None if there is none
 
 
-def variables_of_scheduler(environ: Mapping[str, str], typed: Sequence[str] = sys.orig_argv) -> Mapping[str, str]:
-    """Return torch's variables, empty unless srun or mpirun started several; ConfigError without a meeting point."""
+def take_rank_of_scheduler(
+    environ: MutableMapping[str, str] = os.environ, typed: Sequence[str] = sys.orig_argv
+) -> None:
+    """Set torch's variables in a process of srun or mpirun; ConfigError if it is uncertain where ranks meet."""
+    # Call this before any other code reads the variables; policies and other libraries do, too.
     # A shell of sbatch or salloc is one process, and so is a step with one task. RANK, LOCAL_RANK or WORLD_SIZE takes
     # precedence if set: ``WORLD_SIZE=1`` makes a task independent. The error message holds the command to type instead
     # (``typed`` is the command line).
     task = _task(environ)
     if task is None:
-        return {}
+        return
     meeting = {name: environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if environ.get(name)}
     if task.master_address is not None:
         meeting.setdefault("MASTER_ADDR", task.master_address)
@@ -69,7 +72,8 @@ def variables_of_scheduler(environ: Mapping[str, str], typed: Sequence[str] = sy
         meeting.setdefault("MASTER_PORT", str(port))
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in meeting]
     if not missing:
-        return {**task.variables, **meeting}
+        environ.update({**task.variables, **meeting})
+        return
 
     # The torchrun command for the typed one has <> around the values that the user must fill in.
     program = list(typed[1:])
@@ -203,9 +207,27 @@ class DistributedContext:
         cls, environ: Mapping[str, str] = os.environ, *, device: str | None = None, visible_gpus: int | None = None
     ) -> Self:
         """Read the launcher's variables and choose the device; ConfigError if inconsistent. Initialises no GPU."""
-        # Without RANK, LOCAL_RANK and WORLD_SIZE it is a single process. Without LOCAL_WORLD_SIZE all ranks are on this
-        # node. ``device`` is the user's ``--device``, None for a GPU if there is one.
-        world_size, rank, local_rank, local_world_size = _read_ranks(environ)
+        # ``device`` is the user's ``--device``, None for a GPU if there is one. Without any of the variables it is a
+        # single process, which may also set WORLD_SIZE alone. Without LOCAL_WORLD_SIZE all ranks are on this node.
+        values = {name: parse_count(name, environ[name]) for name in _SHOWN[:4] if name in environ}
+        if not values or values.get("WORLD_SIZE") == 1:
+            values = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, **values}
+        missing = [name for name in _REQUIRED if name not in values]
+        if missing:
+            required = ", ".join(_REQUIRED)
+            raise _inconsistent(f"{' and '.join(missing)} not set; a launcher sets all of {required}", environ)
+        rank, local_rank, world_size = (values[name] for name in _REQUIRED)
+        local_world_size = values.get("LOCAL_WORLD_SIZE", world_size)
+        for mistaken, problem in (
+            (world_size < 1, "WORLD_SIZE must be at least 1"),
+            (rank >= world_size, "RANK must be below WORLD_SIZE"),
+            (not 1 <= local_world_size <= world_size, "LOCAL_WORLD_SIZE must be from 1 to WORLD_SIZE"),
+            (local_rank >= local_world_size, "LOCAL_RANK must be below the number of processes on this machine"),
+        ):
+            if mistaken:
+                raise _inconsistent(problem, environ)
+
+        # Several ranks on a machine share its GPUs.
         gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
         choice = choose_rank_device(
             device,
@@ -214,6 +236,8 @@ class DistributedContext:
             visible_gpus=gpus,
             environ=environ,
         )
+
+        # Several ranks need an address at which they meet.
         master_address = None
         if world_size > 1:
             missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
@@ -235,12 +259,6 @@ class DistributedContext:
             attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
             launched_by_torchrun="TORCHELASTIC_RUN_ID" in environ,
         )
-
-
-def take_rank_of_scheduler(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set torch's variables in a process of srun or mpirun; ConfigError if it is uncertain where ranks meet."""
-    # Call this before any other code reads the variables; policies and other libraries do, too.
-    environ.update(variables_of_scheduler(environ))
 
 
 def claimed_rank(environ: Mapping[str, str] = os.environ) -> int:
@@ -340,30 +358,6 @@ def launcher_log_variable(environ: Mapping[str, str] = os.environ) -> tuple[str,
 def set_torchrunx_log_directory(directory: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Set torchrunx's log directory for this process; an empty text means no logs."""
     environ[_TORCHRUNX_LOG_DIR] = directory
-
-
-def _read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
-    if not any(name in environ for name in (*_REQUIRED, "LOCAL_WORLD_SIZE")):
-        return 1, 0, 0, 1
-    values = {name: parse_count(name, environ[name]) for name in _SHOWN[:4] if name in environ}
-    world_size = values.get("WORLD_SIZE")
-    # A single process may set WORLD_SIZE alone.
-    if world_size == 1:
-        values = {"RANK": 0, "LOCAL_RANK": 0, **values}
-    missing = [name for name in _REQUIRED if name not in values]
-    if world_size is None or missing:
-        raise _inconsistent(f"{' and '.join(missing)} not set; a launcher sets all of {', '.join(_REQUIRED)}", environ)
-    rank, local_rank = values["RANK"], values["LOCAL_RANK"]
-    local_world_size = values.get("LOCAL_WORLD_SIZE", world_size)
-    for mistaken, problem in (
-        (world_size < 1, "WORLD_SIZE must be at least 1"),
-        (rank >= world_size, "RANK must be below WORLD_SIZE"),
-        (not 1 <= local_world_size <= world_size, "LOCAL_WORLD_SIZE must be from 1 to WORLD_SIZE"),
-        (local_rank >= local_world_size, "LOCAL_RANK must be below the number of processes on this machine"),
-    ):
-        if mistaken:
-            raise _inconsistent(problem, environ)
-    return world_size, rank, local_rank, local_world_size
 
 
 def _inconsistent(problem: str, environ: Mapping[str, str]) -> ConfigError:

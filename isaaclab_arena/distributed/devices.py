@@ -46,16 +46,6 @@ class GpuSelection:
     # A note for the user if the choice differs from the request.
     note: str | None = None
 
-    @property
-    def visible_devices(self) -> str:
-        """The value of CUDA_VISIBLE_DEVICES that shows these GPUs and no others."""
-        return ",".join(self.ids)
-
-    @property
-    def num_processes(self) -> int:
-        """The number of ranks: one per GPU, or one on the CPU."""
-        return max(1, len(self.ids))
-
 
 def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
     """Join ``--gpu-ids 0 1`` into one argument ``--gpu_ids=0 1``; ConfigError if the option has no value."""
@@ -84,16 +74,25 @@ def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
 def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelection:
     """Select visible GPUs by ``0 1``, ``0,1``, ``[0, 1]``, ``all`` or ``none``; ConfigError if malformed or twice."""
     # Indices count among the visible GPUs. An empty text means the CPU, like ``none``.
-    indices = _parsed(text)
-    if indices == ():
+    plain = text.strip().lower()
+    listed = "" if plain in {"all", "none"} else plain.removeprefix("[").removesuffix("]")
+    words = [word for word in _SEPARATORS.split(listed) if word]
+    for word in words:
+        if re.fullmatch(r"\d{1,4}", word, re.ASCII) is None:
+            raise ConfigError(Problem(f"'{word}' is no GPU index; give some such as 0 1, all or none", key=OPTION))
+    indices = tuple(map(int, words))
+    twice = sorted({index for index in indices if indices.count(index) > 1})
+    if twice:
+        raise ConfigError(Problem(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION))
+    if not indices and plain != "all":
         return GpuSelection(ids=())
-    entries = None if mask is None else [entry.strip() for entry in mask.split(",") if entry.strip()]
-    visible = tuple(map(str, range(visible_gpus)) if entries is None else entries[:visible_gpus])
 
     # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU, whatever the user requested.
+    entries = None if mask is None else [entry.strip() for entry in mask.split(",") if entry.strip()]
+    visible = tuple(map(str, range(visible_gpus)) if entries is None else entries[:visible_gpus])
     if not visible and entries is not None and entries[:1] in ([], ["-1"]):
         return GpuSelection(ids=(), note=f"CUDA_VISIBLE_DEVICES is '{mask}', so there is one process, on the CPU")
-    if indices is None:
+    if plain == "all":
         note = None if visible else "no GPU is visible, so there is one process, on the CPU"
         return GpuSelection(ids=visible, note=note)
     beyond = [index for index in indices if index >= len(visible)]
@@ -106,24 +105,6 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
         masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is '{mask}')"
         raise ConfigError(Problem(f"{missing}; {exists}{masked}", key=OPTION))
     return GpuSelection(ids=tuple(visible[index] for index in indices))
-
-
-def _parsed(text: str) -> tuple[int, ...] | None:
-    """Parse the indices: an empty tuple for the CPU, None for all GPUs."""
-    plain = text.strip().lower()
-    if plain in {"", "none"}:
-        return ()
-    if plain == "all":
-        return None
-    words = [word for word in _SEPARATORS.split(plain.removeprefix("[").removesuffix("]")) if word]
-    for word in words:
-        if re.fullmatch(r"\d{1,4}", word, re.ASCII) is None:
-            raise ConfigError(Problem(f"'{word}' is no GPU index; give some such as 0 1, all or none", key=OPTION))
-    indices = tuple(map(int, words))
-    twice = sorted({index for index in indices if indices.count(index) > 1})
-    if twice:
-        raise ConfigError(Problem(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION))
-    return indices
 
 
 # Count and choose the GPUs that this process sees, and find their PCI addresses.

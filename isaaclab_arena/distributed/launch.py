@@ -82,11 +82,12 @@ def launch_if_asked(
     selection, num_processes = GpuSelection(ids=()), options.nproc_per_node or 1
     if options.gpu_ids is not None:
         selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
-        num_processes = selection.num_processes
+        num_processes = max(1, len(selection.ids))
         if selection.note is not None:
             _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
+    shown_gpus = ",".join(selection.ids)
     if num_processes == 1:
-        narrow_gpus(selection.visible_devices)
+        narrow_gpus(shown_gpus)
         return None
 
     # The environment decides before the command line about the log directory. An empty text means no files.
@@ -100,7 +101,7 @@ def launch_if_asked(
             raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
 
     # Ranks write into pipes, so they need the width of the terminal. Without a stdout there is no terminal either.
-    variables = gpu_variables(selection.visible_devices)
+    variables = gpu_variables(shown_gpus)
     with suppress(AttributeError, OSError, ValueError):
         if sys.stdout.isatty():
             variables["COLUMNS"] = str(os.get_terminal_size(sys.stdout.fileno()).columns)
@@ -127,7 +128,8 @@ def _refuse_contradictions(options: LaunchOptions) -> None:
         raise ConfigError(Problem("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node"))
     if options.nproc_per_node is not None and options.nproc_per_node < 1:
         raise ConfigError(Problem(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node"))
-    most = most_processes(os.cpu_count() or 1)
+    # Each rank on the CPU loads torch.
+    most = max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * (os.cpu_count() or 1))
     if options.nproc_per_node is not None and options.nproc_per_node > most:
         message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
         raise ConfigError(Problem(message, key="--nproc_per_node"))
@@ -139,11 +141,6 @@ def _refuse_contradictions(options: LaunchOptions) -> None:
         raise ConfigError(
             Problem("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
         )
-
-
-def most_processes(num_cores: int) -> int:
-    """Return the limit of ranks on the CPU of a machine; each process loads torch."""
-    return max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * num_cores)
 
 
 # Find the rank that failed first, and report it to the user. Pure functions.

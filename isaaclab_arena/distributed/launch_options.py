@@ -95,7 +95,11 @@ def failures_recorded() -> Iterator[None]:
     except PeerStoppedError:
         raise
     except Exception as error:
-        record_failure(error, failure_file())
+        path = failure_file()
+        if path is not None:
+            kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
+            message = f"{kind}{error}"
+            _leave_reason(path, message, message if kind == "" else "".join(traceback.format_exception(error)))
         raise
 
 
@@ -112,15 +116,6 @@ def read_run_directory(path: Path) -> Path | None:
         return Path(path.read_text(encoding="utf-8"))
     except OSError:
         return None
-
-
-def record_failure(error: Exception, path: Path | None) -> None:
-    """Write the reason of this rank's failure for the launcher; no launcher if `path` is None."""
-    if path is None:
-        return
-    kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
-    message = f"{kind}{error}"
-    _leave_reason(path, message, message if kind == "" else "".join(traceback.format_exception(error)))
 
 
 def leave_last_words(text: str) -> None:

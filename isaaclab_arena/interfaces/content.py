@@ -1,5 +1,6 @@
 """The sources of a policy or an environment besides this package: files, classes, packages, servers."""
 
+import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,18 +75,10 @@ def sources_in_options(options: Mapping[str, Any]) -> ContentSources:
         f"{name} {Path(value).name}": Path(value)
         for name, value in options.items()
         if name.endswith(_ENDINGS) and not holds_secret(name)
-        if isinstance(value, str) and value and _exists(Path(value))
+        if isinstance(value, str) and value and os.path.exists(Path(value))  # noqa: PTH110  pathlib raises if it is too long
     }
     named = (options.get(name) for name in _CHECKPOINTS)
     return ContentSources(files=files, checkpoint=next((name for name in named if isinstance(name, str)), None))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        # Too long, or with a NUL in it: no file has that name.
-        return False
 
 
 def holds_secret(name: str) -> bool:

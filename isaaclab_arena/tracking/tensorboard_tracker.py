@@ -74,20 +74,17 @@ class TensorboardTracker(Tracker):
         """Finish, and return the command that shows the files."""
         self._writer.close()
         if self._writing != self._directory:
-            self._put_last()
+            # The file of a series is named after those of earlier processes, in the order in which readers read.
+            earlier = sorted(self._directory.glob(f"{_EVENTS}.*"))
+            number = 1 + (int(earlier[-1].suffix[1:]) if earlier else 0)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            [written] = self._writing.iterdir()
+            written.replace(self._directory / f"{_EVENTS}.{number:06d}")
+            shutil.rmtree(self._writing)
+            # A file that is removed while a reader reads it would keep the reader from continuing to the next.
+            for file in earlier[:-_EARLIER_FILES]:
+                file.unlink(missing_ok=True)
         return f"tensorboard --logdir {self._directory}"
-
-    def _put_last(self) -> None:
-        """Name the file of a series after those of earlier processes, in the order in which readers read."""
-        earlier = sorted(self._directory.glob(f"{_EVENTS}.*"))
-        number = 1 + (int(earlier[-1].suffix[1:]) if earlier else 0)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        [written] = self._writing.iterdir()
-        written.replace(self._directory / f"{_EVENTS}.{number:06d}")
-        shutil.rmtree(self._writing)
-        # A file that is removed while a reader reads it would keep the reader from continuing to the next.
-        for file in earlier[:-_EARLIER_FILES]:
-            file.unlink(missing_ok=True)
 
     def _add(self, prefix: str, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

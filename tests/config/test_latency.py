@@ -1,7 +1,8 @@
 import pytest
 
+from isaaclab_arena.config.job_fields import read_job
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
-from isaaclab_arena.config.schema import JobConfig, LatencyConfig, Meanwhile, read_latency
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, LatencyConfig, Meanwhile, read_latency
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from isaaclab_arena.config.schema import JobConfig, LatencyConfig, Meanwhile, re
     ],
 )
 def test_latency_is_given_in_one_of_four_ways(value, read):
-    assert read_latency(value, label="job") == (read, [])
+    assert read_latency(value) == read
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,10 @@ def test_latency_is_given_in_one_of_four_ways(value, read):
     ],
 )
 def test_what_cannot_be_a_latency_is_refused_with_its_key(value, key, why):
-    read, (problem,) = read_latency(value, label="late")
-    assert read is None
+    fields = {"name": "late", "arena_env_args": {"environment": "reach"}, "policy_type": "zero", "latency": value}
+    job, (problem,) = read_job(fields, index=0, label="late", defaults=JobDefaults())
+    assert job is not None
+    assert job.latency is None
     assert (problem.job, problem.key) == ("late", key)
     assert why in problem.message
 

@@ -13,7 +13,6 @@ from isaaclab_arena.distributed.context import (
     claimed_rank,
     is_a_rank,
     take_rank_of_scheduler,
-    variables_of_scheduler,
 )
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import write_jobs
@@ -65,7 +64,7 @@ def context_of(environ: dict[str, str]) -> DistributedContext:
 
 def refusal(environ: dict[str, str], typed: tuple[str, ...] = TYPED) -> str:
     with pytest.raises(ConfigError) as caught:
-        variables_of_scheduler(environ, typed)
+        take_rank_of_scheduler(dict(environ), typed)
     return str(caught.value)
 
 

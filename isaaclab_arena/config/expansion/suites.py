@@ -89,16 +89,13 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     try:
         tasks = suite.tasks(options)
     except ConfigError as error:
-        problems = [Problem(each.message, key=_key_of_job(each.key)) for each in error.problems]
+        problems = []
+        for each in error.problems:
+            key = "arena_env_args" if each.key is None else f"arena_env_args.{each.key}"
+            problems.append(Problem(each.message, key="suite" if each.key == "suite" else key))
         raise ConfigError(problems) from error
     # Labels become parts of job names, so they must be unique.
     labels = [task.label for task in tasks]
     if not tasks or len(set(labels)) < len(labels):
         raise ConfigError(Problem(f"'{name}' lists {'a task twice' if tasks else 'no task'}", key="suite"))
     return tasks
-
-
-def _key_of_job(key: str | None) -> str:
-    if key == "suite":
-        return key
-    return "arena_env_args" if key is None else f"arena_env_args.{key}"

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -16,7 +15,7 @@ from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkp
 from isaaclab_arena.config.options import error_message, key_path, shown
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.nested import set_at
+from isaaclab_arena.nested import set_at, value_at
 
 # One job with a ``sweep`` becomes one job per combination of the swept values.
 
@@ -32,13 +31,13 @@ def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: f
     name = job.get("name")
     sweepable = job_keys - {"name", "sweep"}
     for key, values in sweep.items():
-        head = key.partition(".")[0]
+        head, *_ = path = key.split(".")
         if head not in sweepable:
             message = f"'{head}' is no key that can be swept{did_you_mean(head, sweepable)}"
             problems.append(Problem(message, key=f"sweep.{key}"))
         elif not isinstance(values, list) or not values:
             problems.append(Problem("needs a list with at least one value", key=f"sweep.{key}"))
-        elif not _reachable(job, key.split(".")):
+        elif not all(isinstance(value_at(job, path[:length]), dict | None) for length in range(1, len(path))):
             message = f"cannot be swept: what the job gives for '{head}' is no mapping"
             problems.append(Problem(message, key=f"sweep.{key}"))
     # Placeholders in the job's name must be swept keys.
@@ -52,38 +51,33 @@ def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: f
     return problems
 
 
-def num_combinations(sweep: Mapping[str, Sequence[Any]]) -> int:
-    """Return the number of jobs that a sweep makes."""
-    return math.prod(len(values) for values in sweep.values())
-
-
 def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Yield one job per combination, the last key changing fastest."""
     # Each name gets a suffix such as ``-seed0-cube``. If the name has a key in braces, ``lift-{seed}``, the value
     # replaces it.
-    labels = {key: _labels(key, values) for key, values in sweep.items()}
+    labels: dict[str, list[str]] = {}
+    for key, values in sweep.items():
+        each = [_label(key, value) for value in values]
+        # Values without a label, or with the same one where file systems ignore case, are numbered.
+        are_distinct = all(each) and len({label.casefold() for label in each}) == len(each)
+        labels[key] = each if are_distinct else [str(position) for position in range(len(values))]
+    template, keys = job.get("name"), _placeholder_keys(sweep)
     for choice in itertools.product(*(range(len(values)) for values in sweep.values())):
         expanded = deepcopy(dict(job))
         chosen = dict(zip(sweep, choice, strict=True))
         for key, position in chosen.items():
             set_at(expanded, key.split("."), deepcopy(sweep[key][position]))
-        if isinstance(job.get("name"), str):
-            expanded["name"] = _name(job["name"], {key: labels[key][position] for key, position in chosen.items()})
+        if sweep and isinstance(template, str):
+            own = {key: labels[key][position] for key, position in chosen.items()}
+            name = _PLACEHOLDER.sub(lambda match, own=own: own[keys[match[1]]], template)
+            used = {keys[placeholder] for placeholder in _PLACEHOLDER.findall(template)}
+            for key, label in own.items():
+                # A number means nothing without its key; 'cube' does.
+                is_word = label[:1].isalpha() and label not in {"true", "false", "none"}
+                if key not in used:
+                    name += f"-{label}" if is_word else f"-{_leaf(key)}{label}"
+            expanded["name"] = name
         yield expanded
-
-
-def _name(template: str, labels: Mapping[str, str]) -> str:
-    if not labels:
-        return template
-    keys = _placeholder_keys(labels)
-    used = {keys[placeholder] for placeholder in _PLACEHOLDER.findall(template)}
-    filled = _PLACEHOLDER.sub(lambda match: labels[keys[match[1]]], template)
-    return filled + "".join(f"-{_suffix(key, label)}" for key, label in labels.items() if key not in used)
-
-
-def _suffix(key: str, label: str) -> str:
-    # A number means nothing without its key; 'cube' does.
-    return label if label[:1].isalpha() and label not in {"true", "false", "none"} else _leaf(key) + label
 
 
 def _placeholder_keys(sweep: Mapping[str, Any]) -> dict[str, str]:
@@ -96,13 +90,6 @@ def _leaf(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _labels(key: str, values: Sequence[Any]) -> list[str]:
-    labels = [_label(key, value) for value in values]
-    if all(labels) and len({label.casefold() for label in labels}) == len(labels):
-        return labels
-    return [str(position) for position in range(len(values))]
-
-
 def _label(key: str, value: Any) -> str:
     if isinstance(value, dict | list):
         return ""
@@ -111,17 +98,6 @@ def _label(key: str, value: Any) -> str:
     # Of a dotted class path, the class distinguishes two policies.
     text = re.split(r"[.:]", str(value))[-1] if key == "policy_type" else str(value)
     return _UNSAFE.sub("_", text).strip("_.")
-
-
-def _reachable(job: Mapping[str, Any], path: Sequence[str]) -> bool:
-    inner: Any = job
-    for part in path[:-1]:
-        inner = inner.get(part)
-        if inner is None:
-            return True
-        if not isinstance(inner, dict):
-            return False
-    return True
 
 
 # One job with ``checkpoints`` becomes one job per checkpoint of a training's directory.
@@ -149,7 +125,15 @@ def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[d
     if job.get(CHECKPOINTS_KEY) is None:
         yield plain, {}
         return
-    option, directory = _directory(plain)
+    options = plain.get("policy_config_dict") or {}
+    option = next((name for name in OPTIONS if isinstance(options, dict) and options.get(name) is not None), None)
+    if option is None:
+        message = f"needs the directory of the training as an option of the policy: {', '.join(OPTIONS)}"
+        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+    directory = Path(str(options[option]))
+    if not directory.is_dir():
+        message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
+        raise ConfigError(Problem(message, key=f"policy_config_dict.{option}"))
     chosen = _chosen(job[CHECKPOINTS_KEY], directory, option)
     if len(chosen) > room:
         message = f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all"
@@ -162,22 +146,19 @@ def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[d
         yield own, {STEP: step}
 
 
-def _directory(job: Mapping[str, Any]) -> tuple[str, Path]:
-    options = job.get("policy_config_dict") or {}
-    option = next((name for name in OPTIONS if isinstance(options, dict) and options.get(name) is not None), None)
-    if option is None:
-        message = f"needs the directory of the training as an option of the policy: {', '.join(OPTIONS)}"
-        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
-    directory = Path(str(options[option]))
-    if not directory.is_dir():
-        message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
-        raise ConfigError(Problem(message, key=f"policy_config_dict.{option}"))
-    return option, directory
-
-
 def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, int | None]]:
     chosen: list[tuple[Path, int | None]]
-    chosen = [_best(directory)] if asked == _BEST else [(each.path, each.step) for each in _found(asked, directory)]
+    if asked == _BEST:
+        best = best_of_training(directory)
+        if best is None:
+            message = f"the training in '{directory}' names no best checkpoint: there is no model_best.pt, and no "
+            message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
+            raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+        if best[1] is None:
+            _LOG.warning("the step of '%s' is unknown, so its column is empty", best[0])
+        chosen = [best]
+    else:
+        chosen = [(each.path, each.step) for each in _found(asked, directory)]
     if not chosen:
         steps = _in_words(find_checkpoints(directory))
         message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
@@ -192,17 +173,6 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
     return chosen
 
 
-def _best(directory: Path) -> tuple[Path, int | None]:
-    best = best_of_training(directory)
-    if best is None:
-        message = f"the training in '{directory}' names no best checkpoint: there is no model_best.pt, and no "
-        message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
-        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
-    if best[1] is None:
-        _LOG.warning("the step of '%s' is unknown, so its column is empty", best[0])
-    return best
-
-
 def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
     wanted, pattern = asked, None
     if isinstance(asked, str) and any(sign in asked for sign in _WILDCARDS):
@@ -214,10 +184,8 @@ def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
         return found
     if wanted == _LAST:
         return found[-1:]
-    return _of_steps(wanted, found, directory)
 
-
-def _of_steps(wanted: Any, found: Sequence[Checkpoint], directory: Path) -> Sequence[Checkpoint]:
+    # All else names steps, one or a list.
     steps: list[Any] = wanted if isinstance(wanted, list) else [wanted]
     if not all(type(step) is int for step in steps) or not steps:
         kinds = f"{_ALL_STEPS}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt"

@@ -2,7 +2,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from isaaclab_arena.distributed.launch import first_failure
-from isaaclab_arena.distributed.launch_options import FailureRecord, leave_last_words, read_failure, record_failure
+from isaaclab_arena.distributed.launch_options import FailureRecord, failures_recorded, leave_last_words, read_failure
 from isaaclab_arena.errors import ConfigError
 
 
@@ -72,15 +72,15 @@ def test_what_rank_0_has_said_itself_is_not_repeated():
     assert report_of({0: -9}, []) == "rank 0 of 2 was killed by SIGKILL\n"
 
 
-def test_a_record_is_read_back_and_knows_whether_it_was_raised_on_purpose(tmp_path):
+def test_a_record_is_read_back_and_knows_whether_it_was_raised_on_purpose(tmp_path, monkeypatch):
     path = tmp_path / "rank1.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
     assert read_failure(path, rank=1) is None
-    record_failure(ConfigError("gamma: must be below 1"), path)
+    with pytest.raises(ConfigError), failures_recorded():
+        raise ConfigError("gamma: must be below 1")
     expected = read_failure(path, rank=1)
-    try:
+    with pytest.raises(ValueError, match="could not convert"), failures_recorded():
         float("no")
-    except ValueError as error:
-        record_failure(error, path)
     unexpected = read_failure(path, rank=1)
     assert expected is not None
     assert unexpected is not None

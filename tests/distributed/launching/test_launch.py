@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.context import process_start_ticks
-from isaaclab_arena.distributed.launch import launch_if_asked, most_processes
+from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s
@@ -229,5 +229,10 @@ def _pid_in(path: Path, *, within_s: float) -> int:
     return int(path.read_text())
 
 
-def test_a_machine_holds_four_ranks_for_each_core_and_at_least_sixty_four():
-    assert [most_processes(cores) for cores in (1, 2, 16, 17, 128)] == [64, 64, 64, 68, 512]
+@pytest.mark.parametrize(("cores", "most"), [(1, 64), (2, 64), (16, 64), (17, 68), (128, 512)])
+def test_a_machine_holds_four_ranks_for_each_core_and_at_least_sixty_four(cores, most, started, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert asked(nproc_per_node=most, start=noting(started)) == 0
+    assert [launch.num_processes for launch in started] == [most]
+    with pytest.raises(ConfigError, match=f"^--nproc_per_node: {most + 1} ranks .* at most {most} are started$"):
+        asked(nproc_per_node=most + 1)
