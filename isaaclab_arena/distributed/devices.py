@@ -132,12 +132,7 @@ def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def narrow_gpus(shown: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Make only these GPUs visible to this process (empty for none). Call it before CUDA starts."""
-    environ.update(gpu_variables(shown))
-
-
-def gpu_variables(shown: str) -> dict[str, str]:
-    """Return the environment variables that limit a process to these GPUs; see `narrow_gpus`."""
-    return {VISIBLE_DEVICES: shown}
+    environ[VISIBLE_DEVICES] = shown
 
 
 def gpu_address(device: torch.device) -> str:

@@ -32,8 +32,8 @@ from isaaclab_arena.distributed.context import (
     variables_of_rank,
 )
 from isaaclab_arena.distributed.devices import (
+    VISIBLE_DEVICES,
     GpuSelection,
-    gpu_variables,
     narrow_gpus,
     select_gpus,
     selectable_gpu_count,
@@ -101,7 +101,7 @@ def launch_if_asked(
             raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
 
     # Ranks write into pipes, so they need the width of the terminal. Without a stdout there is no terminal either.
-    variables = gpu_variables(shown_gpus)
+    variables = {VISIBLE_DEVICES: shown_gpus}
     with suppress(AttributeError, OSError, ValueError):
         if sys.stdout.isatty():
             variables["COLUMNS"] = str(os.get_terminal_size(sys.stdout.fileno()).columns)
