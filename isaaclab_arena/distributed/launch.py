@@ -304,10 +304,6 @@ class RankOutput(LogsSpecs):
         """Return the last lines of a rank that the terminal has not shown, in order."""
         return [line.decode(errors="replace") for line in list(self._ranks[rank].unseen)]
 
-    def file_of(self, rank: int) -> Path | None:
-        """Return a rank's log file, None if there is none."""
-        return None if self.directory is None else self.directory / f"rank{rank}.log"
-
     def _take_in(self) -> None:
         while True:
             finishing = self._finishing.is_set()
@@ -512,9 +508,10 @@ class _RankProcesses:
         if failure is None:
             return
         self._reported, self._reported_at = failure, time.monotonic()
+        directory = self._output.directory
         report = failure.report(
             world_size=self._launch.num_processes,
-            log_file=self._output.file_of(failure.rank),
+            log_file=None if directory is None else directory / f"rank{failure.rank}.log",
             unseen_lines=self._output.last_unseen_lines(failure.rank),
         )
         # The process may have no stderr, or its reader may be gone.

@@ -248,7 +248,17 @@ def read_robustness(value: Any) -> Robustness:
     try:
         fields = _Fields.model_validate(value)
     except ValidationError as invalid:
-        raise ConfigError([_problem(value, error) for error in invalid.errors(include_url=False)]) from invalid
+        problems = []
+        for error in invalid.errors(include_url=False):
+            path = key_path(error).partition(".")[0]
+            if path == "levels":
+                message = f"must be 1 to {MAX_LEVEL}, or a list of such levels, got {value['levels']!r}"
+            elif path == "axes":
+                message = f"must be all or a list of axes, got {value['axes']!r}"
+            else:
+                message = error_message(error, _Fields.model_fields)
+            problems.append(Problem(message, key=f"{ROBUSTNESS_KEY}.{path}" if path else ROBUSTNESS_KEY))
+        raise ConfigError(problems) from invalid
     levels = range(1, fields.levels + 1) if isinstance(fields.levels, int) else sorted(set(fields.levels))
     if fields.axes == _ALL_AXES:
         return Robustness(levels=tuple(levels))
@@ -262,16 +272,3 @@ def written_robustness(axes: str, levels: int | None) -> Mapping[str, Any]:
     """Return a job's ``robustness`` from the command line: axes ``all`` or a,b; `levels` None for the default."""
     names: Any = _ALL_AXES if axes == _ALL_AXES else [name.strip() for name in axes.split(",") if name.strip()]
     return {"axes": names} | ({} if levels is None else {"levels": levels})
-
-
-def _problem(value: Any, error: Any) -> Problem:
-    path = key_path(error).partition(".")[0]
-    if path == "levels":
-        given = value["levels"]
-        return Problem(
-            f"must be 1 to {MAX_LEVEL}, or a list of such levels, got {given!r}", key=f"{ROBUSTNESS_KEY}.levels"
-        )
-    if path == "axes":
-        return Problem(f"must be all or a list of axes, got {value['axes']!r}", key=f"{ROBUSTNESS_KEY}.axes")
-    message = error_message(error, _Fields.model_fields)
-    return Problem(message, key=f"{ROBUSTNESS_KEY}.{path}" if path else ROBUSTNESS_KEY)
