@@ -221,8 +221,9 @@ def read_latency(value: Any) -> LatencyConfig | None:
 def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
     """Return the least and the most control steps or time [ms] of one number or two."""
     # A single value stands for both ends.
-    ends = value if isinstance(value, list | tuple) else (value, value)
-    low, high = ends if len(ends) == 2 else (None, None)
+    given: Any = value if isinstance(value, list | tuple) else (value, value)
+    ends: tuple[Any, Any] = (None, None) if len(given) != 2 else (given[0], given[1])
+    low, high = ends
     if key == "steps":
         if type(low) is not int or type(high) is not int:
             raise ConfigError(Problem(f"{shown(value)} is no whole number, and no two such as [1, 4]", key=key))
