@@ -100,18 +100,17 @@ class PolicyWrapper(PolicyBase[None]):
 # the same bits for any ``num_envs``.
 
 
-def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
-    """Raise `ConfigError` if a job's `num_envs` env slots do not fit into the batch."""
+def batch_of(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
+    """Return the batch size of a job's policy. `ConfigError` if its `num_envs` env slots do not fit."""
+    # `policy_batch` does not matter to a policy class that is batch-invariant.
+    if policy_batch is None or policy_class.traits.batch_invariant:
+        return num_envs
     if policy_batch < num_envs:
         raise ConfigError(
             f"{num_envs} env slots do not fit into --policy_batch {policy_batch}, on which --deterministic asks the "
             f"policy; give --policy_batch {num_envs} or more, or fewer env slots"
         )
-
-
-def batch_of(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
-    """Return `num_envs` if `policy_batch` is None or the policy class is batch-invariant, else `policy_batch`."""
-    return num_envs if policy_batch is None or policy_class.traits.batch_invariant else policy_batch
+    return policy_batch
 
 
 def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
@@ -539,13 +538,31 @@ def asked_policies(choice: BatchSizeChoice, *, simulated_on: str) -> AskedPolici
     elif because is None and doubtful is not None:
         because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
     because = because or choice.probe_environment()
-    if because is not None or policies[0].traits.batch_invariant:
-        return _as_they_are(choice, because)
-    return _settled(choice, policies[0])
+    if because is None and not policies[0].traits.batch_invariant:
+        settled = _settled(choice, policies[0])
+        if isinstance(settled, AskedPolicies):
+            return settled
+        because = settled
+
+    # The policies as they are, without padding.
+    policies, own = choice.make(choice.fixed_batch), None
+    for policy in policies:
+        if isinstance(policy, DividesCalls):
+            policy.fill_calls_up_to(None)
+    first = policies[0]
+    if isinstance(first, DividesCalls):
+        own = first.slots_per_call(choice.num_envs)
+    return AskedPolicies(
+        policies=[on_fixed_batch(policy, choice.fixed_batch) for policy in policies],
+        batch=None if first.traits.batch_invariant or first.is_remote else own or choice.num_envs,
+        plan_because=because,
+    )
 
 
-def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies:
-    """Return the policies on the stored batch size, or on the first size at which places make no difference."""
+def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies | str:
+    """Return the policies on a settled batch size, or the reason if they cannot be probed."""
+    # The size is the stored one, or the first at which places in the batch make no difference.
+    #
     # A policy that divides a batch into calls pads each call instead of the batch.
     own = policy.slots_per_call(choice.num_envs) if isinstance(policy, DividesCalls) else None
     num_envs = choice.num_envs if own is None else own
@@ -554,7 +571,9 @@ def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies:
         if own is None:
             return choice.make(batch)
         policies = choice.make(choice.fixed_batch)
-        _fill_calls(policies, batch)
+        for each in policies:
+            if isinstance(each, DividesCalls):
+                each.fill_calls_up_to(batch)
         return policies
 
     earlier, sizes = _sizes(choice, num_envs)
@@ -564,12 +583,11 @@ def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies:
         if result.passes or result.error is not None:
             break
     if result.error is not None:
-        because = (
+        return (
             "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each other "
             f"({result.error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in "
             "its class"
         )
-        return _as_they_are(choice, because)
 
     # If no batch size passes, use the smallest padding.
     counts, problem = _kept(choice, batch if result.passes else sizes[0], num_envs)
@@ -597,12 +615,6 @@ def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies:
     return AskedPolicies(
         policies=[on_fixed_batch(each, shown) for each in policies], batch=counts, plan_because=problem
     )
-
-
-def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
-    for policy in policies:
-        if isinstance(policy, DividesCalls):
-            policy.fill_calls_up_to(num_envs)
 
 
 def _sizes(choice: BatchSizeChoice, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
@@ -633,17 +645,3 @@ def _kept(choice: BatchSizeChoice, batch: int, num_envs: int) -> tuple[int, str 
     if settled < num_envs:
         return batch, f"the policy was asked on {settled} rows before, and now there are {num_envs}"
     return settled, None
-
-
-def _as_they_are(choice: BatchSizeChoice, because: str | None) -> AskedPolicies:
-    """Return the policies without padding."""
-    policies = choice.make(choice.fixed_batch)
-    _fill_calls(policies, None)
-    first, own = policies[0], None
-    if isinstance(first, DividesCalls):
-        own = first.slots_per_call(choice.num_envs)
-    return AskedPolicies(
-        policies=[on_fixed_batch(policy, choice.fixed_batch) for policy in policies],
-        batch=None if first.traits.batch_invariant or first.is_remote else own or choice.num_envs,
-        plan_because=because,
-    )

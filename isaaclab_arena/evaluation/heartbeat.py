@@ -250,7 +250,7 @@ class StatusPublisher:
         self._work_beside: tuple[str, LongWork] | None = None
         self._episodes_left = 0
         self._corrects_total = True
-        self._silent = False
+        self.is_heard = True  # the last write succeeded
         self._stepping_since: float | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=10)
         self._status_lock = threading.Lock()
@@ -262,11 +262,6 @@ class StatusPublisher:
     def status(self) -> RankStatus:
         """The current status of the rank."""
         return dataclasses.replace(self._status, env_steps=self._env_steps)
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether the last write succeeded."""
-        return not self._silent
 
     def start(self) -> Self:
         """Write the first status (`StorageError` if impossible) and start the thread. Later errors are logged."""
@@ -379,11 +374,11 @@ class StatusPublisher:
         try:
             self._write()
         except OSError as error:
-            if not self._silent:
+            if self.is_heard:
                 _LOG.warning("cannot write this rank's status, so others may take it for dead: %s", error)
-            self._silent = True
+            self.is_heard = False
         else:
-            self._silent = False
+            self.is_heard = True
 
     def _write(self) -> None:
         # Two locks let the main thread count while the heartbeat thread waits for a slow disk.

@@ -49,7 +49,7 @@ class ProgressObserver(Observer):
 
 
 class ProgressDisplay:
-    """Shows the progress of all ranks until closed: a live table on a terminal, else a line at intervals."""
+    """Context manager that shows the progress of all ranks: a live table on a terminal, else a line at intervals."""
 
     def __init__(
         self,
@@ -73,10 +73,7 @@ class ProgressDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Show the final state and stop; a live table is removed. May be called more than once."""
+        # The final state is shown before the thread ends; a live table is removed.
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -117,7 +114,39 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     for heading in ("episodes", "success", "errors", "steps/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for report in reports:
-        table.add_row(*_cells(report), style=_FATE_STYLES.get(report.fate, "red"))
+        style, status = _FATE_STYLES.get(report.fate, "red"), report.status
+        if status is None:
+            waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
+            table.add_row(*map(Text, (str(report.rank), "-", waiting, *"----")), style=style)
+            continue
+
+        # The current job with its start-up phase, and the long work beside it or instead of it.
+        long_work = status.long_work if report.alive else None
+        doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
+        if status.preparing is not None and status.current_job is not None:
+            doing = f"{status.current_job}: {status.preparing}"
+        if long_work is not None:
+            beside = f", {status.long_work_job}" if status.makes_steps else ""
+            doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
+        if report.fate is not RankFate.WORKING:
+            doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
+
+        jobs, episodes = (
+            f"{done}/{total}" if total else str(done)
+            for done, total in ((status.jobs_done, status.jobs_total), (status.episodes_done, status.episodes_total))
+        )
+        cells = (
+            str(report.rank),
+            jobs,
+            doing,
+            episodes,
+            f"{status.successes / status.scored:.0%}" if status.scored else "-",
+            str(status.errors),
+            f"{status.steps_per_s:,.0f}" if report.alive and status.makes_steps else "-",
+        )
+        # A job's name may hold brackets, which are no markup.
+        table.add_row(*map(Text, cells), style=style)
+
     share, counts, times, preparing = _texts(reports, elapsed_s)
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
@@ -172,33 +201,6 @@ def time_left_s(reports: Sequence[RankReport], elapsed_s: float) -> float | None
     return max(left_s, default=None)
 
 
-def _cells(report: RankReport) -> tuple[Text, ...]:
-    status = report.status
-    if status is None:
-        waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
-        return Text(str(report.rank)), Text("-"), Text(waiting), *(Text("-") for _ in range(4))
-    long_work = status.long_work if report.alive else None
-    doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
-    if status.preparing is not None and status.current_job is not None:
-        doing = f"{status.current_job}: {status.preparing}"
-    if long_work is not None:
-        beside = f", {status.long_work_job}" if status.makes_steps else ""
-        doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
-    if report.fate is not RankFate.WORKING:
-        doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
-    episodes = _of(status.episodes_done, status.episodes_total)
-    cells = (
-        str(report.rank),
-        _of(status.jobs_done, status.jobs_total),
-        doing,
-        episodes,
-        _percentage(status.successes, status.scored),
-        str(status.errors),
-        f"{status.steps_per_s:,.0f}" if report.alive and status.makes_steps else "-",
-    )
-    return tuple(Text(cell) for cell in cells)
-
-
 def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[str], list[str], list[str]]:
     """Return the fraction done, the counts, the times, and the preparation of a rank that makes no steps yet."""
     # As long as a rank has a job, the fraction is below 100 %, even if all episodes are done.
@@ -206,11 +208,18 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
     has_job = any(status.current_job or status.long_work for status in working)
     share = f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
     preparing = [f"{plain_text(each.current_job)}: {each.preparing}" for each in working if each.preparing][:1]
-    left_s = time_left_s(reports, elapsed_s)
-    times = [f"{_clock(elapsed_s)} gone", *([] if left_s is None else [f"{_clock(left_s)} left"])]
+    times = []
+    for duration_s, word in ((elapsed_s, "gone"), (time_left_s(reports, elapsed_s), "left")):
+        if duration_s is not None:
+            minutes, seconds = divmod(round(duration_s), 60)
+            hours, minutes = divmod(minutes, 60)
+            clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+            times.append(f"{clock} {word}")
 
     statuses = _statuses(reports)
     jobs_total = sum(status.jobs_total for status in statuses)
+    scored = sum(status.scored for status in statuses)
+    success = f"{sum(status.successes for status in statuses) / scored:.0%}" if scored else "-"
 
     # The rate of steps, unless all ranks are busy otherwise, and the other long work of ranks.
     alive = _statuses([report for report in reports if report.alive])
@@ -226,8 +235,7 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
         # If ranks share jobs, jobs_total is 0: each rank has a part of one, and their sum has no meaning.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
-        "success "
-        + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
+        f"success {success}",
         *doings,
     ]
     return share, counts, times, preparing
@@ -239,22 +247,8 @@ def _long_work(doing: str, statuses: Sequence[RankStatus]) -> str:
     return f"{doing} {done:,} of {total:,} episodes"
 
 
-def _of(done: int, total: int) -> str:
-    return f"{done}/{total}" if total else str(done)
-
-
 def _statuses(reports: Sequence[RankReport]) -> list[RankStatus]:
     return [report.status for report in reports if report.status is not None]
-
-
-def _percentage(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "-"
-
-
-def _clock(duration_s: float) -> str:
-    minutes, seconds = divmod(round(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 # Writes the page of a run again and again while it goes, from a thread that costs the run next to nothing.

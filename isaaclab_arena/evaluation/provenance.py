@@ -184,7 +184,12 @@ def source_files(modules: Iterable[str]) -> dict[str, Path]:
         # Dotted names count from the directory above the module's top package.
         depth = name.count(".") + (file.name == "__init__.py")
         root = file.parents[min(depth, len(file.parents) - 1)]
-        waiting += [(each, path) for each in _imports(name, file) if (path := _beside(root, each)) is not None]
+        for each in _imports(name, file):
+            path = root.joinpath(*each.split("."))
+            candidates = path.with_name(f"{path.name}.py"), path / "__init__.py"
+            beside = next(filter(Path.is_file, candidates), None)
+            if beside is not None:
+                waiting.append((each, beside))
     return dict(sorted(found.items()))
 
 
@@ -202,14 +207,6 @@ def _file(module: str) -> Path | None:
 
 def _top(module: str) -> str:
     return module.partition(".")[0]
-
-
-def _beside(root: Path, module: str) -> Path | None:
-    path = root.joinpath(*module.split("."))
-    for candidate in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:

@@ -39,9 +39,9 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PicturesOnDemand, some_pictures
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
-from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes
+from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes, PlaysChunks
 
-# Make steps and resets of an environment as early as it allows, and tell it the steps that follow.
+# Make steps and resets of an environment as early as it allows.
 
 
 def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
@@ -60,28 +60,6 @@ def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
         and _is_its_own(environment, "begin_step", "step")
         and environment.steps_elsewhere
     )
-
-
-def telling_plans(policy: PolicyBase, environment: Environment) -> Callable[[], None] | None:
-    """Return a function that passes the policy's planned actions to the environment, None if either lacks the trait."""
-    plans = plans_of(policy)
-    # A derived class or a wrapper with a `step` of its own does not take part in `plan_steps`.
-    if plans is None or not isinstance(environment, StepsAhead) or not _is_its_own(environment, "plan_steps", "step"):
-        return None
-    if not environment.makes_steps_ahead:
-        return None
-
-    def tell() -> None:
-        environment.plan_steps({env_id: plans.planned(env_id) for env_id in environment.unplanned()})
-
-    return tell
-
-
-def made_again(environment: Environment) -> Step:
-    """Make a control step whose first attempt failed; `TypeError` if the environment does not try steps."""
-    if not isinstance(environment, TriesSteps):
-        raise TypeError(f"{type(environment).__name__} says that it made no step, and cannot make it again")
-    return environment.step_again()
 
 
 def _is_its_own(environment: Environment, method: str, whole: str) -> bool:
@@ -385,7 +363,17 @@ class EpisodeLoop:
         # Env slots at rest whose last observation holds NaN or infinity.
         self._unsound: set[int] = set()
         self._attempt = attempt_of(environment)
-        self._tell_plans = telling_plans(policy, environment)
+        # A policy that plans its actions, and an environment that makes planned steps ahead; None if either is missing.
+        self._steps_ahead: tuple[PlaysChunks, StepsAhead] | None = None
+        plans = plans_of(policy)
+        # A derived class or a wrapper with a `step` of its own does not take part in `plan_steps`.
+        if (
+            plans is not None
+            and isinstance(environment, StepsAhead)
+            and _is_its_own(environment, "plan_steps", "step")
+            and environment.makes_steps_ahead
+        ):
+            self._steps_ahead = plans, environment
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device, environment.action_spec)
 
@@ -397,51 +385,46 @@ class EpisodeLoop:
     def reset(self, env_ids: Iterable[int]) -> None:
         """Start the next episodes in these env slots; slots without an episode, or under reset elsewhere, rest."""
         # An episode that is solved at its start, or cannot begin, ends at once, and its env slot starts the next one.
+        environment, num_steps = self._environment, self.episodes.num_steps
+        may_start = self._limits.allow_step(num_steps)
         free, ended = list(env_ids), 0
-        while free or self._are_due():
-            starts = self._start(free)
-            solved = solved_starts(self._environment, starts) if starts else {}
-            spoiled = bad_starts(self._environment, starts, self._observation) if starts else {}
+        while True:
+            resets = next_starts(environment, free, self._pending) if free and may_start else []
+            if resets:
+                self.pictures.before_reset(resets)
+                with self._measure(Phase.SIMULATE):
+                    self._starting.begin(resets, num_steps=num_steps)
+
+            # Only the episodes that are due begin now; others wait for their resets while the rest makes steps.
+            if not self._starting.are_due(num_steps=num_steps, num_running=self.episodes.num_running):
+                return
+            with self._measure(Phase.SIMULATE):
+                starts, self._observation = self._starting.finish(num_steps=num_steps)
+                if isinstance(environment, TellsEvents):
+                    environment.begin_events([start.env_id for start in starts])
+            self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
+            self._unsound.difference_update(start.env_id for start in starts)
+            with self._measure(Phase.POLICY):
+                self._policy.start_episodes(environment, starts)
+            self.pictures.show_starts(starts, self._observation)
+
+            solved = solved_starts(environment, starts)
+            spoiled = bad_starts(environment, starts, self._observation)
             free = self._end({**solved, **spoiled})
             ended = ended + len(free) if len(free) == len(starts) else 0
             # Without this limit a task that always ends at its start would never reach `max_steps`.
             if ended > 1000 and self._limits.max_steps is not None:
                 raise ArenaError(f"{ended} episodes, one after the other, ended at their start: no step is made")
 
-    def _start(self, env_ids: Sequence[int]) -> Sequence[EpisodeStart]:
-        """Begin to reset these env slots, and return the starts of the episodes that are due."""
-        environment, num_steps = self._environment, self.episodes.num_steps
-        has_steps = self._limits.allow_step(num_steps)
-        resets = next_starts(environment, env_ids, self._pending) if has_steps else []
-        if resets:
-            self.pictures.before_reset(resets)
-            with self._measure(Phase.SIMULATE):
-                self._starting.begin(resets, num_steps=num_steps)
-        # Only the episodes that are due begin now; others wait for their resets while the rest makes steps.
-        if not self._are_due():
-            return []
-        with self._measure(Phase.SIMULATE):
-            starts, self._observation = self._starting.finish(num_steps=num_steps)
-            if isinstance(environment, TellsEvents):
-                environment.begin_events([start.env_id for start in starts])
-        self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
-        self._unsound.difference_update(start.env_id for start in starts)
-        with self._measure(Phase.POLICY):
-            self._policy.start_episodes(environment, starts)
-        self.pictures.show_starts(starts, self._observation)
-        return starts
-
-    def _are_due(self) -> bool:
-        return self._starting.are_due(num_steps=self.episodes.num_steps, num_running=self.episodes.num_running)
-
     def act(self) -> PolicyAnswer:
         """Ask the policy for the next action, and have the pictures that are read after it announced."""
         shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.saturated.note(answer.action)
-        if self._tell_plans is not None:
+        if self._steps_ahead is not None:
+            plans, environment = self._steps_ahead
             with self._measure(Phase.POLICY):
-                self._tell_plans()
+                environment.plan_steps({env_id: plans.planned(env_id) for env_id in environment.unplanned()})
         return answer
 
     def step(self, answer: PolicyAnswer) -> Step:
@@ -452,10 +435,13 @@ class EpisodeLoop:
     def finish_step(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
         """Show and count the control step, end the episodes that are over or late, and return their env slots."""
         # A failed attempt is made again. Here, once in a step, the CPU waits for the GPU.
-        max_length = self._environment.max_episode_length
+        environment = self._environment
+        max_length = environment.max_episode_length
         with self._measure(Phase.SIMULATE):
             while (over := self.episodes.over(answer, step, max_length=max_length)) is None:
-                step = made_again(self._environment)
+                if not isinstance(environment, TriesSteps):
+                    raise TypeError(f"{type(environment).__name__} says that it made no step, and cannot make it again")
+                step = environment.step_again()
 
         transition = Transition(
             running=self.episodes.running.clone(),

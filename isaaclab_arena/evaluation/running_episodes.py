@@ -98,12 +98,6 @@ def ending_of(step: Step, env_id: int) -> Ending:
     return Ending(outcome=outcome, success=False, termination=termination)
 
 
-def out_of_time(limit_s: float) -> Ending:
-    """Return the end of an episode that exceeded its wall time limit [s]."""
-    error = f"the episode took longer than {limit_s:g} s, its episode_timeout_s"
-    return Ending(outcome=Outcome.ERROR, success=None, termination=OUT_OF_TIME, error=error)
-
-
 def policy_lost(reason: str) -> Ending:
     """Return the end of an episode whose policy stopped answering."""
     return Ending(outcome=Outcome.ERROR, success=None, termination=POLICY_LOST, error=f"the policy was lost: {reason}")
@@ -328,8 +322,16 @@ class RunningEpisodes:
         """Map env slots to the endings of episodes that exceed a wall time limit [s]; None is no limit."""
         if limit_s is None:
             return {}
-        running = sorted(self._started_s)
-        return {env_id: out_of_time(limit_s) for env_id in running if now_s - self._started_s[env_id] > limit_s}
+        return {
+            env_id: Ending(
+                outcome=Outcome.ERROR,
+                success=None,
+                termination=OUT_OF_TIME,
+                error=f"the episode took longer than {limit_s:g} s, its episode_timeout_s",
+            )
+            for env_id, started_s in sorted(self._started_s.items())
+            if now_s - started_s > limit_s
+        }
 
     def tried(self) -> list[int]:
         """Return the env slots whose episode has made a step."""

@@ -18,7 +18,7 @@ from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_fo
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
-from isaaclab_arena.evaluation.batching import batch_of, check_policy_batch
+from isaaclab_arena.evaluation.batching import batch_of
 from isaaclab_arena.evaluation.condition_sets import ConditionSet, difference, fitting_set, load_conditions
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.latency import JobLatency, job_latency
@@ -509,7 +509,6 @@ class _Resolver:
         # The policy's num_envs is the number of env slots in each of its calls.
         with _keyed("arena_env_args.num_envs"):
             num_envs = batch_of(policy_class, self.policy_batch, num_envs=job.num_envs)
-            check_policy_batch(num_envs, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
 
         # A class with its own `from_dict` checks its options itself.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.batching import FixedBatchPolicy, WideView, check_policy_batch, on_fixed_batch, padded
+from isaaclab_arena.evaluation.batching import FixedBatchPolicy, WideView, batch_of, on_fixed_batch, padded
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
@@ -222,6 +222,6 @@ def test_only_a_policy_whose_env_slots_may_influence_each_other_is_asked_on_a_fi
 
 
 def test_a_batch_smaller_than_the_job_is_refused():
-    check_policy_batch(64, num_envs=64)
+    assert batch_of(ShrugPolicy, 64, num_envs=64) == 64
     with pytest.raises(ConfigError, match=r"16 env slots do not fit into --policy_batch 8, .*; give --policy_batch 16"):
-        check_policy_batch(8, num_envs=16)
+        batch_of(ShrugPolicy, 8, num_envs=16)

@@ -12,7 +12,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import attempt_of, made_again, rollout
+from isaaclab_arena.evaluation.rollout import attempt_of, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
@@ -236,8 +236,15 @@ def test_whoever_defines_its_own_steps_over_one_that_tries_is_asked_for_those():
     assert attempt_of(wrapper) == wrapper.step
 
 
+class MakesNone(ScriptedEnvironment):
+    """Says of its steps that it made none, and cannot try them again."""
+
+    def step(self, action: torch.Tensor) -> Step:
+        return replace(super().step(action), made=torch.zeros_like(self._running))
+
+
 def test_an_environment_that_does_not_try_is_never_asked_again():
-    env = ScriptedEnvironment(1)
+    env = MakesNone(1)
     assert attempt_of(env) == env.step
-    with pytest.raises(TypeError, match="ScriptedEnvironment says that it made no step"):
-        made_again(env)
+    with pytest.raises(TypeError, match="MakesNone says that it made no step"):
+        rollout(env, PushPolicy(), episodes(1), [])

@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.evaluation.policy_answers import PolicyAnswer
-from isaaclab_arena.evaluation.running_episodes import Ending, RunningEpisodes, ending_of, out_of_time, policy_lost
+from isaaclab_arena.evaluation.running_episodes import Ending, RunningEpisodes, ending_of, policy_lost
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -71,12 +71,6 @@ def test_an_error_says_what_the_environment_says_of_that_env_slot():
     assert ending_of(broken, 0).error == "it fell apart"
 
 
-def test_episodes_that_nothing_repeats_are_errors():
-    assert (out_of_time(2.5).outcome, out_of_time(2.5).termination) == (Outcome.ERROR, "episode_timeout")
-    assert (policy_lost("why").outcome, policy_lost("why").termination) == (Outcome.ERROR, "policy_lost")
-    assert (out_of_time(1).success, policy_lost("").success) == (None, None)
-
-
 def under_way(num_envs: int = 1) -> RunningEpisodes:
     running = RunningEpisodes(num_envs, torch.device("cpu"), ArraySpec(shape=(1,)))
     starts = [
@@ -90,6 +84,15 @@ def under_way(num_envs: int = 1) -> RunningEpisodes:
     ]
     running.begin(starts, now_s=0.0)
     return running
+
+
+def test_episodes_that_nothing_repeats_are_errors():
+    running = under_way()
+    assert running.late(now_s=2.5, limit_s=2.5) == {}
+    out_of_time = running.late(now_s=2.6, limit_s=2.5)[0]
+    assert (out_of_time.outcome, out_of_time.termination) == (Outcome.ERROR, "episode_timeout")
+    assert (policy_lost("why").outcome, policy_lost("why").termination) == (Outcome.ERROR, "policy_lost")
+    assert (out_of_time.success, policy_lost("").success) == (None, None)
 
 
 def answered(*, finished: bool | None) -> PolicyAnswer:
