@@ -561,9 +561,8 @@ def asked_policies(choice: BatchSizeChoice, *, simulated_on: str) -> AskedPolici
 
 def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies | str:
     """Return the policies on a settled batch size, or the reason if they cannot be probed."""
-    # The size is the stored one, or the first at which places in the batch make no difference.
-    #
-    # A policy that divides a batch into calls pads each call instead of the batch.
+    # The size is the stored one, or the first at which places in the batch make no difference. A policy that divides a
+    # batch into calls pads each call instead of the batch.
     own = policy.slots_per_call(choice.num_envs) if isinstance(policy, DividesCalls) else None
     num_envs = choice.num_envs if own is None else own
 

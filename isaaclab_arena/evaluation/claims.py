@@ -371,6 +371,8 @@ class ClaimTable:
         clock: Callable[[], float] = time.monotonic,  # monotonic [s], the one of `watch`
     ) -> None:
         self._jobs = {divided.index: divided for divided in jobs}
+        # To run in all jobs, without jobs of unknown length.
+        self.num_episodes = sum(sum(divided.num_episodes) for divided in self._jobs.values())
         self._directory = directory
         self._watch = watch
         self._rank = rank
@@ -391,11 +393,6 @@ class ClaimTable:
         self._watching_since = 0.0
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def num_episodes(self) -> int:
-        """The number of episodes to run in all jobs, without jobs of unknown length."""
-        return sum(sum(divided.num_episodes) for divided in self._jobs.values())
 
     def refresh(self, *, now: bool = False) -> None:
         """Read the claims of other ranks, at most once a second unless `now`."""
