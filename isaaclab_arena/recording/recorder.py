@@ -18,7 +18,7 @@ from isaaclab_arena.nested import leaves
 from isaaclab_arena.paths import now
 from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, SlotNumbers
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.commits import CommitContext, CommitLine, CommitWriter, commit_line
+from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_line
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.hdf5.dataset import Consolidation, consolidate
 from isaaclab_arena.storage.hdf5.episode_file import check_compression
@@ -140,13 +140,29 @@ class EpisodeRecorder(Observer):
             del self._started_s[record.env_id]
             self._first_seen.pop(record.env_id, None)
             return
-        if arrays is None:
-            self._commits.write(self._line(record))
-            return
-        crc = checksum(arrays)
+
+        # Only an episode with arrays has a checksum and a file.
         name = layout.episode_file_name(record.episode.episode_index)
-        path = self._episodes_directory / name
-        line = self._line(record, f"{layout.EPISODES_DIRECTORY}/{name}", crc)
+        crc = None if arrays is None else checksum(arrays)
+        finished = self._finished_in_env.get(record.env_id, 0)
+        self._finished_in_env[record.env_id] = finished + 1
+        context = CommitContext(
+            rank=self._job.rank,
+            attempt=self._job.attempt,
+            episode_in_env=finished,
+            timestamp=now(local=True),
+            wall_s=time.perf_counter() - self._started_s.pop(record.env_id),
+            dataset_file=None if arrays is None else self._dataset_name,
+            episode_file=None if arrays is None else f"{layout.EPISODES_DIRECTORY}/{name}",
+            checksum=crc,
+            start=self._first_seen.pop(record.env_id, None),
+        )
+        line = commit_line(record, context)
+        if arrays is None:
+            self._commits.write(line)
+            return
+
+        # The recording holds the text of its commit line, too.
         more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
         if self._contents is not None:
             more[layout.CONTENTS_ATTRIBUTE] = self._contents
@@ -157,6 +173,7 @@ class EpisodeRecorder(Observer):
             attributes=attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: text},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
+        path = self._episodes_directory / name
         write = partial(write_episode, path, episode, self._options.compression, crc=crc)
         for committed in put_in_place(path, line, text, write):
             self._commits.write_line(committed)
@@ -182,22 +199,6 @@ class EpisodeRecorder(Observer):
         """Close the commit file and drop running episodes; episode files stay in place."""
         self._commits.close()
         self.begin_rebuild(())
-
-    def _line(self, record: EpisodeRecord, episode_file: str | None = None, crc: int | None = None) -> CommitLine:
-        finished = self._finished_in_env.get(record.env_id, 0)
-        self._finished_in_env[record.env_id] = finished + 1
-        context = CommitContext(
-            rank=self._job.rank,
-            attempt=self._job.attempt,
-            episode_in_env=finished,
-            timestamp=now(local=True),
-            wall_s=time.perf_counter() - self._started_s.pop(record.env_id),
-            dataset_file=None if episode_file is None else self._dataset_name,
-            episode_file=episode_file,
-            checksum=crc,
-            start=self._first_seen.pop(record.env_id, None),
-        )
-        return commit_line(record, context)
 
 
 @dataclass(frozen=True, kw_only=True)

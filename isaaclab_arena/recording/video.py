@@ -365,19 +365,16 @@ class Take:
         self._do = do
         self._steps_per_frame = steps_per_frame
         self._num_steps = 0
+        self.shows_latest_step = True  # the last counted step has a frame
         self._is_wanted = True
         self._latest: Mapping[str, np.ndarray] = {}
         self._samples = FrameSamples()
         self._bars: dict[int, np.ndarray] = {}
 
-    @property
-    def shows_latest_step(self) -> bool:
-        """Whether the last counted step has a frame."""
-        return self._num_steps % self._steps_per_frame == 0
-
     def step_ends_with_a_frame(self) -> bool:
         """Count a control step. True if its result is due for a frame."""
         self._num_steps += 1
+        self.shows_latest_step = self._num_steps % self._steps_per_frame == 0
         return self.shows_latest_step
 
     def add(self, draw: Draw) -> None:

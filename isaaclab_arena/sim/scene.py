@@ -51,13 +51,9 @@ def file_outside(mjcf: Path, root: Path) -> Path | None:
     return None if mjcf.is_relative_to(root) else mjcf
 
 
-def files_of(mjcf: Path) -> list[Path]:
-    """Return an MJCF file and every regular file that MuJoCo might open for it, sorted. Can raise OSError."""
-    return sorted(set(_ways_to_files(mjcf).values()))
-
-
-def _ways_to_files(mjcf: Path) -> dict[Path, Path]:
-    """Map each path under which MuJoCo finds a file, which may be a link, to the resolved file."""
+def files_of(mjcf: Path) -> dict[Path, Path]:
+    """Map each path under which MuJoCo might open a regular file for an MJCF file to the resolved file."""
+    # The MJCF file itself is among them. A path may be a link. Can raise OSError.
     found = {mjcf.absolute(): mjcf.resolve()}
     known = 0
     while known != len(found):
@@ -71,7 +67,7 @@ def content_key(mjcf: Path) -> ContentKey:
     """Return a key that changes with any file of an MJCF file; unchanged files are not read again."""
     key = _known_keys.get(mjcf)
     if key is None or key != stamps(path for path, _ in key):
-        key = _known_keys[mjcf] = stamps(sorted(_ways_to_files(mjcf)))
+        key = _known_keys[mjcf] = stamps(sorted(files_of(mjcf)))
         # MuJoCo caches meshes by path and modification time in whole seconds, so a quick edit would be missed.
         mujoco.mj_clearCache(mujoco.mj_getCache())
     return key
@@ -249,8 +245,31 @@ def compose_scene(
     for part in parts:
         frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
         spec.attach(_part_spec(part, spec), prefix=f"{part.prefix}/", frame=frame)
-    for camera in cameras:
-        _place_camera(spec, camera)
+
+    for pose in cameras:
+        camera = spec.camera(pose.name)
+        if camera is None:
+            continue
+        # The camera looks along its -z axis, with its x axis horizontal.
+        backward = np.subtract(pose.position, pose.target)
+        right = np.cross((0.0, 0.0, 1.0), backward)
+        axes = np.stack([right, np.cross(backward, right), backward], axis=1)
+        quaternion = np.zeros(4)
+        mujoco.mju_mat2Quat(quaternion, (axes / np.linalg.norm(axes, axis=0)).ravel())
+        camera.pos, camera.quat, camera.fovy = pose.position, quaternion, pose.fovy_deg
+        camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+        # A tracking camera has to be a child of its body, so it is replaced by one there.
+        if pose.follows is not None:
+            spec.delete(camera)
+            body = spec.body(pose.follows)
+            body.add_camera(
+                name=pose.name,
+                mode=mujoco.mjtCamLight.mjCAMLIGHT_TRACK,
+                pos=np.subtract(pose.position, body.pos),
+                quat=quaternion,
+                fovy=pose.fovy_deg,
+            )
+
     for sensor in contact_sensors:
         spec.add_sensor(
             name=sensor.name,
@@ -329,31 +348,6 @@ def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
     if ineffective:
         _tell_ineffective(part.asset, tuple(ineffective))
     return spec
-
-
-def _place_camera(spec: mujoco.MjSpec, pose: CameraPose) -> None:
-    camera = spec.camera(pose.name)
-    if camera is None:
-        return
-    # The camera looks along its -z axis, with its x axis horizontal.
-    backward = np.subtract(pose.position, pose.target)
-    right = np.cross((0.0, 0.0, 1.0), backward)
-    axes = np.stack([right, np.cross(backward, right), backward], axis=1)
-    quaternion = np.zeros(4)
-    mujoco.mju_mat2Quat(quaternion, (axes / np.linalg.norm(axes, axis=0)).ravel())
-    camera.pos, camera.quat, camera.fovy = pose.position, quaternion, pose.fovy_deg
-    camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
-    # A tracking camera has to be a child of its body, so it is replaced by one there.
-    if pose.follows is not None:
-        spec.delete(camera)
-        body = spec.body(pose.follows)
-        body.add_camera(
-            name=pose.name,
-            mode=mujoco.mjtCamLight.mjCAMLIGHT_TRACK,
-            pos=np.subtract(pose.position, body.pos),
-            quat=quaternion,
-            fovy=pose.fovy_deg,
-        )
 
 
 # Define a robot arm: the names of its parts and its limits, for environments and policies.

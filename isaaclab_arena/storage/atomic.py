@@ -158,17 +158,6 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def create_for_appending(path: Path) -> int:
-    """Create a file, and return a descriptor that appends to it. FileExistsError if the file exists."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise storage_error("create", path, error) from error
-
-
 def append_line(descriptor: int, line: str, path: Path) -> None:
     """Append one line with one unbuffered write, so that a kill can tear only the last line."""
     content = f"{line}\n".encode()

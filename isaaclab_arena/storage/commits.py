@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage.atomic import append_line, create_for_appending, read_whole, storage_errors, write_text
+from isaaclab_arena.storage.atomic import append_line, read_whole, storage_error, storage_errors, write_text
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text, read_versioned
 from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
@@ -135,9 +135,13 @@ class CommitWriter:
         for life in range(MAX_LIVES):
             self.path = job_directory / commit_file_name(rank, life)
             try:
-                self._descriptor = create_for_appending(self.path)
+                job_directory.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                self._descriptor = os.open(self.path, flags, 0o644)
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise storage_error("create", self.path, error) from error
             return
         raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 

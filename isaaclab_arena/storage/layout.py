@@ -116,12 +116,12 @@ def episode_index_of_file(name: str) -> int | None:
 
 def commit_file_name(rank: int, life: int = 0) -> str:
     """Return the name of a rank's commit file; `life` counts how often this rank began the job before."""
-    return f"episode_results_rank{rank}{_life(life)}.jsonl"
+    return f"episode_results_rank{rank}{f'_life{life}' if life else ''}.jsonl"
 
 
 def job_report_file_name(rank: int, life: int = 0) -> str:
     """Return the name of the report that a rank writes when it leaves a job; see `commit_file_name`."""
-    return f"job_report_rank{rank}{_life(life)}.json"
+    return f"job_report_rank{rank}{f'_life{life}' if life else ''}.json"
 
 
 def job_begun_file_name(rank: int, attempt: int) -> str:
@@ -154,7 +154,3 @@ def demo_index(name: str) -> int | None:
     """Return the index in a group's name, None for any other name; other writers pad it with zeros."""
     match = _DEMO.fullmatch(name)
     return int(match[1]) if match else None
-
-
-def _life(life: int) -> str:
-    return f"_life{life}" if life else ""

@@ -7,7 +7,6 @@ import pytest
 from isaaclab_arena.errors import DiskUnusableError, StorageError
 from isaaclab_arena.storage.atomic import (
     append_line,
-    create_for_appending,
     storage_error,
     temporary_path,
     write_at,
@@ -51,12 +50,6 @@ def test_a_path_below_a_file_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
         write_text(tmp_path / "file" / "a.txt", "x")
-
-
-def test_two_writers_never_share_an_appending_file(tmp_path):
-    os.close(create_for_appending(tmp_path / "lines"))
-    with pytest.raises(FileExistsError):
-        create_for_appending(tmp_path / "lines")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])

@@ -10,7 +10,7 @@ SETUP = """
 import pathlib, resource, sys
 import numpy as np
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import append_line, create_for_appending
+from isaaclab_arena.storage.commits import CommitWriter
 from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
@@ -36,10 +36,10 @@ def fails(action):
 """
 EPISODE = "write(0); limit(50_000); fails(lambda: write(1))"
 LINE = """
-lines = create_for_appending(directory / "lines")
+lines = CommitWriter(directory, rank=0)
 limit(10)
-append_line(lines, "12345", directory / "lines")
-fails(lambda: append_line(lines, "67890", directory / "lines"))
+lines.write_line("12345")
+fails(lambda: lines.write_line("67890"))
 """
 DATASET = """
 for index in range(3): write(index)

@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("resource")
 
 WRITE = """
-import pathlib, resource
+import os, pathlib, resource
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.storage.atomic import append_line, create_for_appending, write_at, write_bytes
+from isaaclab_arena.storage.atomic import append_line, write_at, write_bytes
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 def appended(path):
-    descriptor = create_for_appending(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     append_line(descriptor, "x" * 999, path)
     append_line(descriptor, "x", path)
 for name, write in (

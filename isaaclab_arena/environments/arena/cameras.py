@@ -44,11 +44,6 @@ def on_the_cpu(config: Any) -> Any:
     return replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
 
 
-def backend_choice(config: object) -> BackendChoice:
-    """Return the backend of an environment's options; MuJoCo for options without one."""
-    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
-
-
 # Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
 
 
@@ -313,6 +308,9 @@ class EnvironmentCameras:
         names = [backend.model.camera(index).name for index in range(backend.model.ncam)]
         self._observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
         self._viewport = tuple(name for name in names if name == VIEWPORT)
+        # Names that `film` accepts: one per policy picture, and the viewport.
+        self.filmable = (*(rgb_term(name) for name in self._observed), *self._viewport)
+        self.enabled = options.enable_cameras  # policies see the pictures
         self._renderers: dict[str, Renderer] = {}
         self._film_renderers: dict[str, FilmRenderer] = {}
         self._film_s = 0.0
@@ -321,16 +319,6 @@ class EnvironmentCameras:
         self._outdated = np.ones(backend.num_envs, bool)
         self.num_drawn = 0  # per env slot and term of ``camera_obs``
         self._before_observed = self._announced, self.num_drawn
-
-    @property
-    def enabled(self) -> bool:
-        """True if policies see the pictures."""
-        return self._options.enable_cameras
-
-    @property
-    def filmable(self) -> tuple[str, ...]:
-        """Names that `film` accepts: one per policy picture, and the viewport."""
-        return (*(rgb_term(name) for name in self._observed), *self._viewport)
 
     @property
     def render_s(self) -> float:

@@ -275,7 +275,8 @@ class FloorSenses:
 
     def linear_velocity(self) -> torch.Tensor:
         """Return the root's velocity in its own frame [m/s]. Shape: (num_envs, 3)."""
-        return rotate_inverse(self._orientation(), self._backend.joint_velocity(self._root)[:, :3])
+        orientation = self._backend.body_orientation(self._robot.root_body)
+        return rotate_inverse(orientation, self._backend.joint_velocity(self._root)[:, :3])
 
     def angular_velocity(self) -> torch.Tensor:
         """Return the root's angular velocity in its own frame [rad/s]. Shape: (num_envs, 3)."""
@@ -283,7 +284,7 @@ class FloorSenses:
 
     def gravity(self) -> torch.Tensor:
         """Return the unit vector of gravity in the root's frame. Shape: (num_envs, 3)."""
-        return rotate_inverse(self._orientation(), self._down)
+        return rotate_inverse(self._backend.body_orientation(self._robot.root_body), self._down)
 
     def joint_position(self) -> torch.Tensor:
         """Return the joints' offsets from the default posture [rad]. Shape: (num_envs, num_joints)."""
@@ -292,9 +293,6 @@ class FloorSenses:
     def joint_velocity(self) -> torch.Tensor:
         """Return the joints' velocities [rad/s]. Shape: (num_envs, num_joints)."""
         return self._backend.qvel[:, self._dofs]
-
-    def _orientation(self) -> torch.Tensor:
-        return self._backend.body_orientation(self._robot.root_body)
 
 
 def sense_terms(robot: FloorRobot, senses: Callable[[], FloorSenses]) -> dict[str, ObservationTerm]:

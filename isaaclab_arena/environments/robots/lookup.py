@@ -128,7 +128,7 @@ def part_files(what: str, asset: str) -> dict[str, Path]:
     if mjcf.is_relative_to(ASSETS):
         return {}
     try:
-        files = files_of(mjcf)
+        files = sorted(set(files_of(mjcf).values()))
     except OSError as error:
         raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
     directory = mjcf.parent

@@ -1,6 +1,7 @@
 """Datasets made of many episodes: one per job, and files of demonstrations for robomimic."""
 
 import os
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
@@ -17,7 +18,7 @@ from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
-from isaaclab_arena.storage.hdf5.episode_file import DatasetWriter, EpisodeBlock, block_of
+from isaaclab_arena.storage.hdf5.episode_file import SUPERBLOCK_BYTES, EpisodeBlock, block_of, groups_above, superblock
 from isaaclab_arena.storage.hdf5.episodes import (
     AlikeEpisodes,
     OpenRecording,
@@ -77,12 +78,14 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
     """Make a new file from uncompressed episodes of `write_episode`, without HDF5's library. False if impossible."""
     # Each episode is read once and compared with its own checksum. On False the target is not a valid recording, and
     # `copy_episodes` can replace it.
-    indices, total, env_args = [], 0, "{}"
+    total, env_args = 0, "{}"
     datasets: dict[Path, tuple[OpenRecording, memoryview, str]] = {}
     alike = AlikeEpisodes()
     with hdf5_errors("write", target):
         with target.open("xb", buffering=1 << 20) as file, ExitStack() as kept_open:
-            writer = DatasetWriter(file)
+            members: dict[str, int] = {}
+            # The superblock's place is kept free, and the file is valid HDF5 only once it is written.
+            position = file.write(bytes(SUPERBLOCK_BYTES))
             for index, path in told(sources, "consolidating", _final_name(target)):
                 if episode_index_of_file(path.name) is not None:
                     with storage_errors("read", path):
@@ -99,9 +102,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                     if whole is None:
                         return False
                     block = EpisodeBlock(
-                        content=whole.block.content,
-                        pointers=whole.block.pointers,
-                        origin=whole.block.origin,
+                        **vars(whole.block),
                         episode_index=index,
                         group_offset=whole.group_offset,
                         num_samples=num_samples_of(whole.attributes),
@@ -109,15 +110,22 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                     )
                 if block is None or block.episode_index != index:
                     return False
-                writer.add(block)
-                indices.append(index)
+                members[demo_name(index)] = position + block.group_offset
+                position += sum(map(file.write, block.pieces_at(position)))
                 total += block.num_samples
                 env_args = block.env_args
-            writer.finish(env_args, total)
+
+            # The groups above the episodes follow them.
+            above, root_address = groups_above(members, env_args.encode(), struct.pack("<q", total), position)
+            file.write(above)
+            file.seek(0)
+            file.write(superblock(root_address=root_address, end_address=position + len(above)))
+
         # HDF5 can read the file now that it is closed. It reads the table of contents and one episode; the bytes of all
         # episodes were checked before.
+        indices = [index for index, _ in sources]
         with opened(target) as recording:
-            if recording.indices() != sorted(indices) or ACTIONS.encode() not in recording.group(indices[-1]):
+            if sorted(recording.names) != sorted(indices) or ACTIONS.encode() not in recording.group(indices[-1]):
                 raise StorageError(f"{target} does not hold the episodes that were written to it")
     return True
 
@@ -137,15 +145,7 @@ class Consolidation:
     episode_indices: tuple[int, ...]  # episodes of the dataset, ascending
     # Damaged or missing episode files with the reason; existing ones stay in place.
     damaged: tuple[tuple[Path, str], ...]
-
-    @property
-    def loss(self) -> str | None:
-        """The lost recordings and the remedy, None if none is lost."""
-        if not self.damaged:
-            return None
-        episodes = "an episode" if len(self.damaged) == 1 else f"{len(self.damaged)} episodes"
-        first = self.damaged[0][1]
-        return f"recordings of {episodes} are damaged or gone since they finished ({first}); --resume runs them again"
+    loss: str | None = None  # the lost recordings and the remedy; None if none is lost
 
 
 def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
@@ -173,7 +173,12 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
             raise
         damaged += [(sources.pop(index), reason) for index, reason in reasons.items()]
         indices = _consolidate(sources, dataset)
-    return Consolidation(episode_indices=indices, damaged=tuple(damaged))
+    loss = None
+    if damaged:
+        episodes = "an episode" if len(damaged) == 1 else f"{len(damaged)} episodes"
+        first = damaged[0][1]
+        loss = f"recordings of {episodes} are damaged or gone since they finished ({first}); --resume runs them again"
+    return Consolidation(episode_indices=indices, damaged=tuple(damaged), loss=loss)
 
 
 def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
@@ -188,18 +193,11 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
             if read_checksums(part, [index]) != [checksum]:
                 raise StorageError(f"{dataset} and {part} both hold {demo_name(index)}, with different content")
     everything = {**sources, **dict.fromkeys(kept, dataset)}
-    indices = tuple(sorted(everything))
     if sources:
         with written_in_place(dataset, overwrite=True) as temporary:
             make_dataset(sorted(everything.items()), temporary)
             # The parts are removed next, so the dataset must survive a power failure.
             flush_to_disk(temporary)
-    _remove(list(sources.values()), dataset)
-    return indices
-
-
-def _remove(parts: Sequence[Path], dataset: Path) -> None:
-    """Remove files that a dataset has absorbed, several at a time if there are many."""
 
     def remove(part: Path) -> None:
         with storage_errors("remove", part):
@@ -207,17 +205,18 @@ def _remove(parts: Sequence[Path], dataset: Path) -> None:
 
     # Some file systems take milliseconds per file, over a network or because they return the blocks to the disk, but
     # handle several in parallel.
-    if len(parts) < 100:
-        for part in parts:
+    if len(sources) < 100:
+        for part in sources.values():
             remove(part)
-        return
-    with ThreadPoolExecutor(8) as pool:
-        removals = [pool.submit(remove, part) for part in parts]
-        for removal in told(removals, "tidying up", dataset.name):
-            wait([removal])
-    # A file that cannot be removed does not keep the others.
-    for removal in removals:
-        removal.result()
+    else:
+        with ThreadPoolExecutor(8) as pool:
+            removals = [pool.submit(remove, part) for part in sources.values()]
+            for removal in told(removals, "tidying up", dataset.name):
+                wait([removal])
+        # A file that cannot be removed does not keep the others.
+        for removal in removals:
+            removal.result()
+    return tuple(sorted(everything))
 
 
 # Write recorded episodes as a file of demonstrations for robomimic's ``SequenceDataset``.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import util
 from itertools import pairwise
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 import h5py
 import numpy as np
@@ -372,7 +372,7 @@ class EpisodeTemplate:
             structure=bytes(structure),
             paddings=tuple(paddings),
             end=position,
-            pointers=self._pointers_without(absent),
+            pointers=np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers,
         )
 
     def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
@@ -404,7 +404,8 @@ class EpisodeTemplate:
             return None
         if attributes.get("checksum") != crc:
             return None
-        block = Block(content=view[address:end], pointers=self._pointers_without(absent), origin=address)
+        pointers = np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
+        block = Block(content=view[address:end], pointers=pointers, origin=address)
         return WholeEpisode(attributes=attributes, block=block, group_offset=self.group_offset)
 
     def _read_values(
@@ -433,9 +434,6 @@ class EpisodeTemplate:
             raise ValueError("the texts are not as they were written")
         return attributes, end
 
-    def _pointers_without(self, absent: Sequence[int]) -> np.ndarray:
-        return np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
-
     def _structure_at(self, address: int) -> bytes:
         # Files of one job have their episodes at the same address.
         if self._moved[0] != address:
@@ -459,13 +457,11 @@ class EpisodeTemplate:
         ]
 
 
-@lru_cache(maxsize=64)
-def template_of(arrays: tuple[ArrayType, ...], attributes: tuple[AttributeType, ...]) -> EpisodeTemplate:
-    """Return the structure of episodes, cached."""
-    return EpisodeTemplate(arrays, attributes)
+template_of = lru_cache(maxsize=64)(EpisodeTemplate)
+"""Returns the structure of episodes, cached; both arguments are tuples."""
 
 
-# Whole files as bytes: the file of one episode, and a dataset that takes over the episodes of many such files.
+# Whole files as bytes: the file of one episode, and the groups above the episodes of a dataset.
 #
 # An episode's file begins with an index that HDF5 ignores: the position of the episode, the offsets of its addresses,
 # and a CRC-32 of everything behind it. So each file is read once for a dataset, and a file with a changed bit is not
@@ -537,9 +533,9 @@ def _opening(max_pointers: int, group_offset: int, env_args: str) -> _Opening:
     before = padded(bytes(_POINTERS_ADDRESS + 4 * max_pointers))
     # The size of these groups does not depend on the address of the episode, which follows them.
     text = env_args.encode()
-    above, _ = _groups_above({_NAME: 0}, text, _TOTAL, len(before))
+    above, _ = groups_above({_NAME: 0}, text, _TOTAL, len(before))
     address = len(before) + len(above)
-    above, root_address = _groups_above({_NAME: address + group_offset}, text, _TOTAL, len(before))
+    above, root_address = groups_above({_NAME: address + group_offset}, text, _TOTAL, len(before))
     content = before + above
     return _Opening(
         content=content,
@@ -572,30 +568,7 @@ def block_of(content: bytes | bytearray) -> EpisodeBlock | None:
     )
 
 
-class DatasetWriter:
-    """Write a dataset episode by episode into an empty file. It is valid HDF5 only after `finish`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._members: dict[str, int] = {}
-        self._position = file.write(bytes(SUPERBLOCK_BYTES))
-
-    def add(self, block: EpisodeBlock) -> None:
-        """Append an episode."""
-        self._members[demo_name(block.episode_index)] = self._position + block.group_offset
-        pieces = block.pieces_at(self._position)
-        self._position += sum(map(self._file.write, pieces))
-
-    def finish(self, env_args: str, total: int) -> None:
-        """Write the groups above the episodes; `total` is their number of control steps."""
-        total_value = struct.pack("<q", total)
-        above, root_address = _groups_above(self._members, env_args.encode(), total_value, self._position)
-        self._file.write(above)
-        self._file.seek(0)
-        self._file.write(superblock(root_address=root_address, end_address=self._position + len(above)))
-
-
-def _groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, position: int) -> tuple[bytes, int]:
+def groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, position: int) -> tuple[bytes, int]:
     """Return the episodes' group and the root group for address `position`, and the root group's address."""
     messages = [attribute_message("total", np.dtype(np.int64)), attribute_message("env_args", None)]
     relative = [(name, address - position) for name, address in members.items()]

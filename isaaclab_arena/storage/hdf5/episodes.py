@@ -206,21 +206,17 @@ class OpenRecording:
             raise DamagedFileError(f"{path} is no recording: it has no group /{DATA_GROUP}")
         self.data: h5py.h5g.GroupID = data
 
-    def indices(self) -> list[int]:
-        """Return the indices of all episodes, ascending."""
-        return sorted(self._named)
-
     def group(self, episode_index: int) -> h5py.h5g.GroupID:
         """Return the group of an episode."""
         group = member(self.data, demo_name(episode_index).encode())
-        if group is None and episode_index in self._named:
-            group = member(self.data, self._named[episode_index])
+        if group is None and episode_index in self.names:
+            group = member(self.data, self.names[episode_index])
         if not isinstance(group, h5py.h5g.GroupID):
             raise DamagedFileError(f"{self.path} holds no {demo_name(episode_index)}")
         return group
 
     @cached_property
-    def _named(self) -> dict[int, bytes]:
+    def names(self) -> dict[int, bytes]:
         """Map each episode to its group's name. ``demo_1`` takes precedence if ``demo_01`` exists too."""
         found: dict[int, bytes] = {}
         # According to h5py's stubs the iterator may be None.
@@ -412,7 +408,7 @@ def write_episode(
 def list_episodes(path: Path) -> list[int]:
     """Return the indices of the episodes in a file, ascending. StorageError if the file is no recording."""
     with opened(path) as recording:
-        return recording.indices()
+        return sorted(recording.names)
 
 
 def read_attributes(path: Path, episode_index: int) -> dict[str, AttributeValue]:
@@ -510,6 +506,6 @@ def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[Attribute
 def read_totals(path: Path) -> tuple[object, int]:
     """Return the file's total of control steps, and the sum over its episodes."""
     with opened(path) as recording:
-        steps = (recording.attributes(recording.group(index)).get("num_samples") for index in recording.indices())
+        steps = (recording.attributes(recording.group(index)).get("num_samples") for index in sorted(recording.names))
         told = recording.attributes(recording.data).get("total")
         return told, sum(number for number in steps if isinstance(number, int))
