@@ -307,10 +307,15 @@ class EnvironmentCameras:
         self._device = device
         names = [backend.model.camera(index).name for index in range(backend.model.ncam)]
         self._observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
-        self._viewport = tuple(name for name in names if name == VIEWPORT)
+        viewport = tuple(name for name in names if name == VIEWPORT)
         # Names that `film` accepts: one per policy picture, and the viewport.
-        self.filmable = (*(rgb_term(name) for name in self._observed), *self._viewport)
+        self.filmable = (*(rgb_term(name) for name in self._observed), *viewport)
         self.enabled = options.enable_cameras  # policies see the pictures
+        # Names and picture size (width, height) of the viewport, and of all cameras that policies may see.
+        self._cameras_at: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
+            VIEWPORT: (viewport, (options.viewport_width, options.viewport_height)),
+            HEAD_CAMERA: (self._observed, options.resolution),
+        }
         self._renderers: dict[str, Renderer] = {}
         self._film_renderers: dict[str, FilmRenderer] = {}
         self._film_s = 0.0
@@ -412,7 +417,7 @@ class EnvironmentCameras:
         drawn = [env_id for env_id in env_ids if is_seen and not self._outdated[env_id]]
         if not self._backend.renders and len(drawn) < len(env_ids):
             if place not in self._film_renderers:
-                names, size = self._cameras_at(place)
+                names, size = self._cameras_at[place]
                 self._film_renderers[place] = FilmRenderer(
                     self._backend, {rgb_term(name): name for name in names}, size=size, shadows=place == VIEWPORT
                 )
@@ -444,7 +449,7 @@ class EnvironmentCameras:
     def _renderer_of(self, place: str) -> Renderer:
         """Return the renderer of a place's cameras, which is made at its first use."""
         if place not in self._renderers:
-            names, (width, height) = self._cameras_at(place)
+            names, (width, height) = self._cameras_at[place]
             is_seen = place != VIEWPORT and self.enabled
             wanted = {
                 "shadows": place == VIEWPORT,
@@ -458,9 +463,3 @@ class EnvironmentCameras:
             else:
                 self._renderers[place] = ThreadRenderer(self._backend, names, num_threads=self._num_threads, **wanted)
         return self._renderers[place]
-
-    def _cameras_at(self, place: str) -> tuple[Sequence[str], tuple[int, int]]:
-        """Return the names and the picture size of the viewport, or of all cameras that policies may see."""
-        if place == VIEWPORT:
-            return self._viewport, (self._options.viewport_width, self._options.viewport_height)
-        return self._observed, self._options.resolution
