@@ -10,8 +10,8 @@ import torch
 from isaaclab_arena.environments.arena.cameras import (
     CameraOptions,
     EnvironmentCameras,
-    SimulationOptions,
     ViewportOptions,
+    backend_choice,
     check_camera_options,
     on_the_cpu,
 )
@@ -234,8 +234,9 @@ class TableTask:
         self.check(config)
         embodiment, task, distractors, model = self._compiled(config, variations)
         robot, device = embodiment.robot, torch.device(device)
-        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
-        backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
+        backend = self.make_backend(
+            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
+        )
         action_mode = make_action_mode(config.action_mode, robot, backend, CONTROL_DT)
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
@@ -360,9 +361,8 @@ class FloorEnvironmentBuilder:
         """
         self.check(config)
         task, device = self.make_task(config), torch.device(device)
-        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
         backend = self.make_backend(
-            _floor(task), choice=choice, num_envs=num_envs, device=device, num_threads=num_threads
+            _floor(task), choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
         cameras = EnvironmentCameras(backend, _viewport_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
