@@ -191,9 +191,7 @@ class ArenaEnvironment(Environment):
         self.control_dt = control_dt
         self.task_description = task.spec.instruction
         self.task_name = task.spec.name
-        # Each role (``object``, ``bin``, ``target``, ``handle``) maps to a body or site, for scripted policies.
-        observed = {thing.prefix: thing.body for thing in task.spec.things if thing.observed_as}
-        self.landmarks, self.sizes = {**observed, **task.spec.sites}, task.spec.sizes
+        self.landmarks, self.sizes = task.spec.landmarks, task.spec.sizes
         self.max_episode_length = round(task.spec.time_limit_s / control_dt)
         self.action_spec = action_spec
         self._terms = dict(terms)

@@ -64,7 +64,7 @@ class TaskSpec:
         things: The objects in the scene besides the table and the robot.
         contact_sensors: Contacts that the task reads.
         articulations: Name in recordings to each thing with joints.
-        sites: Further landmarks of scripted policies: role to a body or site.
+        sites: Further landmarks: role to a body or site.
         sizes: Lengths that a scripted policy needs [m].
     """
 
@@ -88,6 +88,11 @@ class TaskSpec:
     def rigid_objects(self) -> dict[str, str]:
         """Map the name in recordings to the free joint, for each loose thing."""
         return {thing.name: thing.joint for thing in self.things if thing.loose}
+
+    @property
+    def landmarks(self) -> dict[str, str]:
+        """Map each role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies."""
+        return {**{thing.prefix: thing.body for thing in self.things if thing.observed_as}, **self.sites}
 
 
 class Task(ABC):
