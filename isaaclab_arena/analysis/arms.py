@@ -133,7 +133,25 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedR
     """Read a run from `merged`, its current tables, or else the files of its ranks. StorageError if unreadable."""
     plan = read_run_plan(directory) if merged is None else merged.plan
     attempts, _ = read_attempts(directory, plan.run_id)
-    jobs, episodes = _tables(directory, plan) if merged is None else (merged.jobs, merged.episodes)
+    tables = None if merged is None else (merged.jobs, merged.episodes)
+
+    # Only the needed columns are read, and only from current tables. A merge rebuilds the tables, so it also serves if
+    # they are damaged.
+    if tables is None and tables_are_current(directory):
+        of_jobs, of_episodes = ["name", "planned"], ["job", "episode_index", "environment", "object", "episode_seed"]
+        of_episodes += ["success", "length", "return", "conditions", "metrics", "seed", "outcome"]
+        if plan.questions:
+            of_jobs += ["episodes", "missing", "decision"]
+            of_episodes += ["beyond_decision"]
+        with suppress(StorageError, ValueError, KeyError, TypeError):
+            jobs = read_table(directory / "results.parquet", of_jobs)
+            episodes = read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"])
+            check_episodes(table_of(plan, directory)["jobs"], episodes, directory)
+            tables = jobs, episodes
+    if tables is None:
+        merged = merge_results(directory)
+        tables = merged.jobs, merged.episodes
+    jobs, episodes = tables
 
     # A job that stopped on an answer has only the episodes of that answer, unless `beyond_decisions` asks for all.
     if plan.questions and not beyond_decisions:
@@ -149,24 +167,6 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedR
         planned={str(name): None if np.isnan(number) else int(number) for name, number in planned},
         episodes={str(job): _columns(pd.DataFrame(part)) for job, part in episodes.groupby("job", sort=False)},
     )
-
-
-def _tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read the needed columns of jobs and episodes from the run's tables if these are current, or else merge."""
-    if tables_are_current(directory):
-        of_jobs, of_episodes = ["name", "planned"], ["job", "episode_index", "environment", "object", "episode_seed"]
-        of_episodes += ["success", "length", "return", "conditions", "metrics", "seed", "outcome"]
-        if plan.questions:
-            of_jobs += ["episodes", "missing", "decision"]
-            of_episodes += ["beyond_decision"]
-        # A merge rebuilds the tables, so it also serves if they are damaged.
-        with suppress(StorageError, ValueError, KeyError, TypeError):
-            jobs = read_table(directory / "results.parquet", of_jobs)
-            episodes = read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"])
-            check_episodes(table_of(plan, directory)["jobs"], episodes, directory)
-            return jobs, episodes
-    merged = merge_results(directory)
-    return merged.jobs, merged.episodes
 
 
 def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:

@@ -43,17 +43,6 @@ def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
     return packed
 
 
-def unpacked_numbers(packed: dict[str, Any] | None, count: int) -> np.ndarray:
-    """Reverse `packed_numbers`, to its number of decimals. Shape: (count,), float; NaN for no value."""
-    if packed is None:
-        return np.full(count, np.nan)
-    width, scale = packed["bytes"], 10.0 ** packed["decimals"]
-    if not packed["data"]:
-        return np.full(count, packed["lowest"] / scale)
-    above = np.frombuffer(base64.b64decode(packed["data"]), f"<u{width}").astype(float)
-    return np.where(above == _LARGEST[width], np.nan, (above + packed["lowest"]) / scale)
-
-
 def packed_texts(values: Iterable[Any]) -> dict[str, Any] | None:
     """Pack texts for the page's script: each text once, and its number per episode, 0 for none. None if all are."""
     codes, texts = pd.factorize(pd.array([*values], dtype="string"))
@@ -286,6 +275,9 @@ class JobOnPage:
     name: str  # prefixed with the name of its run if the page has several
     row: Mapping[str, Any]  # its row of the table of jobs; None for an empty cell
     sentence: str  # quotable summary
+    rate: str  # success rate with its interval, or a dash
+    num_scored: int  # episodes with a known success
+    is_anytime: bool  # the interval is valid at every look, because a question could end the job
     keys: Mapping[str, str]  # for grouping: environment, policy and swept keys
     outcomes: tuple[Share, ...]
     terminations: tuple[Share, ...]  # most frequent first
@@ -298,31 +290,6 @@ class JobOnPage:
     failed: frozenset[int]  # episodes without success
     scored: ScoredEpisodes  # without episodes beyond a decision
     reasons: tuple[Reason, ...] = ()  # most frequent first; empty if the environment reports no events
-
-    @property
-    def rate(self) -> str:
-        """The success rate with its interval, or a dash."""
-        return rate_text(self.row)
-
-    @property
-    def explaining(self) -> frozenset[int]:
-        """The episodes whose films show the reasons of failures."""
-        return frozenset(index for reason in self.reasons for index in reason.filmed)
-
-    @property
-    def is_anytime(self) -> bool:
-        """Whether the interval is valid at every look, because a question could end the job."""
-        return self.row.get("interval_kind") == "anytime"
-
-    @property
-    def num_scored(self) -> int:
-        """Number of episodes with a known success."""
-        return scored_episodes(self.row) if self.row["success_rate"] is not None else 0
-
-    @property
-    def repeats(self) -> str:
-        """A note on the number of distinct conditions, empty if no condition repeats."""
-        return of_conditions(self.row.get("distinct_conditions"), self.num_scored)
 
 
 def job_on_page(
@@ -346,11 +313,15 @@ def job_on_page(
     named = ("environment", "task", "object", "embodiment", "policy", "checkpoint", "status")
     keys = {name: row[name] for name in named}
     keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
+    rate = percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")))
     return JobOnPage(
         run=run,
         name=plain_text(label),
         row=row,
-        sentence=sentence(row, label),
+        sentence=sentence(row, label, rate),
+        rate=rate,
+        num_scored=scored_episodes(row) if row["success_rate"] is not None else 0,
+        is_anytime=row.get("interval_kind") == "anytime",
         keys={name: plain_text(value) for name, value in keys.items() if value is not None},
         outcomes=_shares({name: counts[name] for name in OUTCOMES if counts[name]}),
         terminations=_shares({plain_text(name): number for name, number in ended.most_common(8)}, of=len(episodes)),
@@ -383,14 +354,14 @@ def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
     )
 
 
-def sentence(row: Mapping[str, Any], label: str) -> str:
-    """Return one sentence about a job: the task, the rate with its interval, and uncounted episodes."""
+def sentence(row: Mapping[str, Any], label: str, rate: str) -> str:
+    """Return one sentence about a job: the task, the rate with its interval (`rate`), and uncounted episodes."""
     told = [row["environment"], row["object"], row["embodiment"], short_policy_name(row["policy"])]
     what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     if row["success_rate"] is not None:
         scored = scored_episodes(row)
         of = f"{scored}{of_conditions(row.get('distinct_conditions'), scored)}"
-        said = f"{row['successes']} of {of}, {rate_text(row)}"
+        said = f"{row['successes']} of {of}, {rate}"
     elif row["episodes"]:
         means = mean_and_spread(row["mean_return"], row["std_return"], ".2f")
         said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
@@ -405,13 +376,8 @@ def uncounted(row: Mapping[str, Any]) -> list[str]:
     return errors + ([f"{row['missing']} missing"] if row["missing"] else [])
 
 
-def rate_text(row: Mapping[str, Any]) -> str:
-    """Format the rate of a row as ``91.5 % [86.8, 94.6]``, or a dash without one."""
-    return percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")))
-
-
 def percent_text(rate: float | None, low: float, high: float) -> str:
-    """Format a rate with the ends of its interval; see `rate_text`."""
+    """Format a rate with the ends of its interval as ``91.5 % [86.8, 94.6]``, or a dash without one."""
     return "-" if rate is None else f"{100 * rate:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 

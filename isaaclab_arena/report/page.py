@@ -96,11 +96,7 @@ def chosen_films(
     # Order: one film per job, then films that show a reason, then the others; failed episodes first within each.
     # `failed` and `explaining` map the position of a job to its episodes.
     explaining = explaining or {}
-
-    def has_failed(film: Film) -> bool:
-        return film.episode_index in failed.get(film.job, frozenset())
-
-    ordered = sorted(films, key=lambda film: not has_failed(film))
+    ordered = sorted(films, key=lambda film: film.episode_index not in failed.get(film.job, ()))
     first_of_jobs = {film.job: film for film in reversed(ordered)}
     firsts = {film.name for film in first_of_jobs.values()}
     ordered.sort(key=lambda film: (film.name not in firsts, film.episode_index not in explaining.get(film.job, ())))
@@ -136,26 +132,22 @@ PROGRAM = "Isaac Lab Arena on MuJoCo"
 AUTHORS = "The authors of Isaac Lab Arena on MuJoCo"
 
 
-def text_table(jobs: Sequence[JobOnPage]) -> TextTable:
-    """Return the table of jobs as text."""
-    headings = ("job", "environment", "policy", "succeeded", "success % [95 %]", "length", "return", "errors")
-    rows = []
-    for job in jobs:
-        row, policy = job.row, short_policy_name(job.keys.get("policy", ""))
-        rated = row["success_rate"] is not None
-        succeeded = f"{row['successes']}/{job.num_scored}{job.repeats}" if rated else "-"
-        length = "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}"
-        returns = "-" if row["mean_return"] is None else f"{row['mean_return']:.2f}"
-        rows.append((job.name, job.keys.get("environment", ""), policy, succeeded, job.rate.replace(" %", ""), length,
-                     returns, str(row["errors"])))  # fmt: skip
-    return TextTable(headings=headings, rows=tuple(rows))
-
-
 def texts(
     jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the texts to copy with their names; suites precede their jobs."""
-    tables = {"": text_table(jobs)}
+    headings = ("job", "environment", "policy", "succeeded", "success % [95 %]", "length", "return", "errors")
+    rows = []
+    for job in jobs:
+        row, policy = job.row, short_policy_name(job.keys.get("policy", ""))
+        repeats = of_conditions(row.get("distinct_conditions"), job.num_scored)
+        succeeded = "-" if row["success_rate"] is None else f"{row['successes']}/{job.num_scored}{repeats}"
+        length = "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}"
+        returns = "-" if row["mean_return"] is None else f"{row['mean_return']:.2f}"
+        rows.append((job.name, job.keys.get("environment", ""), policy, succeeded, job.rate.replace(" %", ""), length,
+                     returns, str(row["errors"])))  # fmt: skip
+    tables = {"": TextTable(headings=headings, rows=tuple(rows))}
+
     if suites:
         headings = ("suite", "of", "policy", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]",
                     "errors")  # fmt: skip
@@ -167,9 +159,11 @@ def texts(
             rows.append((suite.name, plain_text(row["suite"]), policy, str(row["tasks"]), episodes, mean, pooled,
                          str(row["errors"])))  # fmt: skip
         tables = {"Suites, ": TextTable(headings=headings, rows=tuple(rows)), **tables}
+
     copied = []
     for what, table in tables.items():
         copied += [(f"{what}Markdown", markdown_table(table) + "\n"), (f"{what}LaTeX", latex_table(table))]
+
     # One line per run cites it and this program.
     entries = []
     for plan in plans:
@@ -268,7 +262,11 @@ def page_of(
         films,
         dict(enumerate(job.failed for job in jobs)),
         budget_bytes=embedded_bytes,
-        explaining=dict(enumerate(job.explaining for job in jobs)),
+        # The films that show the reasons of failures.
+        explaining={
+            number: frozenset(index for reason in job.reasons for index in reason.filmed)
+            for number, job in enumerate(jobs)
+        },
     )
     pairs: tuple[PairOnPage, ...] = ()
     if read:
@@ -390,7 +388,18 @@ def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
         "config hash": plan.config_hash,
         "run": plan.run_id,
     }
-    verified, is_unsound = _verified(run)
+    # The result of a verification, and whether it found a defect that still holds.
+    verified, is_unsound = None, False
+    try:
+        found = read_verification(run.directory)
+    except ArenaError as error:
+        found, verified = None, plain_text(f"cannot be read: {first_line(error)}")
+    if found is not None:
+        words = plain_text(f"{found.verified_at.replace('T', ' ')[:16]} UTC: {found.in_words()}")
+        is_current = found.sources == merged.sources
+        verified = f"{words}." if is_current else f"{words}. The run has changed since."
+        is_unsound = is_current and not found.is_sound
+
     # The number of finished episodes among the planned ones: ``412 of 900``.
     progress = None
     if running:
@@ -410,20 +419,6 @@ def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
         verified=verified,
         is_unsound=is_unsound,
     )
-
-
-def _verified(run: ReportedRun) -> tuple[str | None, bool]:
-    """Return the result of a verification, and whether it found a defect that still holds."""
-    try:
-        found = read_verification(run.directory)
-    except ArenaError as error:
-        return plain_text(f"cannot be read: {first_line(error)}"), False
-    if found is None:
-        return None, False
-    words = plain_text(f"{found.verified_at.replace('T', ' ')[:16]} UTC: {found.in_words()}")
-    if found.sources != run.merged.sources:
-        return f"{words}. The run has changed since.", False
-    return f"{words}.", not found.is_sound
 
 
 def _name(run: ReportedRun) -> str:

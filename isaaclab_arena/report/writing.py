@@ -59,18 +59,15 @@ def write_page(
 
 def html_of(page: Page, page_directory: Path) -> str:
     """Return the page as HTML, with links to films relative to `page_directory`."""
-    return rendered("report.html.j2", page=page, data=safe_json(script_data(page, page_directory)))
+    # The data is safe inside a script element: it cannot end the element or begin another.
+    text = json.dumps(plain(script_data(page, page_directory)), ensure_ascii=False, separators=(",", ":"))
+    data = Markup(_ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))  # noqa: S704  made harmless above
+    return rendered("report.html.j2", page=page, data=data)
 
 
 def rendered(template: str, **values: Any) -> str:
     """Render a template to HTML; texts in `values` are escaped."""
     return _environment().get_template(template).render(**values)
-
-
-def safe_json(value: Any) -> Markup:
-    """Return JSON that is safe inside a script element: it cannot end the element or begin another."""
-    text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
-    return Markup(_ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))  # noqa: S704  made harmless above
 
 
 @cache

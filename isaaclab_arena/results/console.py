@@ -66,38 +66,6 @@ class Column:
 
 def console_table(merged: MergedResults, width: int = 160) -> Table:
     """Return one line per job, up to `MAX_JOBS_SHOWN`: the task, success with its 95 % interval, and errors."""
-    # If a line does not fit the width, the least important columns are left out.
-    columns = fitting_columns(table_columns(merged), width)
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for column in columns:
-        justify = "left" if column.is_name or column.heading == "status" else "right"
-        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.is_name)
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*cells)
-    return table
-
-
-def suites_table(merged: MergedResults) -> Table:
-    """Return one line per suite: the mean of its tasks, the rate over all episodes, and errors."""
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in ("suite", "of", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]", "errors",
-                    "missing", "status"):  # fmt: skip
-        is_name = heading in {"suite", "of"}
-        justify = "left" if is_name or heading == "status" else "right"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
-    for row in records(merged.suites):
-        rates = (_percent(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled"))
-        star = "*" if row["mean_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
-        mean, pooled = (Text(f"{rate}{star}" if rate != "-" else rate) for rate in rates)
-        table.add_row(
-            Text(plain(row["name"]), style="bold"), Text(plain(row["suite"])), Text(str(row["tasks"])),
-            Text(_of_planned(row)), mean, pooled, _count(row["errors"]), _count(row["missing"]), _status(row["status"]),
-        )  # fmt: skip
-    return table
-
-
-def table_columns(merged: MergedResults) -> list[Column]:
-    """Return all columns of the table of jobs, for the first `MAX_JOBS_SHOWN` jobs."""
     rows = records(merged.jobs.head(MAX_JOBS_SHOWN))
     measured = [row["success_rate"] is not None for row in rows if row["episodes"]]
     order = {heading: position for position, heading in enumerate(_LEAVE_OUT_FIRST)}
@@ -129,20 +97,43 @@ def table_columns(merged: MergedResults) -> list[Column]:
         if len({cell.plain for cell in cells}) > 1:
             heading = plain(leaf if leaves_of_keys.count(leaf) == 1 else key)
             columns.append(Column(heading=heading, cells=cells, leave_out=len(_LEAVE_OUT_FIRST)))
-    numbers = _numbers(rows).items()
-    return columns + [Column(heading=heading, cells=cells, leave_out=order.get(heading)) for heading, cells in numbers]
+    columns += [
+        Column(heading=heading, cells=cells, leave_out=order.get(heading)) for heading, cells in _numbers(rows).items()
+    ]
 
-
-def fitting_columns(columns: Sequence[Column], width: int) -> list[Column]:
-    """Return the columns to show, dropping columns by `leave_out` until a line fits `width` characters, if possible."""
-    shown = list(columns)
-    for column in sorted(
-        (each for each in columns if each.leave_out is not None), key=lambda each: each.leave_out or 0
-    ):
-        if sum(each.width + 1 for each in shown) - 1 <= width:
+    # If a line does not fit the width [characters], the least important columns are left out.
+    optional = (each for each in columns if each.leave_out is not None)
+    for column in sorted(optional, key=lambda each: each.leave_out or 0):
+        if sum(each.width + 1 for each in columns) - 1 <= width:
             break
-        shown.remove(column)
-    return shown
+        columns.remove(column)
+
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for column in columns:
+        justify = "left" if column.is_name or column.heading == "status" else "right"
+        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.is_name)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def suites_table(merged: MergedResults) -> Table:
+    """Return one line per suite: the mean of its tasks, the rate over all episodes, and errors."""
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("suite", "of", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]", "errors",
+                    "missing", "status"):  # fmt: skip
+        is_name = heading in {"suite", "of"}
+        justify = "left" if is_name or heading == "status" else "right"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
+    for row in records(merged.suites):
+        rates = (_percent(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled"))
+        star = "*" if row["mean_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
+        mean, pooled = (Text(f"{rate}{star}" if rate != "-" else rate) for rate in rates)
+        table.add_row(
+            Text(plain(row["name"]), style="bold"), Text(plain(row["suite"])), Text(str(row["tasks"])),
+            Text(_of_planned(row)), mean, pooled, _count(row["errors"]), _count(row["missing"]), _status(row["status"]),
+        )  # fmt: skip
+    return table
 
 
 def is_partial(row: Mapping[str, Any]) -> bool:

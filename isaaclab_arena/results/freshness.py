@@ -1,7 +1,6 @@
 """Check whether the tables of a run are up to date with its ranks' files."""
 
 import os
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,7 +19,12 @@ def sizes_of_sources(output_directory: Path) -> dict[str, int]:
     # These files only grow, so equal sizes mean equal files. Modification times are not compared: clocks are set back.
     sizes = {}
     for directory in _entries(output_directory):
-        for file in _entries(directory) if _is_directory(directory) else ():
+        try:
+            is_directory = directory.is_dir()
+        except OSError:
+            # A link in a loop.
+            is_directory = False
+        for file in _entries(directory) if is_directory else ():
             if any(fnmatchcase(file.name, pattern) for pattern in _SOURCES):
                 sizes[f"{directory.name}/{file.name}"] = file.stat(follow_symlinks=False).st_size
     return dict(sorted(sizes.items()))
@@ -35,22 +39,10 @@ def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
         return []
 
 
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        # A link in a loop.
-        return False
-
-
 def tables_are_current(output_directory: Path) -> bool:
     """Whether the tables exist and no rank has written an episode or a report since."""
-    return _sizes_in_table(output_directory / RESULTS_FILE) == sizes_of_sources(output_directory)
-
-
-def _sizes_in_table(table: Path) -> Mapping[str, int] | None:
     try:
-        document = read_json(table)
+        document = read_json(output_directory / RESULTS_FILE)
     except StorageError:
-        return None
-    return document.get("sources") if isinstance(document, dict) else None
+        return False
+    return isinstance(document, dict) and document.get("sources") == sizes_of_sources(output_directory)

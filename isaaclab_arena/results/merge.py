@@ -41,7 +41,6 @@ from isaaclab_arena.results.freshness import RESULTS_FILE, sizes_of_sources, tab
 from isaaclab_arena.results.rows import (
     JobEvidence,
     answer_cells,
-    benchmark_cells,
     distinct_cells,
     episode_row,
     job_row,
@@ -49,7 +48,7 @@ from isaaclab_arena.results.rows import (
     mean_over_steps,
     score_cells,
     server_cells,
-    suite_columns,
+    simulation_cells,
     suite_rows,
 )
 from isaaclab_arena.results.statistics import ScoredEpisodes, together
@@ -86,30 +85,8 @@ from isaaclab_arena.storage.run_plan import (
     times_rerun,
 )
 
-# Show the swept keys of a job file as columns of the table of jobs, because a job's name may not contain them.
-
 PREFIX = "sweep."
-
-
-def swept_columns(jobs: Sequence[PlanEntry]) -> dict[str, Any]:
-    """Return a column per swept key, such as ``sweep.seed``; empty for a job that does not sweep it."""
-    # Columns follow the order of the job file. A column is boolean, integer or float if all its values are; otherwise
-    # it is text, with lists and mappings as JSON.
-    columns: dict[str, Any] = {}
-    for key in dict.fromkeys(key for job in jobs for key in job.config.swept):
-        values = [job.config.swept.get(key) for job in jobs]
-        given = [value for value in values if value is not None]
-        # A seed may have more bits than a numeric column holds exactly.
-        is_exact = all(not isinstance(value, int) or abs(value) < 2**53 for value in given)
-        kinds = (("boolean", (bool,)), ("Int64", (int,)), ("Float64", (int, float)))
-        fitting = [kind for kind, types in kinds if is_exact and all(type(value) in types for value in given)]
-        if given and fitting:
-            columns[PREFIX + plain_text(key)] = pd.array(values, dtype=fitting[0])
-        else:
-            texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
-            columns[PREFIX + plain_text(key)] = pd.array(texts, dtype="string")
-    return columns
-
+"""Begin of the columns of swept keys in the table of jobs, because a job's name may not contain them."""
 
 # One table of all jobs and one of all episodes, from the files on disk alone.
 #
@@ -142,7 +119,7 @@ class MergedResults:
         complete: Whether every job except skipped ones completed with all of its episodes.
         sources: The files that were read, with their sizes [bytes].
         answers: The answers to the run's questions so far, in order of the plan.
-        suites: One row per suite, in order of the plan, with the columns of `suite_columns`.
+        suites: One row per suite, in order of the plan, with the columns of `suite_rows`.
         remarks: Observations of the ranks that the tables do not show, one line each.
     """
 
@@ -222,11 +199,11 @@ def merge_results(output_directory: Path) -> MergedResults:
     remarks = (
         f"job '{each.job.name}': {remark}" for each in evidence for report in each.reports for remark in report.remarks
     )
-    suites = suite_rows(evidence)
+    suites, suite_columns = suite_rows(evidence)
     return MergedResults(
         plan=plan,
         jobs=_job_table(plan, jobs, evidence),
-        suites=typed_table(suites, suite_columns(suites)),
+        suites=typed_table(suites, suite_columns),
         episodes=_episode_table(plan, evidence, logs),
         missing=missing,
         problems=tuple(problems),
@@ -250,8 +227,26 @@ def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ..
 
 def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobEvidence]) -> pd.DataFrame:
     """Return the table of jobs, with optional columns if some job has a value for them."""
-    columns, own, swept = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}, swept_columns(jobs)
-    simulation = [benchmark_cells([each]) for each in evidence]
+    # A column per swept key, such as ``sweep.seed``, in order of the job file; empty for a job that does not sweep it.
+    # It is boolean, integer or float if all its values are; otherwise it is text, with lists and mappings as JSON.
+    swept: dict[str, Any] = {}
+    for key in dict.fromkeys(key for job in jobs for key in job.config.swept):
+        values = [job.config.swept.get(key) for job in jobs]
+        given = [value for value in values if value is not None]
+        # A seed may have more bits than a numeric column holds exactly.
+        is_exact = all(not isinstance(value, int) or abs(value) < 2**53 for value in given)
+        kinds = (("boolean", (bool,)), ("Int64", (int,)), ("Float64", (int, float)))
+        fitting = [kind for kind, types in kinds if is_exact and all(type(value) in types for value in given)]
+        if given and fitting:
+            swept[PREFIX + plain_text(key)] = pd.array(values, dtype=fitting[0])
+        else:
+            texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+            swept[PREFIX + plain_text(key)] = pd.array(texts, dtype="string")
+
+    columns, own = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}
+    # Rows of jobs name the simulation only for environments of other packages.
+    simulation = [simulation_cells([each]) for each in evidence]
+    simulation = [cells if "environment_sha256" in cells else {} for cells in simulation]
     if any(simulation):
         own |= BENCHMARK_COLUMNS
     if any(job.config.policy_server is not None for job in jobs):

@@ -101,17 +101,12 @@ class JobEvidence:
         """The episodes with a known success: no errors, and none without a measured success."""
         success, conditions = [], []
         for line, start in zip(self.lines, alike_starts(self.lines), strict=True):
-            if is_scored(line):
+            if line.success is not None and line.outcome is not Outcome.ERROR:
                 told = self.told.get(line.episode_index) or json_line(line.variations)
                 success.append(line.success)
                 world = self.job.config.environment, self.job.object
                 conditions.append(condition_key(*world, told, line.episode_seed, start))
         return ScoredEpisodes(success=np.array(success, float), conditions=conditions)
-
-
-def is_scored(line: CommitLine) -> bool:
-    """Whether an episode has a known success: it is not an error, and success is measured."""
-    return line.success is not None and line.outcome is not Outcome.ERROR
 
 
 def job_row(evidence: JobEvidence) -> dict[str, Any]:
@@ -175,7 +170,7 @@ def episode_row(job: PlanEntry, line: CommitLine, told: str | None = None) -> di
 def score_cells(evidence: JobEvidence) -> dict[str, Any]:
     """Return the mean progress of a job's failures, and the score that includes it."""
     # Without events there is no score, not even for a job without failures.
-    scored = [line for line in evidence.lines if is_scored(line)]
+    scored = [line for line in evidence.lines if line.success is not None and line.outcome is not Outcome.ERROR]
     failed = [line.events for line in scored if not line.success]
     told = [events.progress for events in failed if events is not None]
     if all(line.events is None for line in scored) or len(told) < len(failed):
@@ -285,9 +280,25 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     first_error = next((report for report in latest if report.error), None)
     has_all = evidence.standing.planned is not None and not evidence.standing.missing
 
+    # The reasons against a bitwise equal rerun that no single rank could see.
+    unknown = ", ".join(map(str, evidence.unknown_attempts))
+    batches = {report.policy_batch for report in reports} - {None}
+    processors = {report.processor for report in reports} - {None}
+    devices = {report.device_kind for report in reports} - {None}
+    drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for report in reports if (said := report.simulated_by)}
+    reasons = {
+        f"no file says with which versions and on which machine attempt {unknown} ran": bool(unknown),
+        "starts of the program had other versions or another kind of machine": not evidence.same_conditions,
+        "an episode was finished twice, with different results": evidence.unequal_episodes,
+        "ranks asked the policy on batches of different sizes": len(batches) > 1,
+        "ranks ran it on different processors": len(processors) > 1,
+        "ranks ran it on different kinds of device": len(devices) > 1,
+        "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
+    }
+    doubts = [reason for reason, holds in reasons.items() if holds]
+
     # A rank that failed before the job was built has no episodes, and does not weaken the promises of other attempts.
     promises = {report.reproducible for report in reports} - {None}
-    doubts = _doubts(evidence)
     reproducible = because = None
     if promises == {Reproducible.BITWISE} and not doubts:
         reproducible = str(Reproducible.BITWISE)
@@ -306,25 +317,6 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
         "device": ", ".join(sorted({report.device for report in reports})),
         **_seconds(reports),
     }
-
-
-def _doubts(evidence: JobEvidence) -> list[str]:
-    """Return the reasons against a bitwise equal rerun that no single rank could see."""
-    reports, unknown = evidence.reports, ", ".join(map(str, evidence.unknown_attempts))
-    batches = {report.policy_batch for report in reports} - {None}
-    processors = {report.processor for report in reports} - {None}
-    devices = {report.device_kind for report in reports} - {None}
-    drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for report in reports if (said := report.simulated_by)}
-    doubts = {
-        f"no file says with which versions and on which machine attempt {unknown} ran": bool(unknown),
-        "starts of the program had other versions or another kind of machine": not evidence.same_conditions,
-        "an episode was finished twice, with different results": evidence.unequal_episodes,
-        "ranks asked the policy on batches of different sizes": len(batches) > 1,
-        "ranks ran it on different processors": len(processors) > 1,
-        "ranks ran it on different kinds of device": len(devices) > 1,
-        "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
-    }
-    return [doubt for doubt, holds in doubts.items() if holds]
 
 
 def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
@@ -407,8 +399,16 @@ def latency_cells(evidence: JobEvidence) -> dict[str, Any]:
 # Beside the policy, the factors behind a benchmark's numbers are listed for suites and for single jobs alike.
 
 
-def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return column to type of the table of suites."""
+def suite_rows(evidence: Sequence[JobEvidence]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return one row per suite of the plan, in its order, and column to type of their table."""
+    # Jobs outside suites are left out.
+    members: dict[str, list[JobEvidence]] = {}
+    for each in evidence:
+        if each.job.config.suite is not None:
+            members.setdefault(each.job.config.suite.name, []).append(each)
+    rows = [_row(name, jobs) for name, jobs in members.items()]
+
+    # Optional columns exist if some suite has a value for them.
     simulation: dict[str, str] = {}
     if any("environment_sha256" in row for row in rows):
         simulation = BENCHMARK_COLUMNS
@@ -416,23 +416,27 @@ def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         simulation = SIMULATION_COLUMNS
     repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
     actions = ACTION_COLUMNS if any(row["saturated_action_share"] is not None for row in rows) else {}
-    return SUITE_COLUMNS | simulation | (DISTINCT_COLUMNS if repeats else {}) | actions
+    return rows, SUITE_COLUMNS | simulation | (DISTINCT_COLUMNS if repeats else {}) | actions
 
 
-def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
-    """Return one row per suite of the plan, in its order; jobs outside suites are left out."""
-    members: dict[str, list[JobEvidence]] = {}
-    for each in evidence:
-        if each.job.config.suite is not None:
-            members.setdefault(each.job.config.suite.name, []).append(each)
-    return [_row(name, jobs) for name, jobs in members.items()]
-
-
-def benchmark_cells(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
-    """Return the factors behind the jobs' numbers beside their policy, empty for environments of this package."""
-    simulation, is_of_another_package = _simulation(jobs)
+def simulation_cells(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
+    """Return `SIMULATION_COLUMNS` of jobs, or `BENCHMARK_COLUMNS` if an environment is of another package."""
+    reported = [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
+    # Environments of this package run on its own versions, which the plan has. Others name their interpreter's.
+    is_of_another_package = any("python" in each for each in reported)
+    # If jobs, ranks or attempts differ in a factor, all of its values are listed.
+    names = sorted({name for each in reported for name in each} - {"environment"})
+    found = {name: sorted({each.get(name) for each in reported}, key=str) for name in names}
+    named = {
+        name: " | ".join(each or "nothing" for each in found[name]) if name in found else None
+        for name in ("protocol", "engine")
+    }
+    if not is_of_another_package and named == {"protocol": None, "engine": None}:
+        return {**named, "simulated_by": None}
+    rest = {name: values[0] if len(values) == 1 else values for name, values in found.items() if name not in named}
+    simulation = {**named, "simulated_by": json_line(rest)}
     if not is_of_another_package:
-        return {}
+        return simulation
     # The hashes of all tasks become one; a single hash stays unchanged.
     hashes = {UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs} - {None}
     combined: str | None = UNKNOWN
@@ -492,7 +496,7 @@ def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
         "mean_lower_bound": None if lower is None else lower / len(rows),
         "mean_upper_bound": None if upper is None else upper / len(rows),
         "reproducible": reproducible,
-        **(benchmark_cells(jobs) or _simulation(jobs)[0]),
+        **simulation_cells(jobs),
         "saturated_action_share": mean_over_steps(
             (line.saturated_action_share, line.episode_length) for job in jobs for line in job.lines
         ),
@@ -515,21 +519,3 @@ def _rates(tasks: Sequence[ScoredEpisodes]) -> dict[str, Any]:
         "pooled_high": pooled.high if pooled else None,
         "distinct_conditions": everything.num_distinct,
     }
-
-
-def _simulation(jobs: Sequence[JobEvidence]) -> tuple[dict[str, str | None], bool]:
-    """Return `SIMULATION_COLUMNS`, and whether an environment is of another package."""
-    reported = [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
-    # Environments of this package run on its own versions, which the plan has. Others name their interpreter's.
-    is_of_another_package = any("python" in each for each in reported)
-    # If jobs, ranks or attempts differ in a factor, all of its values are listed.
-    names = sorted({name for each in reported for name in each} - {"environment"})
-    found = {name: sorted({each.get(name) for each in reported}, key=str) for name in names}
-    named = {
-        name: " | ".join(each or "nothing" for each in found[name]) if name in found else None
-        for name in ("protocol", "engine")
-    }
-    if not is_of_another_package and named == {"protocol": None, "engine": None}:
-        return {**named, "simulated_by": None}, False
-    rest = {name: values[0] if len(values) == 1 else values for name, values in found.items() if name not in named}
-    return {**named, "simulated_by": json_line(rest)}, is_of_another_package

@@ -28,12 +28,6 @@ class Interval:
     high: float
 
 
-def success_rate(successes: int, trials: int) -> float | None:
-    """Return successes / trials, None without trials. ValueError for invalid counts."""
-    _check(successes, trials)
-    return successes / trials if trials else None
-
-
 def standard_deviation(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation with n - 1 degrees of freedom, None for fewer than two values."""
     if len(values) < 2:
@@ -247,7 +241,7 @@ class ScoredEpisodes:
     @property
     def rate(self) -> float | None:
         """Share of successful episodes, None without episodes."""
-        return success_rate(self.successes, len(self))
+        return self.successes / len(self) if len(self) else None
 
     @cached_property
     def num_distinct(self) -> int:

@@ -270,46 +270,62 @@ class Answering:
         """Return the answer with the newly finished episodes; `finished` holds episodes by job and may only grow."""
         arms = [finished.get(job, {}) for job in self.answer.question.jobs]
         while not self.answer.is_final and all(self.answer.episodes in arm for arm in arms):
-            self.answer = self._with([arm[self.answer.episodes] for arm in arms])
-        return self.answer
+            before, episodes = self.answer, [arm[self.answer.episodes] for arm in arms]
+            answer = replace(before, episodes=before.episodes + 1)
+            successes = [episode.success for episode in episodes if episode.success is not None]
+            # The order of these checks is fixed: an index counts under the first reason that excludes it.
+            if len({episode.conditions for episode in episodes}) > 1:
+                self.answer = replace(answer, unequal=(*before.unequal, before.episodes))
+                continue
+            if len(successes) < len(episodes):
+                self.answer = replace(answer, left_out=before.left_out + 1)
+                continue
+            if episodes[0].conditions in self._conditions:
+                self.answer = replace(answer, repeated=before.repeated + 1)
+                continue
 
-    def _with(self, episodes: Sequence[FinishedEpisode]) -> Answer:
-        """Return the answer with the next episode of each job."""
-        before = self.answer
-        answer = replace(before, episodes=before.episodes + 1)
-        # The order of these checks is fixed: an index counts under the first reason that excludes it.
-        if len({episode.conditions for episode in episodes}) > 1:
-            return replace(answer, unequal=(*before.unequal, before.episodes))
-        successes = [episode.success for episode in episodes if episode.success is not None]
-        if len(successes) < len(episodes):
-            return replace(answer, left_out=before.left_out + 1)
-        if episodes[0].conditions in self._conditions:
-            return replace(answer, repeated=before.repeated + 1)
-        self._conditions.add(episodes[0].conditions)
-        starts, counting = tuple(episode.start for episode in episodes), [successes]
-        if None not in starts:
-            results, held = self._starts.setdefault(starts, (set(), []))
-            result = tuple(episode.went for episode in episodes)
-            if results == {result}:
-                held.append(successes)
-                counting = []
-            else:
-                # On the first different result the held repeats count, too.
-                counting = [*held, successes]
-                held.clear()
-                results.add(result)
-        answer = replace(answer, repeated=before.repeated + 1 - len(counting))
-        for each in counting:
-            answer = replace(answer, counts=_counted(answer.counts, each))
-        return decided(answer) if counting else answer
+            self._conditions.add(episodes[0].conditions)
+            starts, counting = tuple(episode.start for episode in episodes), [successes]
+            if None not in starts:
+                results, held = self._starts.setdefault(starts, (set(), []))
+                result = tuple(episode.went for episode in episodes)
+                if results == {result}:
+                    held.append(successes)
+                    counting = []
+                else:
+                    # On the first different result the held repeats count, too.
+                    counting = [*held, successes]
+                    held.clear()
+                    results.add(result)
+            answer = replace(answer, repeated=before.repeated + 1 - len(counting))
+            for each in counting:
+                answer = replace(answer, counts=_counted(answer.counts, each))
+            self.answer = decided(answer) if counting else answer
+        return self.answer
 
 
 def answers_of(
     questions: Sequence[Question], finished: Mapping[str, Mapping[int, FinishedEpisode]]
 ) -> tuple[Answer, ...]:
-    """Return the state of each question; see `Answering` and `with_later_steps`."""
-    looks = (Answering(question, num_questions=len(questions)).look(finished) for question in questions)
-    return with_later_steps(tuple(looks))
+    """Return the state of each question, see `Answering`, after the later steps of Holm's method."""
+    found = [Answering(question, num_questions=len(questions)).look(finished) for question in questions]
+    # The later steps need less evidence, because with every decided question the others share alpha among one fewer.
+    # They come once all answers are final. No job stops because of them: the stop would depend on which question is
+    # decided first.
+    if not all(answer.is_final for answer in found):
+        return tuple(found)
+    num_open = sum(answer.verdict is None for answer in found)
+    # The steps go by the log ratio of the evidence to the evidence that a single question needs.
+    shares = [answer.log_e_value + math.log(answer.question.alpha) for answer in found]
+    for position in sorted(range(len(found)), key=lambda each: -shares[each]):
+        if found[position].verdict is not None:
+            continue
+        needed = math.log(num_open / found[position].question.alpha)
+        late = decided(replace(found[position], needed_log_e_value=needed))
+        if late.verdict is None:
+            break
+        found[position], num_open = replace(late, is_late=True), num_open - 1
+    return tuple(found)
 
 
 def decided(answer: Answer) -> Answer:
@@ -325,27 +341,6 @@ def decided(answer: Answer) -> Answer:
         is_above = (counts.difference or 0.0) > -question.margin
     verdict = verdict_of(question, is_above=is_above) if evidence >= answer.needed_log_e_value else None
     return replace(answer, log_e_value=evidence, verdict=verdict)
-
-
-def with_later_steps(answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
-    """Apply the later steps of Holm's method, which need less evidence, once all answers are final."""
-    # With every decided question the others share alpha among one fewer. No job stops because of that: the stop would
-    # depend on which question is decided first.
-    if not all(answer.is_final for answer in answers):
-        return answers
-    found = list(answers)
-    num_open = sum(answer.verdict is None for answer in answers)
-    # The steps go by the log ratio of the evidence to the evidence that a single question needs.
-    shares = [answer.log_e_value + math.log(answer.question.alpha) for answer in answers]
-    for position in sorted(range(len(found)), key=lambda each: -shares[each]):
-        if found[position].verdict is not None:
-            continue
-        needed = math.log(num_open / found[position].question.alpha)
-        late = decided(replace(found[position], needed_log_e_value=needed))
-        if late.verdict is None:
-            break
-        found[position], num_open = replace(late, is_late=True), num_open - 1
-    return tuple(found)
 
 
 def needed_episodes(job: str, answers: Sequence[Answer]) -> int | None:

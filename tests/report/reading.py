@@ -1,8 +1,11 @@
 """Reads what a page shows, as a browser would: the cells of its table and the data of its script."""
 
+import base64
 import json
 from html.parser import HTMLParser
 from typing import Any
+
+import numpy as np
 
 
 class Reader(HTMLParser):
@@ -47,3 +50,14 @@ class Reader(HTMLParser):
                 self.suites[-1][column] = self.suites[-1].get(column, "") + data
             if (name := attributes.get("id")) is not None:
                 self.texts[name] = self.texts.get(name, "") + data
+
+
+def unpacked_numbers(packed: dict[str, Any] | None, count: int) -> np.ndarray:
+    """Numbers as the page's script reads them; NaN for no value."""
+    if packed is None:
+        return np.full(count, np.nan)
+    width, scale = packed["bytes"], 10.0 ** packed["decimals"]
+    if not packed["data"]:
+        return np.full(count, packed["lowest"] / scale)
+    above = np.frombuffer(base64.b64decode(packed["data"]), f"<u{width}").astype(float)
+    return np.where(above == 2.0 ** (8 * width) - 1, np.nan, (above + packed["lowest"]) / scale)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.report.jobs import packed_numbers, packed_texts, unpacked_numbers
+from isaaclab_arena.report.jobs import packed_numbers, packed_texts
+from tests.report.reading import unpacked_numbers
 
 
 def test_whole_numbers_keep_every_digit():

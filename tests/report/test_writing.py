@@ -7,12 +7,12 @@ import pytest
 
 from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.report.jobs import unpacked_numbers
-from isaaclab_arena.report.writing import ReportedRun, safe_json, write_page, write_report
+from isaaclab_arena.report import page as pages
+from isaaclab_arena.report.writing import ReportedRun, html_of, write_page, write_report
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.commits import ServerUsage, write_job_report
 from tests.analysis.recorded_runs import write_all_tables, write_run
-from tests.report.reading import Reader
+from tests.report.reading import Reader, unpacked_numbers
 from tests.report.test_films import write_films
 from tests.results.evidence import report
 from tests.results.test_suites import write_suites
@@ -94,12 +94,16 @@ def test_a_job_that_was_decided_says_so_and_which_kind_its_interval_is(tmp_path:
     assert "the interval that holds at every look" in html
 
 
-def test_hostile_words_stay_words():
-    text = str(safe_json({"error": HOSTILE, HOSTILE: 1}))
-    assert not any(character in text for character in "<>&\u2028")
-    page = Reader(f'<script id="data" type="application/json">{text}</script>')
-    assert page.data["error"].startswith("</script>")
-    assert page.tags == ["script"]
+def test_hostile_words_stay_words(tmp_path: Path):
+    write_run(tmp_path, {"lift": "s"})
+    run = ReportedRun(directory=tmp_path, merged=merge_results(tmp_path))
+    harmless = pages.page_of([run], embedded_bytes=0)
+    hostile = replace(harmless.jobs[0], episodes={"error": HOSTILE, HOSTILE: 1})
+    page = Reader(html_of(replace(harmless, jobs=(hostile,)), tmp_path))
+    assert not any(character in page.texts["data"] for character in "<>&\u2028")
+    assert page.data["jobs"][0]["error"].startswith("</script>")
+    assert page.data["jobs"][0][HOSTILE] == 1
+    assert page.tags == Reader(html_of(harmless, tmp_path)).tags
 
 
 def test_a_hostile_directory_makes_no_element(tmp_path: Path):

@@ -10,7 +10,7 @@ from isaaclab_arena.results.statistics import (
     mean_rate_interval,
     rate_bounds,
     standard_deviation,
-    success_rate,
+    together,
     wilson_interval,
 )
 
@@ -55,7 +55,7 @@ def test_intervals_agree_with_statsmodels(trials):
 
 
 def test_nothing_tried_has_no_rate_and_no_interval():
-    assert success_rate(0, 0) is None
+    assert together([]).rate is None
     assert wilson_interval(0, 0) is None
     assert clopper_pearson_interval(0, 0) is None
     assert rate_bounds(0, 0, 0) is None
@@ -69,7 +69,7 @@ def test_bounds_count_the_unknown_either_way():
 
 @pytest.mark.parametrize("arguments", [(3, 2), (-1, 2), (0, -1)])
 def test_impossible_counts_are_refused(arguments):
-    for function in (success_rate, wilson_interval, clopper_pearson_interval):
+    for function in (wilson_interval, clopper_pearson_interval):
         with pytest.raises(ValueError, match="successes must be"):
             function(*arguments)
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.evaluation.console import results_console, show_results
-from isaaclab_arena.results.console import console_table, fitting_columns, print_summary, table_columns
+from isaaclab_arena.results.console import console_table, print_summary
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.commits import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
@@ -61,7 +61,7 @@ def test_names_cannot_steer_the_terminal(tmp_path):
 
 
 def headings(directory, width: int) -> list[str]:
-    return [column.heading for column in fitting_columns(table_columns(merge_results(directory)), width)]
+    return [str(column.header) for column in console_table(merge_results(directory), width).columns]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,8 @@ def test_jobs_of_a_sweep_are_told_apart_by_columns(tmp_path):
 def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
     write_late_run(tmp_path)
     columns = {
-        column.heading: [cell.plain for cell in column.cells] for column in table_columns(merge_results(tmp_path))
+        str(column.header): [str(cell) for cell in column.cells]
+        for column in console_table(merge_results(tmp_path), 1000).columns
     }
     assert columns["steps"] == ["0", "1", "2", "4", "8", "-"]
     assert columns["stale %"] == ["0", "50", "67", "80", "89", "-"]
@@ -128,7 +129,7 @@ def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
 
 def test_a_run_in_which_nothing_is_late_has_no_columns_for_that(tmp_path):
     write_plan(tmp_path, planned())
-    assert "stale %" not in {column.heading for column in table_columns(merge_results(tmp_path))}
+    assert "stale %" not in headings(tmp_path, 1000)
 
 
 def test_in_a_file_no_row_is_folded(tmp_path, monkeypatch):
