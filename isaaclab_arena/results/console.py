@@ -136,11 +136,6 @@ def suites_table(merged: MergedResults) -> Table:
     return table
 
 
-def is_partial(row: Mapping[str, Any]) -> bool:
-    """Whether a job has a rate that leaves out episodes which started or were planned."""
-    return row["success_rate"] is not None and bool(row["errors"] or row["missing"] or row["cut"])
-
-
 def mean_and_spread(mean: float | None, spread: float | None, pattern: str) -> str:
     """Format a mean with its standard deviation, ``38.1 ±4.2``; without one for a single episode."""
     if mean is None:
@@ -150,10 +145,12 @@ def mean_and_spread(mean: float | None, spread: float | None, pattern: str) -> s
 
 def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
     """Return the cells of the numeric columns, by heading."""
-    rates = [
-        _percent(row["success_rate"], row["success_low"], row["success_high"]) + ("*" if is_partial(row) else "")
-        for row in rows
-    ]
+    # A star marks a rate that leaves out episodes which started or were planned.
+    rates = []
+    for row in rows:
+        star = "*" if row["success_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
+        rates.append(_percent(row["success_rate"], row["success_low"], row["success_high"]) + star)
+
     # The latency itself is in the column of the job's sweep, or in the job file. Measured times are the median and the
     # 95 % quantile.
     late: dict[str, tuple[Text, ...]] = {}
@@ -431,7 +428,7 @@ def caveats(merged: MergedResults) -> list[str]:
             )
         if told := repeats_in_words(known):
             lines.append(f"* job '{plain(known['name'])}': {told}")
-        if not is_partial(known):
+        if known["success_rate"] is None:
             continue
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
         if known["cut"] and known["planned"] is None:

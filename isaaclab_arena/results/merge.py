@@ -86,7 +86,7 @@ from isaaclab_arena.storage.run_plan import (
 )
 
 PREFIX = "sweep."
-"""Begin of the columns of swept keys in the table of jobs, because a job's name may not contain them."""
+"""Prefix of the columns of swept keys in the table of jobs, because a job's name may not contain them."""
 
 # One table of all jobs and one of all episodes, from the files on disk alone.
 #
