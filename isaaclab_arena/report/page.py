@@ -8,10 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import read_run
@@ -21,7 +20,7 @@ from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.groups import Curve, Matrix, PairOnPage, SuiteOnPage, curves, matrix, pairs_on_page
-from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page, packed_numbers, reasons
+from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, JobOnPage, job_on_page, reasons
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.rows import of_conditions, short_policy_name
@@ -176,7 +175,7 @@ def texts(
     return (*copied, ("BibTeX", "\n".join(entries)))
 
 
-# The whole content of a page as data: its runs, its jobs, errors, and the data of its script.
+# The whole content of a page as data: its runs, its jobs and errors.
 
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""
@@ -337,35 +336,6 @@ def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
         )
         for (policy, path, sha256), names in found.items()
     )
-
-
-def script_data(page: Page, page_directory: Path) -> dict[str, Any]:
-    """Return the data of the page's script: episodes as columns, paired episodes, and films."""
-    return {
-        "reloads": page.reloads,
-        "outcomes": OUTCOMES,
-        "jobs": [{"name": job.name, "run": job.run, **job.episodes} for job in page.jobs],
-        "pairs": [
-            {
-                "first": pair.first,
-                "second": pair.second,
-                "count": len(pair.episodes or ()),
-                "episodes": None if pair.episodes is None else packed_numbers(np.array(pair.episodes, float)),
-            }
-            for pair in page.pairs
-        ],
-        "films": [
-            {
-                "job": film.job,
-                "episode": film.episode_index,
-                "camera": film.camera,
-                "name": film.name,
-                "poster": film.poster,
-                "address": None if film.embedded else film.address(page_directory),
-            }
-            for film in page.films
-        ],
-    }
 
 
 def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:

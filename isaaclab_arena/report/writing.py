@@ -7,14 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import MOST_JOBS_IN_DETAIL
-from isaaclab_arena.report.jobs import MEASURE
-from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
+from isaaclab_arena.report.jobs import MEASURE, OUTCOMES, packed_numbers
+from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of
 from isaaclab_arena.results.merge import merge_results, stored_results
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.json_values import plain
@@ -59,8 +60,35 @@ def write_page(
 
 def html_of(page: Page, page_directory: Path) -> str:
     """Return the page as HTML, with links to films relative to `page_directory`."""
-    # The data is safe inside a script element: it cannot end the element or begin another.
-    text = json.dumps(plain(script_data(page, page_directory)), ensure_ascii=False, separators=(",", ":"))
+    # The data of the page's script: episodes as columns, paired episodes, and films.
+    content = {
+        "reloads": page.reloads,
+        "outcomes": OUTCOMES,
+        "jobs": [{"name": job.name, "run": job.run, **job.episodes} for job in page.jobs],
+        "pairs": [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "count": len(pair.episodes or ()),
+                "episodes": None if pair.episodes is None else packed_numbers(np.array(pair.episodes, float)),
+            }
+            for pair in page.pairs
+        ],
+        "films": [
+            {
+                "job": film.job,
+                "episode": film.episode_index,
+                "camera": film.camera,
+                "name": film.name,
+                "poster": film.poster,
+                "address": None if film.embedded else film.address(page_directory),
+            }
+            for film in page.films
+        ],
+    }
+
+    # It is safe inside a script element: it cannot end the element or begin another.
+    text = json.dumps(plain(content), ensure_ascii=False, separators=(",", ":"))
     data = Markup(_ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))  # noqa: S704  made harmless above
     return rendered("report.html.j2", page=page, data=data)
 

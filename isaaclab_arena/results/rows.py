@@ -321,25 +321,23 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
 
 def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
     """Sum the times of a job: ranks that share it run in parallel, attempts one after the other."""
-    wall_s: defaultdict[tuple[int, int], float] = defaultdict(float)
-    running_s: defaultdict[tuple[int, int], float] = defaultdict(float)
+    # By attempt and rank. The longest rank of each attempt counts.
+    wall_s: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    running_s: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for report in reports:
-        wall_s[report.attempt, report.rank] += report.wall_s
-        running_s[report.attempt, report.rank] += report.wall_s - report.build_s
-
-    def longest_of_each_attempt(seconds: Mapping[tuple[int, int], float]) -> float:
-        attempts = sorted({attempt for attempt, _ in seconds})
-        return sum(max(value for (each, _), value in seconds.items() if each == attempt) for attempt in attempts)
+        wall_s[report.attempt][report.rank] += report.wall_s
+        running_s[report.attempt][report.rank] += report.wall_s - report.build_s
+    stepping_s = sum(max(running_s[attempt].values()) for attempt in sorted(running_s))
 
     def sum_of_known(values: Iterable[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return sum(known) if known else None
 
-    env_steps, stepping_s = sum(report.env_steps for report in reports), longest_of_each_attempt(running_s)
+    env_steps = sum(report.env_steps for report in reports)
     start_ups = [report.start_up for report in reports if report.start_up is not None]
     names = ("build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s")
     return {
-        "wall_s": longest_of_each_attempt(wall_s),
+        "wall_s": sum(max(wall_s[attempt].values()) for attempt in sorted(wall_s)),
         **{name: sum(getattr(report, name) for report in reports) for name in names},
         **{each.name: sum_of_known(getattr(one, each.name) for one in start_ups) for each in fields(StartUp)},
         "env_steps": env_steps,

@@ -1,11 +1,12 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from isaaclab_arena.report.page import ReportedRun, page_of, script_data
+from isaaclab_arena.report.page import ReportedRun, page_of
 from isaaclab_arena.report.writing import html_of
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.run_plan import RunVerification, write_verification
 from tests.analysis.recorded_runs import write_run
+from tests.report.reading import Reader
 from tests.report.test_films import write_films
 from tests.results.evidence import commit_lines, write_lines
 
@@ -21,7 +22,7 @@ def test_a_run_that_goes_on_says_how_far_it_is(tmp_path: Path):
     assert page.runs[0].progress == "3 of 9"
     assert page.runs[0].missing == ()
     assert page.made_at == "2026-01-02 03:04 UTC"
-    assert script_data(page, tmp_path)["reloads"]
+    assert Reader(html_of(page, tmp_path)).data["reloads"]
 
 
 def test_a_run_that_is_over_names_what_is_missing(tmp_path: Path):
@@ -62,7 +63,7 @@ def test_films_that_have_no_room_are_found_by_their_path(tmp_path: Path):
     write_run(tmp_path / "run", {"lift": "sf"})
     write_films(tmp_path / "run", "lift", range(2))
     page = page_of([run_of_existing(tmp_path / "run")], embedded_bytes=400)
-    films = script_data(page, tmp_path / "run")["films"]
+    films = Reader(html_of(page, tmp_path / "run")).data["films"]
     assert [film["address"] for film in films] == ["lift/videos/viewport-env0-episode-0.mp4", None]
 
 
