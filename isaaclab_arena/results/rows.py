@@ -22,6 +22,7 @@ from isaaclab_arena.results.columns import (
 from isaaclab_arena.results.statistics import (
     Interval,
     ScoredEpisodes,
+    draws_of,
     mean_of_tasks,
     rate_bounds,
     rate_interval,
@@ -244,8 +245,8 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
         # The usual intervals assume that the first look is the last. This one is valid at every look, over the first
         # episode of each condition, as questions count. It uses fewer episodes than the rate, so it is widened to
         # contain the rate.
-        first = scored.first_of_each()
-        anytime = rate_interval(first.successes, len(first))
+        _, first = np.unique(draws_of(scored.conditions), return_index=True)
+        anytime = rate_interval(int(scored.success[first].sum()), len(first))
         interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
     # A job without measured success has no rate to bound, however many episodes are missing.
     bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)

@@ -266,12 +266,6 @@ class ScoredEpisodes:
         """Return the interval of Clopper and Pearson, None without episodes."""
         return clopper_pearson_interval(self.successes, len(self), design_effect=self.design_effect)
 
-    def first_of_each(self) -> "ScoredEpisodes":
-        """Return the first episode of each condition."""
-        _, first = np.unique(draws_of(self.conditions), return_index=True)
-        conditions = [self.conditions[int(at)] for at in first]
-        return ScoredEpisodes(success=self.success[first], conditions=conditions)
-
 
 def together(parts: Sequence[ScoredEpisodes]) -> ScoredEpisodes:
     """Return the episodes of several jobs as one set."""

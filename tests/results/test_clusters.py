@@ -119,8 +119,6 @@ def test_values_of_conditions_have_the_mean_of_all_values():
     assert influences(values, np.arange(4)) is values
 
 
-def test_the_first_episode_of_each_condition_can_be_taken_alone():
-    first = scored([1, 0, 0, 1], [3, 3, 1, 1]).first_of_each()
-    assert (first.success.tolist(), len(first)) == ([1.0, 0.0], 2)
+def test_no_jobs_together_have_no_episode_and_no_interval():
     assert len(together([])) == 0
     assert together([]).wilson() is None

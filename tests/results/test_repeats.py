@@ -178,6 +178,13 @@ def test_a_question_bets_once_on_each_start_and_the_interval_holds_what_it_count
     assert told["repeated"] == 38
 
 
+def test_the_interval_of_a_question_counts_the_first_episode_of_each_condition_and_holds_the_rate(tmp_path):
+    bar = Question(name="bar", jobs=("new",), max_episodes=4, at_least=0.5)
+    [row] = records(merge_results(asked(write_run(tmp_path, {"new": "ssff"}, starts=2), bar)).jobs)
+    assert rate_interval(2, 2).low < row["success_rate"] == 0.5
+    assert (row["success_low"], row["success_high"]) == (rate_interval(2, 2).low, 1.0)
+
+
 def test_an_export_says_what_its_rates_stand_on(tmp_path):
     told = export_lerobot(write_run(tmp_path / "run", {"lift": "ssff"}, starts=2), tmp_path / "out")
     assert any("4 scored episodes, 2 different conditions" in line for line in told)
