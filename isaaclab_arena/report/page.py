@@ -248,10 +248,12 @@ def page_of(
     runs: Sequence[ReportedRun], *, embedded_bytes: int, running: bool = False, now: datetime | None = None
 ) -> Page:
     """Return the page of at least one run. `embedded_bytes` limits embedded films; `now` None is the current time."""
-    jobs, films, errors = _jobs(runs)
+    # On a page of several runs, names of jobs and suites begin with that of their run.
+    prefixes = ["" if len(runs) == 1 else f"{_name(run)}: " for run in runs]
+    jobs, films, errors = _jobs(runs, prefixes)
     suites = tuple(
-        SuiteOnPage(name=plain_text(_label(row["name"], run, runs)), row=row)
-        for run in runs
+        SuiteOnPage(name=plain_text(f"{prefix}{row['name']}"), row=row)
+        for run, prefix in zip(runs, prefixes, strict=True)
         for row in records(run.merged.suites)
     )
     # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
@@ -294,30 +296,28 @@ def page_of(
     )
 
 
-def _jobs(runs: Sequence[ReportedRun]) -> tuple[list[JobOnPage], list[Film], list[tuple[str, str, int]]]:
+def _jobs(
+    runs: Sequence[ReportedRun], prefixes: Sequence[str]
+) -> tuple[list[JobOnPage], list[Film], list[tuple[str, str, int]]]:
     """Return the jobs of runs, the films of their episodes, and the error texts; see `Page`."""
     jobs: list[JobOnPage] = []
     films: list[Film] = []
     errors: list[tuple[str, str, int]] = []
     num_episodes = max(1, sum(len(run.merged.episodes) for run in runs))
-    for number, run in enumerate(runs):
+    for number, (run, prefix) in enumerate(zip(runs, prefixes, strict=True)):
         of_job = {str(name): pd.DataFrame(part) for name, part in run.merged.episodes.groupby("job", sort=False)}
         for row in records(run.merged.jobs):
             own = films_of_job(run.directory, row["name"], job=len(jobs))
             episodes = of_job.get(row["name"], pd.DataFrame(run.merged.episodes.iloc[:0]))
             # The condition values that a page may hold are shared in proportion to the jobs' episodes.
             most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
-            job = job_on_page(row, episodes, run=number, label=_label(row["name"], run, runs), most_values=most)
+            job = job_on_page(row, episodes, run=number, label=f"{prefix}{row['name']}", most_values=most)
             jobs.append(replace(job, reasons=reasons(episodes, {film.episode_index for film in own})))
             films += own
             # The most frequent first lines of errors.
             said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
             errors += [(job.name, plain_text(line), count) for line, count in Counter(said).most_common(5)]
     return jobs, films, errors
-
-
-def _label(name: str, run: ReportedRun, runs: Sequence[ReportedRun]) -> str:
-    return name if len(runs) == 1 else f"{_name(run)}: {name}"
 
 
 def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
