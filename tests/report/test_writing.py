@@ -95,8 +95,8 @@ def test_a_job_that_was_decided_says_so_and_which_kind_its_interval_is(tmp_path:
 
 
 def test_hostile_words_stay_words(tmp_path: Path):
-    write_run(tmp_path, {"lift": "s"})
-    run = ReportedRun(directory=tmp_path, merged=merge_results(tmp_path))
+    write_run(tmp_path / "run", {"lift": "s"})
+    run = ReportedRun(directory=tmp_path / "run", merged=merge_results(tmp_path / "run"))
     harmless = pages.page_of([run], embedded_bytes=0)
     hostile = replace(harmless.jobs[0], episodes={"error": HOSTILE, HOSTILE: 1})
     page = Reader(html_of(replace(harmless, jobs=(hostile,)), tmp_path))
