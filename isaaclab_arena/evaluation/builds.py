@@ -209,8 +209,21 @@ class StartUpClock(Observer):
             self.finish(StartUpPart.FIRST_STEP)
             start_up = self.start_up()
             total_s = sum(seconds or 0.0 for seconds in vars(start_up).values())
+            parts = {
+                "imports": start_up.import_s,
+                "kernels compiled": start_up.compile_s,
+                "kernels waited for": start_up.kernel_wait_s,
+                "kernels loaded": start_up.kernel_load_s,
+                "environment": start_up.build_environment_s,
+                "policy": start_up.build_policy_s,
+                "first reset": start_up.first_reset_s,
+                "first step": start_up.first_step_s,
+            }
+            # Leave out negligible parts: "imports 2.1 s, environment 0.8 s".
+            shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
+            words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
             level = logging.INFO if total_s >= 1.0 else logging.DEBUG
-            _LOG.log(level, "start-up of job '%s': %s", self._job, described(start_up))
+            _LOG.log(level, "start-up of job '%s': %s", self._job, words)
 
     def start_up(self) -> StartUp:
         """Return the times measured so far."""
@@ -226,22 +239,6 @@ class StartUpClock(Observer):
             first_reset_s=self._seconds.get(StartUpPart.FIRST_RESET),
             first_step_s=self._seconds.get(StartUpPart.FIRST_STEP),
         )
-
-
-def described(start_up: StartUp) -> str:
-    """Describe a start-up without negligible parts: ``imports 2.1 s, environment 0.8 s``."""
-    parts = {
-        "imports": start_up.import_s,
-        "kernels compiled": start_up.compile_s,
-        "kernels waited for": start_up.kernel_wait_s,
-        "kernels loaded": start_up.kernel_load_s,
-        "environment": start_up.build_environment_s,
-        "policy": start_up.build_policy_s,
-        "first reset": start_up.first_reset_s,
-        "first step": start_up.first_step_s,
-    }
-    shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
-    return ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
 
 
 # The settings that all jobs of one rank share, from the options of its run.

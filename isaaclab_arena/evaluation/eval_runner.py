@@ -17,6 +17,7 @@ if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
     collect_later()
 
+from isaaclab_arena.config.arena import is_override
 from isaaclab_arena.config.expansion.sweeps import written_robustness
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.options import Count
@@ -28,7 +29,7 @@ from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
 from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, check_cluster
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
-from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown, split_overrides
+from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.robustness import robustness_arms
 from isaaclab_arena.evaluation.run import execute
@@ -99,8 +100,9 @@ def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
 def _read(arguments: Sequence[str], program: str) -> tuple[EvalOptions, Sequence[str]]:
     """Return the options, and the overrides of an experiment's keys."""
     options, rest = read_command_line(EvalOptions, arguments, program=program)
-    overrides, unknown = split_overrides(rest)
-    refuse_unknown(unknown, options)
+    # Words such as ``runs.lift.num_rebuilds=2`` set keys of the experiment.
+    overrides = [word for word in rest if is_override(word)]
+    refuse_unknown([word for word in rest if not is_override(word)], options)
     if options.cluster is not None and options.assignment == Assignment.ROUND_ROBIN:
         # On a cluster, where ranks come and go, nothing can be settled before the start.
         options = replace(options, assignment=Assignment.DYNAMIC)

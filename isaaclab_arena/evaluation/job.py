@@ -10,11 +10,10 @@ from typing import Any, Protocol, Self
 import torch
 
 from isaaclab_arena.config.schema import Delays, JobConfig
-from isaaclab_arena.episode_ranges import EpisodeRanges, of_ranges, split_evenly
+from isaaclab_arena.episode_ranges import EpisodeRanges, of_ranges
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
-from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import (
     EnvironmentBuilder,
@@ -84,17 +83,6 @@ class Job:
         """Key that is equal for jobs whose policies can share a served network, for any num_envs."""
         decisive = {name: value for name, value in self.policy_options.items() if name != "num_envs"}
         return json.dumps([self.config.policy_type, decisive], sort_keys=True)
-
-    @property
-    def foreign_parts(self) -> tuple[str, ...]:
-        """The parts of the job with code outside this package, in words; both parts if none is known to have any."""
-        own = {"isaaclab_arena", "isaaclab_arena_gr00t"}
-        of_policy, of_builder = (each.__module__.partition(".")[0] for each in (self.policy_class, type(self.builder)))
-        is_foreign = {
-            f"policy '{self.config.policy_type}'": of_policy not in own,
-            f"environment '{self.config.environment}'": isinstance(self.builder, LoadsCode) or of_builder not in own,
-        }
-        return tuple(part for part, foreign in is_foreign.items() if foreign) or tuple(is_foreign)
 
     @property
     def asked_backend(self) -> str | None:
@@ -256,11 +244,6 @@ def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
             f"but policy '{config.policy_type}' has nothing to play in episode {beyond}"
         )
     return replace(config, num_episodes=num_episodes, num_steps=num_steps)
-
-
-def indices_of_rebuild(config: JobConfig, num_episodes: int, *, rebuild: int, supply: EpisodeSupply) -> Iterator[int]:
-    """Return this rank's episodes of one rebuild (from 0), in order. `num_episodes` counts all rebuilds and ranks."""
-    return supply.take(split_evenly(num_episodes, config.num_rebuilds)[rebuild])
 
 
 def indices_that_start(job: Job, policy: PolicyBase, *, started: int, supply: EpisodeSupply) -> Iterator[int]:

@@ -19,6 +19,7 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.ranks import ClaimsLostError
+from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
 from isaaclab_arena.evaluation.batching import PolicyWrapper
 from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
@@ -28,7 +29,6 @@ from isaaclab_arena.evaluation.job import (
     EpisodeSupply,
     Job,
     beginning,
-    indices_of_rebuild,
     indices_that_start,
     with_length,
 )
@@ -41,6 +41,7 @@ from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
 from isaaclab_arena.evaluation.validation import environment_args
+from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
@@ -147,6 +148,16 @@ class JobRun:
             torch.manual_seed(job.config.seed)  # noqa: TID251  the one place, for policies from elsewhere
             np.random.seed(job.config.seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
             random.seed(job.config.seed)
+
+        # Settings that foreign code changes are put down to the parts of the job with code outside this package; to
+        # both parts if none is known to have any.
+        own = {"isaaclab_arena", "isaaclab_arena_gr00t"}
+        of_policy, of_builder = (each.__module__.partition(".")[0] for each in (job.policy_class, type(job.builder)))
+        is_foreign = {
+            f"policy '{job.config.policy_type}'": of_policy not in own,
+            f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder not in own,
+        }
+        foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
         try:
             for config, indices, groups in self._rebuilds(directory):
                 if not self._results:
@@ -161,7 +172,7 @@ class JobRun:
                 eager = [Observer()] if settings.eager_pictures else []
                 silence_s = allowed_silence_s(settings.step_timeout_s, job.config.episode_timeout_s)
                 watched = self._watchdog.watch(job.config.name, silence_s=silence_s)
-                foreign, key = " or ".join(job.foreign_parts), job.environment_key + job.policy_key
+                key = job.environment_key + job.policy_key
                 with watched, self._counting(groups), self._builder.set_by_code.of(foreign, key):
                     result = play(
                         beginning(job, indices, supply),
@@ -208,11 +219,12 @@ class JobRun:
     def _rebuilds(self, directory: Path) -> Iterator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup]]]:
         """Yield each rebuild that has episodes of this rank: the job with its length, these episodes, its groups."""
         job, supply, has_run = self._job, self._turn.supply, False
-        for rebuild in range(job.config.num_rebuilds):
+        num_rebuilds = job.config.num_rebuilds
+        for rebuild in range(num_rebuilds):
             # The indices stay None if only the policy knows them.
             indices: Iterable[int] | None = None
             if job.config.num_episodes is not None:
-                ahead = indices_of_rebuild(job.config, job.config.num_episodes, rebuild=rebuild, supply=supply)
+                ahead = supply.take(split_evenly(job.config.num_episodes, num_rebuilds)[rebuild])
                 first = next(ahead, None)
                 if first is None:
                     continue
@@ -226,7 +238,7 @@ class JobRun:
             config = with_length(job.config, groups[0].policy)
             self._num_episodes = config.num_episodes
             if indices is None and config.num_episodes is not None:
-                indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=supply)
+                indices = supply.take(split_evenly(config.num_episodes, num_rebuilds)[rebuild])
             elif indices is None:
                 started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
                 indices = indices_that_start(job, groups[0].policy, started=started, supply=supply)

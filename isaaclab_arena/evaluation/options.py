@@ -176,13 +176,6 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             "pipeline": None if self.deterministic or self.pipeline == 1 else self.pipeline,
         }
 
-    def of_every_rank(self) -> dict[str, str]:
-        """Return the options, beside the jobs, that must be equal on all ranks, because each acts on them alone."""
-        names = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
-        names += ("policy_device", "policy_device_id", "max_equal_errors")
-        shared = {**self.result_settings(), "assignment": self.mode, **{name: getattr(self, name) for name in names}}
-        return {f"--{name}": str(value) for name, value in shared.items()}
-
     def video_options(self) -> VideoOptions:
         """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
         episodes = self.video_episodes
@@ -281,12 +274,6 @@ def is_run(argument: str) -> bool:
     if argument.startswith("-") or is_override(argument):
         return False
     return os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file()
-
-
-def split_overrides(unknown: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words that set keys of an experiment, such as ``runs.lift.num_rebuilds=2``, and the other words."""
-    overrides = [argument for argument in unknown if is_override(argument)]
-    return overrides, [argument for argument in unknown if not is_override(argument)]
 
 
 def refuse_unknown(unknown: Sequence[str], options: Any) -> None:

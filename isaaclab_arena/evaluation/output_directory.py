@@ -20,8 +20,9 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
     """Make the directory of a run, and return its absolute path."""
     # The exact directory must be missing or empty; None makes a dated one in `output_base_dir`. `ConfigError` if the
     # directory is not empty, not a directory or not writable.
+    option = "--output_base_dir" if output_dir is None else "--output_dir"
+    path = named_directory(output_base_dir if output_dir is None else output_dir)
     if output_dir is not None:
-        path = named_directory(output_dir)
         if path.is_symlink() and not path.exists():
             raise ConfigError(Problem(f"'{path}' is a link to nothing", key="--output_dir"))
         if path.exists() and not path.is_dir():
@@ -30,12 +31,17 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
             way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
             message = f"'{path}' is not empty; {way_out}name a new directory, or use --output_base_dir"
             raise ConfigError(Problem(message, key="--output_dir"))
-        _make(path, option="--output_dir")
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(Problem(f"cannot make '{path}': {error.strerror}", key=option)) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(Problem(f"'{path}' cannot be written", key=option))
+    if output_dir is not None:
         return path
-    base = named_directory(output_base_dir)
-    _make(base, option="--output_base_dir")
-    with storage_errors("make a directory in", base):
-        return make_dated_directory(base)
+    with storage_errors("make a directory in", path):
+        return make_dated_directory(path)
 
 
 def named_directory(name: str) -> Path:
@@ -60,12 +66,3 @@ def clear_unbegun(path: Path) -> None:
 def _left_before_beginning(entry: Path) -> bool:
     is_probe = fnmatchcase(entry.name, PROBE_PATTERN)
     return entry.name == LOCK_FILE or is_probe or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
-
-
-def _make(path: Path, *, option: str) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(Problem(f"cannot make '{path}': {error.strerror}", key=option)) from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(Problem(f"'{path}' cannot be written", key=option))

@@ -116,14 +116,15 @@ def jobs_of_rank(
             continue
         num_episodes = jobs[index].config.num_episodes
         left = () if num_episodes is None else remaining_episodes(num_episodes, done)
+        # A job whose episodes have all finished is assigned too: it may still owe its report.
+        share, is_assigned = None, rank == first_rank
         if split and left:
-            share = split_shares(left, attempt.world_size, first_rank=first_rank)[rank]
-            if share:
-                assigned.append(_assigned(jobs[index], done, share, count_episodes(share)))
-        elif rank == first_rank:
-            # A job whose episodes have all finished is assigned too: it may still owe its report.
+            left = share = split_shares(left, attempt.world_size, first_rank=first_rank)[rank]
+            is_assigned = bool(share)
+        if is_assigned:
+            supply = FixedShare(finished=done, share=share)
             number = None if num_episodes is None else count_episodes(left)
-            assigned.append(_assigned(jobs[index], done, None, number))
+            assigned.append(AssignedJob(job=jobs[index], supply=supply, num_episodes=number))
     return assigned
 
 
@@ -145,7 +146,7 @@ def _turns(
     # A job whose episodes have all finished may still owe its report.
     for index, remaining in left.items():
         if not remaining and rank == first_rank:
-            yield _assigned(jobs[index], group[index], (), 0)
+            yield AssignedJob(job=jobs[index], supply=FixedShare(finished=group[index], share=()), num_episodes=0)
 
     for number in sorted({number for each in rounds.values() for number in each}):
         for index, each in rounds.items():
@@ -155,11 +156,8 @@ def _turns(
             elif rank != first_rank:
                 share = ()
             if share:
-                yield _assigned(jobs[index], (), share, count_episodes(share))
-
-
-def _assigned(job: Job, finished: EpisodeRanges, share: EpisodeRanges | None, num_episodes: int | None) -> AssignedJob:
-    return AssignedJob(job=job, supply=FixedShare(finished=finished, share=share), num_episodes=num_episodes)
+                supply = FixedShare(share=share)
+                yield AssignedJob(job=jobs[index], supply=supply, num_episodes=count_episodes(share))
 
 
 # Give a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.

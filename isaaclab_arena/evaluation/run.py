@@ -41,7 +41,7 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.progress import LiveReport, ProgressDisplay
 from isaaclab_arena.evaluation.queues import work_of_rank
-from isaaclab_arena.evaluation.settled import running_policy_servers, with_settled_backends, with_settled_latencies
+from isaaclab_arena.evaluation.settled import running_policy_servers, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file
@@ -268,8 +268,7 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
         if attempt is None:
             code = finished_run(request, directory, conduct) if context.is_rank_zero else 0
             return RunOutcome(exit_code=code, output_directory=directory)
-        jobs = with_settled_backends(request.jobs, attempt)
-        request = replace(request, jobs=with_settled_latencies(jobs, attempt))
+        request = replace(request, jobs=settled_jobs(request.jobs, attempt))
         stop_requested = interruption.stop_requested
 
         with full_disk_explained(), ExitStack() as stack:

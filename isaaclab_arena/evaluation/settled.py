@@ -29,7 +29,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry
+from isaaclab_arena.storage.run_plan import Attempt
 
 # Choose the backend of each job of a run, once, on one rank for all, before the plan is written.
 #
@@ -49,11 +49,6 @@ class Machinery:
     num_groups: int = 1  # groups of a job's env slots
     # Whether this process can measure for the ranks. The head of a cluster may lack the GPUs that its ranks have.
     measures: bool = True
-
-    @property
-    def has_gpus_only(self) -> bool:
-        """Whether every rank simulates on a GPU."""
-        return all(torch.device(device).type == "cuda" for device in self.devices)
 
 
 def settle_backends(
@@ -77,7 +72,7 @@ def settle_backends(
             settled[name] = asked
         elif known is not None and name in known:
             settled[name] = known[name]
-        elif not machinery.has_gpus_only:
+        elif any(torch.device(device).type != "cuda" for device in machinery.devices):
             settled[name] = _ON_CPU
         elif not machinery.measures:
             _LOG.warning(
@@ -97,31 +92,19 @@ def settle_backends(
     return settled
 
 
-def refuse_slow_backends(jobs: Sequence[Job], work: Sequence[AttemptEntry], machinery: Machinery) -> None:
+def refuse_slow_backends(jobs: Sequence[Job], settled: Mapping[str, str | None], machinery: Machinery) -> None:
     """Refuse to resume jobs without GPUs that were settled on MuJoCo-Warp because there were GPUs."""
+    # `settled`: the backend of each job that runs, by its name.
     # On a CPU MuJoCo-Warp is several times slower than MuJoCo, and the user did not ask for it there.
     left_open = {job.config.name for job in jobs if job.asked_backend == OPEN_BACKEND}
-    slow = [each.job for each in work if each.backend == _ON_GPU and each.job in left_open]
-    if slow and not machinery.has_gpus_only:
-        without = ", ".join(
-            dict.fromkeys(device for device in machinery.devices if torch.device(device).type != "cuda")
-        )
+    slow = [name for name, backend in settled.items() if backend == _ON_GPU and name in left_open]
+    without = dict.fromkeys(device for device in machinery.devices if torch.device(device).type != "cuda")
+    if slow and without:
         message = (
-            f"is simulated by MuJoCo-Warp since the run began on GPUs, and now ranks are on {without}; go on with a "
-            "GPU for every rank, or start a new run"
+            f"is simulated by MuJoCo-Warp since the run began on GPUs, and now ranks are on {', '.join(without)}; "
+            "go on with a GPU for every rank, or start a new run"
         )
         raise ConfigError([Problem(message, job=name, key="arena_env_args.backend") for name in slow])
-
-
-def with_settled_backends(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
-    """Return the jobs with their settled backends, as every rank of an attempt builds them."""
-    settled = {work.job: work.backend for work in attempt.jobs}
-    return tuple(job.with_backend(settled.get(job.config.name)) for job in jobs)
-
-
-def with_backends(work: Sequence[AttemptEntry], settled: Mapping[str, str]) -> tuple[AttemptEntry, ...]:
-    """Return the entries of an attempt with their settled backends."""
-    return tuple(replace(each, backend=settled.get(each.job)) for each in work)
 
 
 def _faster_backend(job: Job, machinery: Machinery) -> str:
@@ -198,17 +181,6 @@ def settle_latencies(
     return settled
 
 
-def with_latencies(work: Sequence[AttemptEntry], settled: Mapping[str, Delays]) -> list[AttemptEntry]:
-    """Return the entries of an attempt with their measured latencies."""
-    return [replace(each, latency=settled.get(each.job)) for each in work]
-
-
-def with_settled_latencies(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
-    """Return the jobs with their measured delays, as every rank of an attempt runs them."""
-    settled = {work.job: work.latency for work in attempt.jobs}
-    return tuple(job.with_delays(settled.get(job.config.name)) for job in jobs)
-
-
 def _measured_latency(
     job: Job, machinery: Machinery, asked: Asked, meanwhile: Meanwhile
 ) -> tuple[Delays, str, list[Problem]]:
@@ -262,7 +234,15 @@ def query_times_ms(
     return times_ms[num_warm_up:]
 
 
-# Start the policy servers that the jobs of a run share, and tell each rank their addresses.
+# Give each rank what was settled: the backends and delays of its jobs, and the addresses of the policy servers that
+# the jobs share.
+
+
+def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
+    """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
+    settled = {work.job: (work.backend, work.latency) for work in attempt.jobs}
+    found = [(job, *settled.get(job.config.name, (None, None))) for job in jobs]
+    return tuple(job.with_backend(backend).with_delays(delays) for job, backend, delays in found)
 
 
 @contextmanager

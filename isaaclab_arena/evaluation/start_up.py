@@ -51,8 +51,6 @@ from isaaclab_arena.evaluation.settled import (
     refuse_slow_backends,
     settle_backends,
     settle_latencies,
-    with_backends,
-    with_latencies,
 )
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
@@ -306,7 +304,12 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
     # The hash of the jobs leaves the time limits out, because a resume may change them.
     jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
-    ranks.agree_on("jobs and options", {**jobs, **request.options.of_every_rank()})
+    # Besides the options that affect results, those on which each rank acts alone.
+    names = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
+    names += ("policy_device", "policy_device_id", "max_equal_errors")
+    options = {**request.options.result_settings(), "assignment": request.options.mode}
+    options |= {name: getattr(request.options, name) for name in names}
+    ranks.agree_on("jobs and options", {**jobs, **{f"--{name}": str(value) for name, value in options.items()}})
     agree_on_versions(ranks, provenance.versions())
     devices = ranks.gather("device", str(context.device))
     on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
@@ -418,81 +421,87 @@ class _Beginning:
     def begin(self) -> Attempt | None:
         """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
         try:
-            return self._begin()
+            request, options, path = self._request, self._request.options, self.path
+            names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
+            number, anew, going_on = 1, (), None
+            jobs: Sequence[AttemptEntry] = [AttemptEntry(job=name) for name in names]
+            # A resumed run keeps the backends and latencies that were settled before.
+            known: dict[str, str] = {}
+            measured: dict[str, Delays] = {}
+            if self._resumes:
+                going_on = check_same_run(path, self._plan)
+                begun = going_on.plan
+                known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
+                measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
+                anew = jobs_to_run_anew(path, begun, self._plan, options.rerun, has_recorded=going_on.has_recorded)
+                # Refuse before the old results are set aside.
+                refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, self._machinery)
+                number, jobs = take_up(
+                    path,
+                    going_on,
+                    retry_errors=options.retry_errors,
+                    max_equal_errors=options.max_equal_errors,
+                    anew=anew,
+                )
+                _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
+                if not jobs:
+                    return None
+            else:
+                clear_unbegun(path)
+
+            def watch(job: str) -> AbstractContextManager[None]:
+                # The next start clears away a file of this name if the watchdog ends this process.
+                watchdog = Watchdog(path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+                silence_s = options.build_timeout_s
+                return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
+
+            # Settle the open choices by measuring on this machine, for the jobs that run.
+            left = {work.job for work in jobs}
+            to_run = [job for job in request.jobs if job.config.name in left]
+            settled = settle_backends(to_run, self._machinery, known=known, watch=watch)
+            asked = partial(policy_as_served, options=options, output_directory=path)
+            latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=watch)
+            refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, self._machinery)
+
+            # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
+            if going_on is None:
+                planned = tuple(
+                    replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
+                    for job in self._plan.jobs
+                )
+                write_run_plan(path, replace(self._plan, jobs=planned))
+            elif going_on.is_revised:
+                revise_run_plan(path, going_on.plan)
+            plan = self._plan
+            attempt = Attempt(
+                number=number,
+                run_id=plan.run_id,
+                started_at=now(),
+                command_line=plan.command_line,
+                assignment=options.mode,
+                world_size=plan.world_size,
+                devices=plan.devices,
+                versions=provenance.versions(),
+                git_revision=provenance.git_revision(Path.cwd()),
+                machine=provenance.node(),
+                jobs=tuple(
+                    replace(
+                        job,
+                        contents=self._contents.get(job.job),
+                        is_rerun=job.job in anew,
+                        backend=settled.get(job.job),
+                        latency=latencies.get(job.job),
+                    )
+                    for job in jobs
+                ),
+                retry_errors=options.retry_errors,
+                max_equal_errors=options.max_equal_errors,
+                # This start of the program has an id of its own, the whole run that of its first start.
+                run=plan.run_id if going_on is None else going_on.plan.run_id,
+            )
+            write_attempt(path, attempt)
         except BaseException:
             # Release the lock, because the caller may try again in this process.
             self.lock.release()
             raise
-
-    def _begin(self) -> Attempt | None:
-        request, options, path = self._request, self._request.options, self.path
-        names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
-        number, anew, going_on = 1, (), None
-        jobs: Sequence[AttemptEntry] = [AttemptEntry(job=name) for name in names]
-        # A resumed run keeps the backends and latencies that were settled before.
-        known: dict[str, str] = {}
-        measured: dict[str, Delays] = {}
-        if self._resumes:
-            going_on = check_same_run(path, self._plan)
-            begun = going_on.plan
-            known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
-            measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
-            anew = jobs_to_run_anew(path, begun, self._plan, options.rerun, has_recorded=going_on.has_recorded)
-            # Refuse before the old results are set aside.
-            refuse_slow_backends(
-                request.jobs, with_backends([AttemptEntry(job=name) for name in anew], known), self._machinery
-            )
-            number, jobs = take_up(
-                path, going_on, retry_errors=options.retry_errors, max_equal_errors=options.max_equal_errors, anew=anew
-            )
-            _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
-            if not jobs:
-                return None
-        else:
-            clear_unbegun(path)
-
-        def watch(job: str) -> AbstractContextManager[None]:
-            # The next start clears away a file of this name if the watchdog ends this process.
-            watchdog = Watchdog(path / f".{RUN_PLAN_FILE}.watchdog.tmp")
-            silence_s = options.build_timeout_s
-            return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
-
-        # Settle the open choices by measuring on this machine, for the jobs that run.
-        left = {work.job for work in jobs}
-        to_run = [job for job in request.jobs if job.config.name in left]
-        settled = settle_backends(to_run, self._machinery, known=known, watch=watch)
-        jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
-        asked = partial(policy_as_served, options=options, output_directory=path)
-        latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=watch)
-        jobs = with_latencies(with_backends(jobs, settled), latencies)
-        refuse_slow_backends(to_run, jobs, self._machinery)
-
-        # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
-        if going_on is None:
-            planned = tuple(
-                replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
-                for job in self._plan.jobs
-            )
-            write_run_plan(path, replace(self._plan, jobs=planned))
-        elif going_on.is_revised:
-            revise_run_plan(path, going_on.plan)
-        plan = self._plan
-        attempt = Attempt(
-            number=number,
-            run_id=plan.run_id,
-            started_at=now(),
-            command_line=plan.command_line,
-            assignment=options.mode,
-            world_size=plan.world_size,
-            devices=plan.devices,
-            versions=provenance.versions(),
-            git_revision=provenance.git_revision(Path.cwd()),
-            machine=provenance.node(),
-            jobs=tuple(jobs),
-            retry_errors=options.retry_errors,
-            max_equal_errors=options.max_equal_errors,
-            # This start of the program has an id of its own, the whole run that of its first start.
-            run=plan.run_id if going_on is None else going_on.plan.run_id,
-        )
-        write_attempt(path, attempt)
         return attempt

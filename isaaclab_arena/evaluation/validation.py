@@ -332,22 +332,29 @@ class _Resolver:
             policy = self._once("policy", asked, self._policy, job)
 
         conditions = JobConditions(config=job)
+        # A policy may set the number of episodes or steps itself.
+        counts_itself = not isinstance(policy, ConfigError) and any(
+            overrides(policy.policy_class, name) for name in ("has_length", "is_recording", "num_episodes")
+        )
         is_sound = not isinstance(environment, ConfigError) and not environment.problems
         if not isinstance(environment, ConfigError) and environment.config is not None:
             if environment.own_args != job.environment_args:
                 job = dataclasses.replace(job, environment_args=environment.own_args)
             try:
-                counts_itself = not isinstance(policy, ConfigError) and _counts_itself(policy.policy_class)
-                # The number of episodes of an environment may depend on an option that is wrong.
-                counted = _counted(job, environment, policy_counts=counts_itself) if is_sound else job
-                conditions = self._conditions(counted, environment)
+                conditions = self._conditions(job, environment, policy_counts=counts_itself)
             except ConfigError as error:
                 problems.extend(error.problems)
-        for outcome in (environment, policy):
-            problems.extend(outcome.problems)
+        problems += [*environment.problems, *policy.problems]
 
-        policy_class = None if isinstance(policy, ConfigError) else policy.policy_class
-        if policy_class is not None and self._lacks_length(conditions.config, policy_class, is_sound=is_sound):
+        # The end of a job is its own, that of its saved conditions (even if they are wrong), its policy's or its
+        # environment's. An environment with wrong options may still set it.
+        config = conditions.config
+        has_end = counts_itself or config.conditions is not None
+        has_end |= config.num_steps is not None or config.num_episodes is not None
+        if not (has_end or is_sound or isinstance(policy, ConfigError)):
+            with suppress(ConfigError):
+                has_end = isinstance(self.environments.get(job.environment), CountedBuilder)
+        if not (has_end or isinstance(policy, ConfigError)):
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
         if isinstance(environment, ConfigError) or isinstance(policy, ConfigError) or not is_sound or policy.problems:
@@ -417,19 +424,6 @@ class _Resolver:
                 self.imports.settle(f"{what} '{named[what]}'")
         return self.known[index]
 
-    def _lacks_length(self, job: JobConfig, policy_class: type[PolicyBase], *, is_sound: bool) -> bool:
-        """Whether nothing sets the end of the job. False if an environment with wrong options may set it."""
-        # Saved conditions have a length, even if they are wrong.
-        has_length = job.num_steps is not None or job.num_episodes is not None or job.conditions is not None
-        if has_length or _counts_itself(policy_class):
-            return False
-        if is_sound:
-            return True
-        try:
-            return not isinstance(self.environments.get(job.environment), CountedBuilder)
-        except ConfigError:
-            return True
-
     def _environment(self, job: JobConfig) -> _FoundEnvironment:
         """Find a job's environment with all problems of its options; `ConfigError` if there is none."""
         if job.environment.lower().endswith((".yaml", ".yml")):
@@ -467,9 +461,24 @@ class _Resolver:
             config = None
         return _FoundEnvironment(builder=builder, config=config, own_args=own, problems=tuple(reading.problems))
 
-    def _conditions(self, job: JobConfig, environment: _FoundEnvironment) -> JobConditions:
+    def _conditions(self, job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> JobConditions:
         """Return the start conditions of a job; `ConfigError` with every problem, its key within the job."""
         builder, environment_config = environment.builder, environment.config
+
+        # The environment's number of episodes counts, if neither the job nor its policy sets one. It may depend on an
+        # option that is wrong.
+        count = None
+        if isinstance(builder, CountedBuilder) and not environment.problems:
+            count = builder.num_episodes(environment_config)
+        if count is not None and job.num_steps is not None:
+            message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
+            raise ConfigError(Problem(message, key="num_steps"))
+        if count is not None and (job.num_episodes or 0) > count:
+            message = f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options"
+            raise ConfigError(Problem(f"{message}; play all or fewer", key="num_episodes"))
+        if count is not None and job.num_episodes is None and job.conditions is None and not policy_counts:
+            job = dataclasses.replace(job, num_episodes=min(count, job.max_episodes or count))
+
         chosen = None if job.conditions is None else _saved_set(job, builder, environment_config, self.directory)
 
         def catalogue(of: JobConfig) -> tuple[Variation, ...]:
@@ -625,30 +634,6 @@ class _Reading:
             self.problems += _in_file(told, self._prefix, self._renamed)
             return False
         return True
-
-
-def _counted(job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> JobConfig:
-    """Return the job with its environment's number of episodes, if neither the job nor its policy sets one."""
-    builder = environment.builder
-    count = builder.num_episodes(environment.config) if isinstance(builder, CountedBuilder) else None
-    if count is None:
-        return job
-    if job.num_steps is not None:
-        message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
-        raise ConfigError(Problem(message, key="num_steps"))
-    if job.num_episodes is None and job.conditions is None and not policy_counts:
-        return dataclasses.replace(job, num_episodes=min(count, job.max_episodes or count))
-    if (job.num_episodes or 0) > count:
-        message = (
-            f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options; play all or fewer"
-        )
-        raise ConfigError(Problem(message, key="num_episodes"))
-    return job
-
-
-def _counts_itself(policy_class: type[PolicyBase]) -> bool:
-    """Whether the policy may set the number of episodes or steps itself."""
-    return any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:

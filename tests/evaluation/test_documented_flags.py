@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from isaaclab_arena.config.arena import is_override
 from isaaclab_arena.config.arena_flags import ALIASES, REFUSED, FlagsWithoutEffect
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
-from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown, split_overrides
+from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
 from tests.documentation.arena_page import Row, table
 
@@ -34,7 +35,7 @@ def read(program: str, words: list[str]) -> tuple[Any, JobConfig | None]:
     if program == "eval":
         words = words if any("config" in word for word in words) else ["--eval_jobs_config", "other.json", *words]
         options, rest = read_command_line(EvalOptions, words, program="eval")
-        refuse_unknown(split_overrides(rest)[1], options)
+        refuse_unknown([word for word in rest if not is_override(word)], options)
         options.check()
         return options, None
     before = [] if "--policy_type" in words else ["--policy_type", "scripted"]

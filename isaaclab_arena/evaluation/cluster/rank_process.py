@@ -53,7 +53,7 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.queues import DynamicQueue, RankWork, claims_directory
-from isaaclab_arena.evaluation.settled import with_settled_backends, with_settled_latencies
+from isaaclab_arena.evaluation.settled import settled_jobs
 from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
@@ -502,8 +502,7 @@ def run_rank(orders: RunOrders, life: Life, claim_server: Claiming) -> RankEnd:
     try:
         request = checked_request(orders.needs)
         context = _context(orders, life, device=request.options.device)
-        jobs = with_settled_backends(request.jobs, orders.attempt)
-        request = replace(request, jobs=with_settled_latencies(jobs, orders.attempt))
+        request = replace(request, jobs=settled_jobs(request.jobs, orders.attempt))
     except ArenaError as error:
         return RankEnd(refused=str(error), host=host)
     limit_threads(request.options.torch_threads)

@@ -22,7 +22,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
-from isaaclab_arena.evaluation.settled import Machinery, settle_backends, with_settled_backends
+from isaaclab_arena.evaluation.settled import Machinery, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
@@ -108,7 +108,7 @@ def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
 
 def backends_of(started: StartedRun, request: RunRequest) -> list[str | None]:
     assert started.attempt is not None
-    return [job.settled_backend for job in with_settled_backends(request.jobs, started.attempt)]
+    return [job.settled_backend for job in settled_jobs(request.jobs, started.attempt)]
 
 
 def planned(directory: Path) -> dict[str, str | None]:

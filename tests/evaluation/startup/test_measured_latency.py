@@ -17,12 +17,12 @@ from isaaclab_arena.evaluation.settled import (
     policy_as_served,
     query_times_ms,
     settle_latencies,
-    with_latencies,
+    settled_jobs,
     without_outliers,
 )
-from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.evaluation.latency.plants import NoisyChunks
+from tests.evaluation.startup.test_backends_of_a_run import request_of, start_on
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 from tests.fakes_network import ServablePolicy
 
@@ -75,9 +75,19 @@ def test_a_head_without_a_gpu_refuses_to_measure_for_ranks_that_have_one():
     assert settle_latencies([measuring(builder)], machinery, known={"coins": THREE}) == {"coins": THREE}
 
 
-def test_every_rank_is_told_what_was_measured():
-    work = [AttemptEntry(job="coins", finished=()), AttemptEntry(job="other", finished=())]
-    assert [each.latency for each in with_latencies(work, {"coins": THREE})] == [THREE, None]
+def test_every_rank_is_told_what_was_measured(tmp_path):
+    builder = CoinBuilder()
+    request = request_of(measuring(builder), coin_job("other", index=1), output_directory=tmp_path / "out")
+    told = []
+    for started in start_on(["cpu", "cpu"], request):
+        assert started.attempt is not None
+        measured, other = settled_jobs(request.jobs, started.attempt)
+        assert measured.latency is not None
+        assert other.latency is None
+        told.append(measured.latency.delays)
+    assert told[0] == told[1] == started.plan.jobs[0].latency
+    assert told[0] is not None
+    assert len(builder.built) == 1
 
 
 def test_one_slow_query_does_not_decide_how_late_answers_are():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.job import FixedShare, Job, episode_of, indices_of_rebuild
+from isaaclab_arena.evaluation.job import FixedShare, Job, episode_of
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.storage.commits import JobReport, ReportedStatus
@@ -91,8 +91,20 @@ def test_a_job_that_is_limited_by_steps_starts_no_more_episodes_than_have_saved_
     assert [line["success"] for line in lines] == [bool(toss) for toss in TOSSES]
 
 
-def test_a_rebuild_has_its_part_of_what_a_rank_is_to_run():
-    config = coin_job(num_episodes=10, num_rebuilds=3).config
+def test_a_rebuild_has_its_part_of_what_a_rank_is_to_run(tmp_path):
+    parts: list[list[int]] = []
+
+    class Rebuilt(ShrugPolicy):
+        """Notes the episodes of its rebuild: each has a policy of its own."""
+
+        def __init__(self, config=None):
+            super().__init__(config)
+            parts.append([])
+
+        def start_episodes(self, env, starts):
+            parts[-1] += [start.episode.episode_index for start in starts]
+
+    job = coin_job(policy_class=Rebuilt, num_episodes=10, num_rebuilds=3)
     supply = FixedShare(finished=((0, 1), (5, 6)), share=((0, 2), (4, 9)))
-    parts = [list(indices_of_rebuild(config, 10, rebuild=rebuild, supply=supply)) for rebuild in range(3)]
+    assert JobRunner(settings(tmp_path)).run(job, supply=supply).status is ReportedStatus.COMPLETED
     assert parts == [[1], [4, 6], [7, 8]]
