@@ -85,22 +85,17 @@ def exit_code_of(run: Callable[[], int]) -> int:
         # Before the jobs run, no other handler is installed.
         return 128 + signal.SIGINT
     except ArenaError as error:
-        code = 2 if isinstance(error, ConfigError) else 1
-        if code == 1 or speaks_for_all():
-            _tell(error)
-        return code
+        code, message = 2 if isinstance(error, ConfigError) else 1, plain_text(error, keep_lines=True)
+        if code == 2 and not speaks_for_all():
+            return code
     except OSError as error:
         # A disk may fail at any moment, even if only a file's name was requested.
         if error.filename is None:
             raise
         _LOG.debug("a file could not be used", exc_info=True)
-        _tell(f"cannot use {error.filename}: {error.strerror}")
-        return 1
-
-
-def _tell(error: object) -> None:
-    message = f"error: {plain_text(error, keep_lines=True)}"
-    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(message)
+        code, message = 1, plain_text(f"cannot use {error.filename}: {error.strerror}", keep_lines=True)
+    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {message}")
+    return code
 
 
 def speaks_for_all() -> bool:

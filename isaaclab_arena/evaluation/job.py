@@ -89,17 +89,15 @@ class Job:
         """The job's backend, or ``auto``; None if the environment has no choice of backends."""
         return getattr(self.environment_config, "backend", None) if isinstance(self.builder, SimulatedBuilder) else None
 
-    def with_backend(self, backend: str | None) -> Self:
-        """Return the job with the settled backend. Unchanged if that is None or the job names a backend itself."""
+    def with_settled(self, backend: str | None, delays: Delays | None = None) -> Self:
+        """Return the job with the settled backend and the measured latency; None for what was not settled."""
+        job = self if self.latency is None else replace(self, latency=self.latency.measured(delays))
+        # A backend that the job names itself stays.
         if backend is None or self.asked_backend != OPEN_BACKEND:
-            return self
+            return job
         return replace(
-            self, settled_backend=backend, environment_config=replace(self.environment_config, backend=backend)
+            job, settled_backend=backend, environment_config=replace(job.environment_config, backend=backend)
         )
-
-    def with_delays(self, delays: Delays | None) -> Self:
-        """Return the job with the measured latency, None if none was measured."""
-        return self if self.latency is None else replace(self, latency=self.latency.measured(delays))
 
     def with_num_envs(self, num_envs: int, *, policy_num_envs: int) -> Self:
         """Return the job for a group of `num_envs` of its env slots, whose policy is called for `policy_num_envs`."""

@@ -94,8 +94,8 @@ def settle_backends(
 
 def refuse_slow_backends(jobs: Sequence[Job], settled: Mapping[str, str | None], machinery: Machinery) -> None:
     """Refuse to resume jobs without GPUs that were settled on MuJoCo-Warp because there were GPUs."""
-    # `settled`: the backend of each job that runs, by its name.
-    # On a CPU MuJoCo-Warp is several times slower than MuJoCo, and the user did not ask for it there.
+    # `settled`: the backend of each job that runs. On a CPU MuJoCo-Warp is several times slower than MuJoCo, and the
+    # user did not ask for it there.
     left_open = {job.config.name for job in jobs if job.asked_backend == OPEN_BACKEND}
     slow = [name for name, backend in settled.items() if backend == _ON_GPU and name in left_open]
     without = dict.fromkeys(device for device in machinery.devices if torch.device(device).type != "cuda")
@@ -242,7 +242,7 @@ def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
     """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
     settled = {work.job: (work.backend, work.latency) for work in attempt.jobs}
     found = [(job, *settled.get(job.config.name, (None, None))) for job in jobs]
-    return tuple(job.with_backend(backend).with_delays(delays) for job, backend, delays in found)
+    return tuple(job.with_settled(backend, delays) for job, backend, delays in found)
 
 
 @contextmanager

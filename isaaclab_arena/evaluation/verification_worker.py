@@ -124,12 +124,15 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
     file = str(source / RUN_PLAN_FILE)
     jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
     # The backend of the run is used again, even if another one would be faster here.
-    jobs = tuple(job.with_delays(planned.latency) for job, planned in zip(jobs, plan.jobs, strict=True))
-    return tuple(
-        job.with_backend(planned.backend)
-        if planned.conditions_checksum is None
-        else dataclasses.replace(job.with_backend(planned.backend), saved_conditions=_conditions(source, planned))
+    settled = [
+        (job.with_settled(planned.backend, planned.latency), planned)
         for job, planned in zip(jobs, plan.jobs, strict=True)
+    ]
+    return tuple(
+        job
+        if planned.conditions_checksum is None
+        else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
+        for job, planned in settled
     )
 
 

@@ -216,7 +216,7 @@ def test_a_skipped_job_is_not_measured(builder):
 def test_groups_of_env_slots_share_what_was_measured_for_the_largest(builder, tmp_path, num_groups, measured):
     job = job_of(builder, num_envs=5)
     machinery = Machinery(devices=GPUS, num_threads=1, num_groups=num_groups)
-    settled = job.with_backend(settle_backends([job], machinery)["coins"])
+    settled = job.with_settled(settle_backends([job], machinery)["coins"])
     assert [num_envs for num_envs, _ in builder.measured] == [measured]
     clock = StartUpClock("coins", import_s=None)
     GroupBuilder(settings(tmp_path, num_groups=num_groups)).build(settled, tmp_path / "coins", clock)
@@ -259,7 +259,7 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
 
 def test_an_environment_of_another_backend_is_not_used_again(builder):
     job = job_of(builder)
-    keys = {job.environment_key, job.with_backend("warp").environment_key, job.with_backend("mujoco").environment_key}
+    keys = {job.environment_key, job.with_settled("warp").environment_key, job.with_settled("mujoco").environment_key}
     assert len(keys) == 3
 
 
