@@ -5,7 +5,7 @@ import random
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -504,7 +504,8 @@ class JobRunner:
             self._consolidations.wait(name)
         taking_turns = self._settings.turns.get(name, ())
         # The reports of jobs that take turns are written when another job begins.
-        self._end_turns(of_all_but=taking_turns)
+        for other in [each for each in self._open if each not in taking_turns]:
+            self._end(*self._open.pop(other), failure=[])
         directory = job_directory(self._settings.output_directory, name)
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -528,16 +529,12 @@ class JobRunner:
     def close(self) -> None:
         """Close environment and policy, end the jobs that took turns, wait for the last report. Raises like `run`."""
         try:
-            self._end_turns()
+            for name in list(self._open):
+                self._end(*self._open.pop(name), failure=[])
             self._builder.clear()
         finally:
             if self._consolidations is not None:
                 self._consolidations.close()
-
-    def _end_turns(self, of_all_but: Collection[str] = ()) -> None:
-        """End the open jobs that are not in `of_all_but`: they have had their last turn."""
-        for name in [name for name in self._open if name not in of_all_but]:
-            self._end(*self._open.pop(name), failure=[])
 
     @contextmanager
     def _surviving(self, name: str) -> Iterator[list[str]]:
