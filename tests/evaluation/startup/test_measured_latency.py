@@ -78,14 +78,15 @@ def test_a_head_without_a_gpu_refuses_to_measure_for_ranks_that_have_one():
 def test_every_rank_is_told_what_was_measured(tmp_path):
     builder = CoinBuilder()
     request = request_of(measuring(builder), coin_job("other", index=1), output_directory=tmp_path / "out")
+    ranks = start_on(["cpu", "cpu"], request)
     told = []
-    for started in start_on(["cpu", "cpu"], request):
-        assert started.attempt is not None
-        measured, other = settled_jobs(request.jobs, started.attempt)
+    for rank in ranks:
+        assert rank.attempt is not None
+        measured, other = settled_jobs(request.jobs, rank.attempt)
         assert measured.latency is not None
         assert other.latency is None
         told.append(measured.latency.delays)
-    assert told[0] == told[1] == started.plan.jobs[0].latency
+    assert told[0] == told[1] == ranks[0].plan.jobs[0].latency
     assert told[0] is not None
     assert len(builder.built) == 1
 
