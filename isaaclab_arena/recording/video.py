@@ -345,7 +345,7 @@ Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 """Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
 
 
-class Take:
+class EpisodeVideo:
     """The videos of one episode. Each frame is written with the next one, so the last one can show the outcome."""
 
     def __init__(
@@ -470,7 +470,7 @@ class VideoRecorder(Observer):
         self._rebuild = 0
         self._slots = SlotNumbers()
         self._threads = FilmThreads(num_threads)
-        self._takes: dict[Environment, dict[int, Take]] = {}
+        self._films: dict[Environment, dict[int, EpisodeVideo]] = {}
         self._sheet: list[Strip] = []
         self._num_strips = 0
         self._said_no_cameras = False
@@ -479,10 +479,10 @@ class VideoRecorder(Observer):
         """Set the rebuild and the environments of the next episodes, and discard the videos of running ones."""
         self._rebuild = rebuild
         self._slots = SlotNumbers(environments)
-        while self._takes:
-            _, takes = self._takes.popitem()
-            for take in takes.values():
-                take.discard()
+        while self._films:
+            _, films = self._films.popitem()
+            for film in films.values():
+                film.discard()
 
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Return the env slots to render if a film can only use images that a step has rendered, else none."""
@@ -490,7 +490,7 @@ class VideoRecorder(Observer):
         if not self._options.camera or not getattr(environment, "films_only_drawn", False):
             return ()
         beginning = [start.env_id for start in starting if self._options.films(start.episode)]
-        return [*self._takes.get(environment, ()), *beginning]
+        return [*self._films.get(environment, ()), *beginning]
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -528,8 +528,8 @@ class VideoRecorder(Observer):
                     frames_per_second=1 / (steps_per_frame * environment.control_dt),
                     title=f"{self._job}, episode {index}, {camera}",
                 )
-            take = Take(start, self._job, files, self._threads.for_a_film(), steps_per_frame=steps_per_frame)
-            self._takes.setdefault(environment, {})[start.env_id] = take
+            film = EpisodeVideo(start, self._job, files, self._threads.for_a_film(), steps_per_frame=steps_per_frame)
+            self._films.setdefault(environment, {})[start.env_id] = film
         self._film(environment, [start.env_id for start in filmed])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
@@ -537,36 +537,36 @@ class VideoRecorder(Observer):
         del transition
         self._threads.raise_failure()
         # A filmed slot is running, so no GPU synchronization is needed to find the running slots.
-        takes = self._takes.get(environment, {})
-        self._film(environment, [env_id for env_id, take in takes.items() if take.step_ends_with_a_frame()])
+        films = self._films.get(environment, {})
+        self._film(environment, [env_id for env_id, film in films.items() if film.step_ends_with_a_frame()])
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or delete them if the options do not keep them."""
         self._threads.raise_failure()
-        takes = self._takes.get(environment, {})
-        take = takes.get(record.env_id)
-        if take is None:
+        films = self._films.get(environment, {})
+        film = films.get(record.env_id)
+        if film is None:
             return
         keeps = self._options.keeps(record)
-        if keeps and not take.shows_latest_step:
+        if keeps and not film.shows_latest_step:
             self._film(environment, [record.env_id])
-        del takes[record.env_id]
+        del films[record.env_id]
         if not keeps:
-            take.discard()
+            film.discard()
             return
         self._num_strips += 1
-        take.finish(record, self._sheet if self._num_strips <= MAX_EPISODES else None)
+        film.finish(record, self._sheet if self._num_strips <= MAX_EPISODES else None)
 
     def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
         """Return the final paths of the videos in an env slot, none if it is not filmed."""
-        take = self._takes.get(environment, {}).get(env_id)
-        return () if take is None else tuple(file.path for file in take.files.values())
+        film = self._films.get(environment, {}).get(env_id)
+        return () if film is None else tuple(file.path for file in film.files.values())
 
     def discard(self, environment: Environment, env_id: int) -> None:
         """Delete the videos of the running episode in an env slot, if it is filmed."""
-        take = self._takes.get(environment, {}).pop(env_id, None)
-        if take is not None:
-            take.discard()
+        film = self._films.get(environment, {}).pop(env_id, None)
+        if film is not None:
+            film.discard()
 
     def end_filming(self) -> None:
         """Delete the videos of running episodes and release the environments; other videos are still completed."""
@@ -586,13 +586,13 @@ class VideoRecorder(Observer):
         """Queue the current frames of env slots, which are drawn later if the environment can do so."""
         if not env_ids or not isinstance(environment, Filmable):
             return
-        takes = self._takes[environment]
-        cameras = tuple(takes[env_ids[0]].files)
+        films = self._films[environment]
+        cameras = tuple(films[env_ids[0]].files)
         if isinstance(environment, FilmableLater):
             for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
-                takes[env_id].add(draw)
+                films[env_id].add(draw)
             return
         frames = {camera: np.array(pictures) for camera, pictures in environment.film(env_ids, cameras).items()}
         for number, env_id in enumerate(env_ids):
             own = {camera: pictures[number] for camera, pictures in frames.items()}
-            takes[env_id].add(partial(dict[str, np.ndarray], own))
+            films[env_id].add(partial(dict[str, np.ndarray], own))
