@@ -208,7 +208,7 @@ class Moment:
 def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
     """Begin a run, and return its orders and its directory."""
     jobs = place / "jobs.json"
-    # Nobody builds the environment. Its plan is all that a claim server knows of it.
+    # The claim server reads only the plan, so no environment is built.
     job = {"name": JOB, "arena_env_args": {"environment": "reach"}, "policy_type": "random_action"}
     jobs.write_text(json_text({"jobs": [{**job, "num_episodes": num_episodes}]}), encoding="utf-8")
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(place / "out"), "--cluster", "ray")

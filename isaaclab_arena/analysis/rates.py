@@ -1,4 +1,4 @@
-"""Comparisons of success rates, paired, independent and several at once, and the number of episodes they need."""
+"""Comparisons of success rates, paired and several at once, and the number of episodes they need."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,39 +9,6 @@ import scipy
 
 from isaaclab_arena.results.statistics import Interval, log_e_values, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
-
-# Comparisons of success rates: paired, independent, and several at once. Pure functions.
-
-# Compare two success rates over independent episodes. Pure functions.
-
-
-def boschloo_p(first_successes: int, first_trials: int, second_successes: int, second_trials: int) -> float | None:
-    """Return the two-sided p-value of Boschloo's exact test, None if a policy has no trials."""
-    # Boschloo's test exhausts the level of Fisher's test, so it rejects whenever Fisher's does.
-    if min(first_trials, second_trials) == 0:
-        return None
-    failures = (first_trials - first_successes, second_trials - second_successes)
-    result = scipy.stats.boschloo_exact([[first_successes, second_successes], list(failures)])
-    # If all trials fail or all succeed, the test has nothing to compare.
-    return 1.0 if math.isnan(result.pvalue) else min(1.0, float(result.pvalue))
-
-
-def independent_difference_interval(
-    first_successes: int, first_trials: int, second_successes: int, second_trials: int, *, confidence: float = 0.95
-) -> Interval | None:
-    """Return the interval of the first rate minus the second, -1 to 1. None if a policy has no trials."""
-    # Method 10 of Newcombe 1998 (Statistics in Medicine 17, 873): the Wilson intervals of both rates, joined.
-    first = wilson_interval(first_successes, first_trials, confidence=confidence)
-    second = wilson_interval(second_successes, second_trials, confidence=confidence)
-    if first is None or second is None:
-        return None
-    first_rate, second_rate = first_successes / first_trials, second_successes / second_trials
-    difference = first_rate - second_rate
-    return Interval(
-        low=difference - math.hypot(first_rate - first.low, second.high - second_rate),
-        high=difference + math.hypot(first.high - first_rate, second_rate - second.low),
-    )
-
 
 # Compare two success rates over pairs of episodes with equal conditions. Pure functions.
 
@@ -273,29 +240,8 @@ def independent_power(num_episodes: int, first_rate: float, second_rate: float, 
     return float(first @ rejected @ second)
 
 
-def fisher_power(num_episodes: int, first_rate: float, second_rate: float, *, alpha: float = 0.05) -> float:
-    """Return the exact power of Fisher's test, which other tools plan with."""
-    counts = np.arange(num_episodes + 1)
-    first, second = (scipy.stats.binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
-    return float(first @ (fisher_p_values(num_episodes) <= alpha) @ second)
-
-
-def fisher_p_values(num_episodes: int) -> np.ndarray:
-    """Return Fisher's two-sided p-values by successes of both arms. Shape: (num_episodes + 1, num_episodes + 1)."""
-    p_values = np.ones((num_episodes + 1, num_episodes + 1))
-    for successes in range(2 * num_episodes + 1):
-        first = np.arange(max(0, successes - num_episodes), min(num_episodes, successes) + 1)
-        masses = scipy.stats.hypergeom.pmf(first, 2 * num_episodes, num_episodes, successes)
-        order = np.argsort(masses, kind="stable")
-        below = np.cumsum(masses[order])
-        # Outcomes as likely as the observed one count too; the two masses may differ in their last bits.
-        reached = np.searchsorted(masses[order], masses * (1.0 + 1e-7), side="right") - 1
-        p_values[first, successes - first] = np.minimum(1.0, below[reached])
-    return p_values
-
-
 def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
-    """Mask the outcomes that Boschloo's test rejects, as in `boschloo_p`. Shape: (num_episodes + 1,) * 2, bool."""
+    """Mask the outcomes that Boschloo's two-sided test rejects. Shape: (num_episodes + 1,) * 2, bool."""
     # Each side has half the level. On a side the statistic is Fisher's one-sided p-value, up to the largest bound that
     # keeps the level for every rate.
     counts = np.arange(num_episodes + 1)

@@ -410,7 +410,7 @@ def _language(task: Task) -> Iterator[Variation]:
         number_of = len(told[1])
     if number_of > 0:
         words, limits = (
-            "which of the task's paraphrases is told, from near its own words to far from them",
+            "the task's paraphrase that the policy gets, from close to its own words to far from them",
             (0, number_of),
         )
         yield _variation("instruction", "paraphrase", "", words, (1, number_of), limits, 0, integer=True)
