@@ -105,7 +105,7 @@ def never(num_envs: int, size_px: int, options: Options) -> str:
     number = 4 * options.episodes * num_envs
     calls = {each: partial(play, each, make_policy("scripted"), number) for each in (blind, seeing)}
     found = in_turn(calls, 3 * options.pairs, warm_up=1)
-    assert not any(each.pictures for each in found[seeing]), "pictures were drawn that nobody looks at"
+    assert not any(each.pictures for each in found[seeing]), "pictures without a reader were drawn"
     return f"{statistics.median(ratios(found[seeing], found[blind], 'cpu_s')):.2f}"
 
 

@@ -35,7 +35,7 @@ class CountedQueries(ClosedloopPolicy[ClosedloopPolicyArgs]):
         self._modalities: dict[str, Any] = modalities()
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
-        """Answer with zeros, which nobody plays."""
+        """Answer with zeros, which are never played."""
         del observation
         shape = (len(noise_seeds), len(self._modalities["action"].delta_indices))
         return {key: np.zeros((*shape, size), np.float32) for key, size in _DIMENSIONS["action"].items()}

@@ -38,7 +38,7 @@ class PushT(PushTEnv):
         return super().reset(seed=self._start_seed + index)
 
     def get_obs(self) -> dict[str, np.ndarray]:
-        """Return the observation, without its picture where nobody looks at it."""
+        """Return the observation, without its picture if it has no reader."""
         if self._pictures_wanted:
             return super().get_obs()
         return {"agent_pos": np.array(self.agent.position)}

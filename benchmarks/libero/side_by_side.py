@@ -104,7 +104,7 @@ of waiting and {steps} control steps; {rounds} of each harness count, in turn, a
 of all processes of a harness. vla-eval runs its own orchestrator, runner, connection and server; LeRobot its own
 environment (commit {commit}) in Gymnasium's SyncVectorEnv, without its preparation of observations. Both draw every
 picture, whatever a policy looks at. Where a policy looks at every picture, what is saved is the pictures of the reset
-and of the waiting, and in the others what nobody could see. The last two columns are ratios of CPU time.
+and of the waiting, and in the others the pictures without a reader. The last two columns are ratios of CPU time.
 {options.note}"""
     page.write(text, table)
 

@@ -55,7 +55,7 @@ class Cost:
     per_s: float  # Queries per second.
     server_ms: float  # CPU time of the process with the policy, per query [ms].
     client_ms: float  # CPU time of all clients, per query [ms].
-    fill: float  # Share of the batch entries of the policy's calls that somebody asked about.
+    fill: float  # Share of the batch entries of the policy's calls that answer a query.
     p50_ms: float  # Half of the queries took no longer than this [ms].
     p95_ms: float  # 95 % of them [ms].
 

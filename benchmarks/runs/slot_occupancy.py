@@ -1,7 +1,7 @@
 """Measure which share of an environment's slots runs.
 
 A slot that finishes takes the next episode at once, so slots rest only at the end of a job, while the last episodes
-run. How long that is depends on how uneven the episodes are; nobody knows an episode's length before it has run. The
+run. How long that is depends on how uneven the episodes are; an episode's length is not known before it has run. The
 table has the tasks with the built-in expert, whose episodes are of similar length, and coins, whose episodes take
 either 10 steps or 100: the worst that a time limit of 100 steps allows.
 """

@@ -45,7 +45,7 @@ class ClusterOptions:
 
     @property
     def busy_with_words(self) -> float:
-        """Share of the time in which the claim table is busy though nobody has finished anything.
+        """Share of the time in which the claim table is busy though no rank has finished anything.
 
         It is that of ranks all of which say that they live, and all of which find nothing to do, the whole time.
         """

@@ -32,7 +32,7 @@ from benchmarks.harness.workers import module
 TORCHRUN, RUNNING, STARTED = "torchrun", "Ray, a cluster that runs", "Ray, started with the run"
 PLAIN = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
 STEPS = 120
-"""Control steps of an episode of `reach` in which nobody moves."""
+"""Control steps of an episode of `reach` in which the arm rests."""
 
 
 @dataclass(frozen=True, kw_only=True)

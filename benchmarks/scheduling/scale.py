@@ -174,7 +174,7 @@ def _conclusion(over: dict[tuple[str, str], float]) -> str:
     return "\n".join(
         [
             *lines,
-            "What is left is the end of a run. An episode is never cut, and nobody knows which will be the longest, so",
+            "What is left is the end of a run. An episode is never cut, and the longest one is not known, so",
             "ranks are in the middle of one when the last one begins: a column says how near to the bound that is.",
         ]
     )

@@ -139,7 +139,7 @@ def evaluated(suite: Suite, python: str, options: Options) -> Engine:
     """Run a suite in an interpreter, unless that is done, and return what became of it.
 
     Raises:
-        RuntimeError: If an episode ended in an error, so that nobody knows what the engine makes of it.
+        RuntimeError: If an episode ended in an error, so that the engine's outcome is unknown.
     """
     packages = json.loads(answer(python, _VERSIONS))
     version = packages.pop("mujoco")

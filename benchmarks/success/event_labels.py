@@ -54,7 +54,7 @@ HAPPENED = {
     9: "as round 8, the trained policies only, after what counts as reached and pushed away was changed for them",
 }
 NOTES = """\
-Failures were labelled from pages of pictures before anybody saw what was told of them; the labels were committed first.
+Failures were labelled from pages of pictures before the recorded events were read; the labels were committed first.
 No seed was used twice, and no rule was changed between labels and count. Rounds 1 to 6 were labelled by one of the
 authors. Rounds 7 to 9 were labelled by a vision-language model that was given the pages and the meanings of the events,
 and nothing else; no panel of people was asked. Their failures are those of the models of this repository, most of them

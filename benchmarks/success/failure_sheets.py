@@ -1,4 +1,4 @@
-"""Draw failed episodes for somebody to look at: forty moments each, of the table and from beside the hand."""
+"""Draw failed episodes for a person to look at: forty moments each, of the table and from beside the hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

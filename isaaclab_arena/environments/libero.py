@@ -584,7 +584,7 @@ def _without_effect(config: LiberoConfig) -> Iterator[Problem]:
         message = f"{', '.join(config.make_kwargs)}: LIBERO's environments are made as protocol says, and take no more"
         yield Problem(f"{message}; leave it out", key="make_kwargs")
     if config.tell_episode:
-        message = "has no effect: LIBERO is told the conditions of every episode anyway; leave it out"
+        message = "has no effect: LIBERO gets the conditions of every episode anyway; leave it out"
         yield Problem(message, key="tell_episode")
     if config.seed_bits != LiberoConfig.seed_bits:
         message = "has no effect: seeds of LIBERO's fixtures have 32 bits; leave it out"

@@ -54,7 +54,7 @@ class PolicyOptions(RunOptions):
     policy_config: str | None = None
     """File, JSON or YAML, with options of the policy; the command line's own come before them."""
     language_instruction: str | None = None
-    """What the policy is told instead of the task's own words."""
+    """The instruction of the policy, instead of the task's own words."""
     conditions: str | None = None
     """File of saved conditions that the episodes start from."""
     name: str | None = None

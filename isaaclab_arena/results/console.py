@@ -32,7 +32,7 @@ from isaaclab_arena.storage.run_plan import PlanEntry
 # The merged results as a table for a terminal.
 
 MAX_JOBS_SHOWN = 200
-"""Nobody reads more lines than that, and laying them out would take longer than all the other tables."""
+"""More lines than a person reads; their layout would take longer than all the other tables."""
 
 SPREAD = "±sd"
 """Heading of the standard deviation over episodes, beside a mean."""

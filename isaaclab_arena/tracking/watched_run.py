@@ -295,7 +295,7 @@ class LiveTracking:
                 wanted_s = (time.thread_time() - began_s) / 0.01
                 pause_s = max(self._interval_s, min(wanted_s, 60.0))
             self._watched.finish()
-        except Exception as error:  # noqa: BLE001  the results are on disk, whatever becomes of what is told of them
+        except Exception as error:  # noqa: BLE001  the results are on disk; a tracker's error must not end the run
             _LOG.warning("tracking has stopped, and the run goes on: %s", first_line(error))
         for tracker in self._trackers:
             if tracker.place is not None:

@@ -49,7 +49,7 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
             for those they have.
         picture_format: How pictures travel: ``raw``, ``png`` or ``jpeg``, which loses details. Raw takes the least
             time on one machine, the others take fewer bytes.
-        task: What the server is told of the task at the start of an episode, beside its name and ``episode_idx``:
+        task: The server's description of the task at the start of an episode, beside its name and ``episode_idx``:
             ``{"suite": "libero_spatial"}``.
         action_chunk_length: Control steps that are played of an answer; more than 1 only for a server that answers with
             chunks and does not play them itself.

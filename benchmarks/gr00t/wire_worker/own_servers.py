@@ -32,7 +32,7 @@ def openpi() -> None:
 
 
 def tell_once_it_listens(port: int) -> None:
-    """Print the port as soon as somebody may connect to it."""
+    """Print the port as soon as it accepts connections."""
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
             break

@@ -60,9 +60,9 @@ class GymConfig(WorkerOptions):
             counts.
         max_episode_length: Control steps until truncation; needed where the environment's registration has none.
         metric_keys: Entries of ``info`` that are kept as metrics.
-        task_description: What a policy is told; the environment's name by default.
+        task_description: The instruction of policies; the environment's name by default.
         instruction_key: Entry of the ``info`` of a reset, or else text that it observes, or else attribute of the
-            environment, that holds what a policy is told in this episode, instead of ``task_description``.
+            environment, that holds the instruction of this episode, instead of ``task_description``.
         tell_episode: Whether ``reset`` is given ``options`` with the episode's index and conditions.
         control_dt: Time between two control steps [s], whatever the environment says; by default what it says.
         out_of_range: Whether observed numbers that lie beyond the bounds of their space, by more than a tenth of its

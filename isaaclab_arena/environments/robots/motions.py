@@ -229,9 +229,9 @@ def _causes(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
     if takes[0] < takes[1] and not _within(robot.home[index], (takes[0], takes[1])):
         causes.append(f"its actuator takes targets from {takes[0]:g} to {takes[1]:g} only")
     if dynamics == int(mujoco.mjtDyn.mjDYN_INTEGRATOR):
-        causes.append("its actuator integrates what it is told, as a velocity servo does")
+        causes.append("its actuator integrates its target, as a velocity servo does")
     elif dynamics != int(mujoco.mjtDyn.mjDYN_NONE):
-        causes.append(f"its actuator delays what it is told by {actuator.dynprm[0]:g} s")
+        causes.append(f"its actuator delays its target by {actuator.dynprm[0]:g} s")
     if actuator.biasprm[0]:
         causes.append(f"its actuator has a constant bias of {actuator.biasprm[0]:g}")
     if joint.stiffness[0]:

@@ -113,7 +113,7 @@ class Serving:
             return None
         try:
             network, batcher = self._networks.taken(str(hello.get("network")))
-        except Exception as error:  # noqa: BLE001  loading is a user's code too, and the asker is told what it raised
+        except Exception as error:  # noqa: BLE001  loading is a user's code too; its error goes to the asking rank
             _LOG.warning("a network could not be loaded", exc_info=True)
             wire.send(connection, _error(error))
             return None

@@ -272,7 +272,7 @@ class Batcher:
     def _answer(self, queries: Sequence[_Query]) -> None:
         try:
             answers, spent, so_far = self._called(queries)
-        except Exception as error:  # noqa: BLE001  whatever a network raises, its askers are told, and others go on
+        except Exception as error:  # noqa: BLE001  a network's error goes to its askers; other networks go on
             if len(queries) > 1:
                 # One query may be invalid: ask again one by one, so that the others get their answers.
                 for each in queries:

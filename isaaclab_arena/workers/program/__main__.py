@@ -74,7 +74,7 @@ def main(memory: int, directory: str) -> None:
             return
         try:
             answer, values = worker.answer(message, arrays)
-        except Exception as error:  # noqa: BLE001  whatever is raised is told to who asked
+        except Exception as error:  # noqa: BLE001  any error goes to the asking process
             answer, values = _told(error), {}
         answers.write(number + frames.encode(answer, values))
         answers.flush()

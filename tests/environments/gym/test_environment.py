@@ -179,7 +179,7 @@ def test_the_names_of_nested_entries_are_told_where_a_key_does_not_exist():
 
 
 def test_text_that_nobody_is_told_is_refused_with_the_way_out():
-    with pytest.raises(ArenaError, match="observation 'note' is text; with instruction_key: note policies are told it"):
+    with pytest.raises(ArenaError, match="observation 'note' is text; instruction_key: note makes it the instruction"):
         build(TELLING)
 
 

@@ -74,7 +74,7 @@ FAILING = {
     ),
     "velocity_servo": (
         (YAW, '<intvelocity name="yaw" joint="yaw" kp="2000" kv="120" actrange="-3 3" inheritrange="0"/>'),
-        "arm.joints.0: 'yaw' moved -0.068 rad where -0.200 was asked: its actuator integrates what it is told",
+        "arm.joints.0: 'yaw' moved -0.068 rad where -0.200 was asked: its actuator integrates its target",
     ),
     "constant_bias": (
         (SHOULDER, f'<general {SERVO} name="shoulder" joint="shoulder" gainprm="2000" biasprm="600 -2000 -120"/>'),
@@ -128,7 +128,7 @@ DOUBTFUL = {
     "other_zero": ((SHOULDER_JOINT, SHOULDER_JOINT.replace("/>", ' ref="0.5"/>')), []),
     "filter": (
         (YAW, YAW.replace("/>", ' timeconst="0.5"/>')),
-        ["arm.joints.0: 'yaw' moved +0.081 rad where +0.100 was asked: its actuator delays what it is told by 0.5 s"],
+        ["arm.joints.0: 'yaw' moved +0.081 rad where +0.100 was asked: its actuator delays its target by 0.5 s"],
     ),
     "second_actuator": (
         (YAW, f'{YAW}<velocity name="yaw_v" joint="yaw" kv="300"/>'),

@@ -163,7 +163,7 @@ class EnvSlot:
         self._texts = {".".join(path) or "obs": path for path, space in leaves if kind_of(space) == "Text"}
         if self._texts and instruction_key is None:
             text = next(iter(self._texts))
-            raise TypeError(f"observation '{text}' is text; with instruction_key: {text} policies are told it")
+            raise TypeError(f"observation '{text}' is text; instruction_key: {text} makes it the instruction")
         shown = (leaf for leaf in leaves if kind_of(leaf[1]) != "Text")
         self._entries = [_Entry(*leaf, checks_range=checks_ranges) for leaf in shown]
         # Raises TypeError for actions that are not supported.
