@@ -469,7 +469,7 @@ def _refuse_other_files(path: Path) -> None:
     elif begin == _LFS:
         message = "is no checkpoint but a pointer of Git LFS; git lfs pull brings the file"
     else:
-        # Any other file is a checkpoint of an old torch, or none at all, as loading will show.
+        # A file that is no archive is a checkpoint of an old torch, or none at all, as loading will show.
         with suppress(OSError, ValueError, NotImplementedError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
             names = {name.rpartition("/")[2] for name in archive.namelist()}
             message = next((said for name, said in _OTHER_ARCHIVES.items() if name in names), None)
@@ -497,7 +497,7 @@ def _is_state(value: Any) -> TypeGuard[Mapping[str, torch.Tensor]]:
     )
 
 
-# The checkpoints in a training's directory: what they are called, and which of them is meant.
+# Name the checkpoints in a training's directory, and choose one of them.
 
 BEST = "best"
 LATEST = "latest"

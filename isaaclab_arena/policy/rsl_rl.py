@@ -150,7 +150,7 @@ def flattened(
     return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0, device=device)
 
 
-# Ask a policy's network in the run's policy server: the network that is there, and what stands for it on a rank.
+# Ask a policy's network in the run's policy server: the network there, and its stand-in on a rank.
 
 _OBSERVATION, _MEAN, _STD = "observation", "mean", "std"
 

@@ -118,11 +118,11 @@ class StepRing:
         position, length = (first - self._origin) % self.capacity, self._next - first
         taken = []
         for array in self._arrays:
-            before_the_end = array[position : position + length, env_id]
-            if len(before_the_end) < length:
-                rest = array[: length - len(before_the_end), env_id]
-                before_the_end = np.concatenate((before_the_end, rest))
-            taken.append(before_the_end)
+            steps = array[position : position + length, env_id]
+            # The steps may wrap around the end of the buffer.
+            if len(steps) < length:
+                steps = np.concatenate((steps, array[: length - len(steps), env_id]))
+            taken.append(steps)
         return taken
 
     def _make_room(self, num_steps: int) -> None:

@@ -380,16 +380,18 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        """Advance the worlds of a mask by physics steps of ``physics_dt``; the others keep their state.
+        """Advance the worlds of a mask by ``num_substeps`` physics steps of ``physics_dt`` each.
 
-        ``moved`` has shape (num_envs,), bool, on the backend's device: indices would synchronise with the GPU.
+        The other worlds keep their state and derived quantities. ``moved`` has shape (num_envs,), bool, on the
+        backend's device: indices would synchronise with the GPU.
         """
 
     def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
         """Advance worlds as `step` does, without a synchronisation to learn if that was possible.
 
         By default it always is. If it was not, all worlds keep their state, and `step` with the same arguments advances
-        them. Return the worlds that advanced: those of ``moved``, or none. Shape: (num_envs,), bool.
+        them. Return the worlds that advanced: those of ``moved``, or none. Shape: (num_envs,), bool, on the backend's
+        device.
         """
         self.step(moved, num_substeps)
         return moved
@@ -430,7 +432,10 @@ class Backend(NamedState, ABC):
         raise EnvironmentBuildError(f"the backend '{self.engine()}' cannot vary its model between worlds")
 
     def model_field(self, name: str) -> np.ndarray:
-        """Return a field of `mujoco.MjModel` in every world (num_envs, ...); EnvironmentBuildError if it cannot."""
+        """Return a field of `mujoco.MjModel` in every world, (num_envs, ...), for renderers and tests.
+
+        EnvironmentBuildError if the backend cannot.
+        """
         raise EnvironmentBuildError(f"the backend '{self.engine()}' does not show its model's '{name}'")
 
     @abstractmethod

@@ -25,8 +25,6 @@ from isaaclab_arena.sim.backend import (
     write_starts,
 )
 
-# CPU physics: MuJoCo's own batch of simulations, and a window that shows one of them.
-
 # Simulate on the CPU: MuJoCo's own batch, stepped on a thread pool.
 
 # MuJoCo numbers the warnings of bad positions, velocities, accelerations and controls in this order.

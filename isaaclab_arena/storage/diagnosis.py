@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, parse_line
-from isaaclab_arena.storage.hdf5.episode_file import block_of
+from isaaclab_arena.storage.hdf5.episode_file import EpisodeTemplate, block_of
 from isaaclab_arena.storage.hdf5.episodes import (
     AlikeEpisodes,
     OpenRecording,
@@ -69,26 +69,26 @@ class EpisodeExaminer:
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
         """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
         # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
-        template = self._episodes.template
-        if template is not None and len(episode_indices) == 1:
-            file = read_whole(path)
-            block = block_of(file)
-            if block is not None and block.episode_index == episode_indices[0]:
-                whole = template.read(file, block.origin + block.group_offset)
-                if whole is not None:
-                    return [whole.attributes]
-
-        examined: list[dict[str, AttributeValue] | DamagedFileError] = []
+        if self._episodes.template is not None and len(episode_indices) == 1:
+            attributes = _examine_part(path, episode_indices[0], self._episodes.template)
+            if attributes is not None:
+                return [attributes]
         with self._opened(path) as recording:
             content = mapped(path)
-            for index in told(episode_indices, "checking", path.name):
-                try:
-                    with hdf5_errors("read", recording.path):
-                        whole = self._episodes.read(recording, index, content)
-                        examined.append(recording.verified_attributes(index) if whole is None else whole.attributes)
-                except DamagedFileError as error:
-                    examined.append(error)
-        return examined
+            indices = told(episode_indices, "checking", path.name)
+            return [self._examined(recording, index, content) for index in indices]
+
+    def _examined(
+        self, recording: OpenRecording, episode_index: int, content: memoryview
+    ) -> dict[str, AttributeValue] | DamagedFileError:
+        # The error's traceback holds this frame. If the frame held the list of all errors, too, the mapped file would
+        # stay in memory until the next garbage collection.
+        try:
+            with hdf5_errors("read", recording.path):
+                whole = self._episodes.read(recording, episode_index, content)
+                return recording.verified_attributes(episode_index) if whole is None else whole.attributes
+        except DamagedFileError as error:
+            return error
 
 
 def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
@@ -150,6 +150,17 @@ def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
     except DamagedFileError:
         return None
     return said if isinstance(said, str) else None
+
+
+def _examine_part(path: Path, episode_index: int, template: EpisodeTemplate) -> dict[str, AttributeValue] | None:
+    """Return the attributes of an episode in a file of its own, None if only HDF5 can read it."""
+    # The bytes of the whole file are released before HDF5 reads it.
+    content = read_whole(path)
+    block = block_of(content)
+    if block is None or block.episode_index != episode_index:
+        return None
+    whole = template.read(content, block.origin + block.group_offset)
+    return None if whole is None else whole.attributes
 
 
 # Diagnose a job: compare its commit lines with its recordings, and decide the repairs. This writes nothing.

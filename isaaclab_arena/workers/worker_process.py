@@ -26,8 +26,6 @@ from isaaclab_arena.logs import within
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.workers.program import frames
 
-# Workers: processes with interpreters of their own, that answer requests and are kept for the next asker.
-
 # The options of workers that hold env slots.
 
 
@@ -112,7 +110,7 @@ class WorkerProcess:
             self._memory.close()
             raise WorkerError(f"cannot start '{python}': {error.strerror}") from error
 
-        # Pipes.
+        # Popen declares its pipes as optional.
         process = self._process
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise RuntimeError("a worker was started without pipes")
@@ -369,7 +367,7 @@ def taken_worker(which: Hashable) -> WorkerProcess | None:
     return None
 
 
-# What policies share that answer from a process or a server: how long one waits, what a loss is, and who they are.
+# Connect to a policy in another process or behind a server: the time limit, its losses, and its identity.
 
 _LOG = logging.getLogger(__name__)
 

@@ -429,8 +429,8 @@ class LeRobotNetwork:
             raise PolicyError(f"{self._elsewhere.name} failed: {error}\n{error.traceback}") from error
         except ConfigError as error:
             raise PolicyLostError(f"{self._elsewhere.name} is lost: {error}") from error
-        due = (len(words), self.description.num_actions, self.description.action_dim)
 
+        due = (len(words), self.description.num_actions, self.description.action_dim)
         actions = answer.get("actions")
         if actions is None or actions.shape != due:
             got = None if actions is None else actions.shape

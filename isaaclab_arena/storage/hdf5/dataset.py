@@ -42,8 +42,6 @@ from isaaclab_arena.storage.layout import (
 )
 from isaaclab_arena.storage.recorded_episode import Arrays, RecordedEpisode, num_samples_of
 
-# One dataset per job, made of a file per episode.
-
 # One file of many episodes, made of files of one episode and of datasets.
 
 
@@ -98,8 +96,8 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                         datasets[path] = recording, mapped(path), described
                     recording, content, described = datasets[path]
                     whole = alike.read(recording, index, content)
-                    # None: the bytes are not of this function.
                     if whole is None:
+                        # This function did not write its bytes.
                         return False
                     block = EpisodeBlock(
                         **vars(whole.block),

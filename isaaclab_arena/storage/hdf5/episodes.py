@@ -369,8 +369,20 @@ def write_episode(
     crc: int | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Write one episode's file atomically, and return the checksum of its arrays (`crc` if it is known already)."""
-    # FileThereError if the file exists and may not be replaced. ConfigError if the compression is not installed.
+    """Write one episode's file atomically, and return the checksum of its arrays.
+
+    Args:
+        path: The file.
+        episode: The episode; ``arrays`` must contain ``actions``.
+        compression: Compression of the arrays.
+        crc: The checksum of the arrays, if it is known already.
+        overwrite: True to replace an existing file.
+
+    Raises:
+        FileThereError: If the file exists and may not be replaced.
+        StorageError: If it cannot be written.
+        ConfigError: If the compression is not installed.
+    """
     crc = checksum(episode.arrays) if crc is None else crc
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}

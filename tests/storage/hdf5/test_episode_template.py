@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import DamagedFileError, StorageError
+from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.storage.diagnosis import EpisodeExaminer
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.hdf5.dataset import consolidate
@@ -92,6 +93,18 @@ def test_no_changed_byte_passes_that_the_library_would_refuse(tmp_path, name):
         found = answer(lambda examiner=examiner: examiner.examine(path, [1])[0])
         expected = answer(lambda: by_the_library(path, 1))
         assert found == expected, f"seed {SEED}: byte {at} is changed, and {found} is read"
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the files in memory")
+def test_a_damaged_file_is_released_without_garbage_collection(tmp_path):
+    [path] = write_parts(tmp_path, [0])
+    content, actions = path.read_bytes(), recorded(0, length=3).arrays["actions"].tobytes()
+    path.write_bytes(content.replace(actions, bytes(len(actions))))
+    with without_collecting():
+        [found] = EpisodeExaminer().examine(path, [0])
+        assert isinstance(found, DamagedFileError)
+        del found
+        assert str(path) not in Path("/proc/self/maps").read_text()
 
 
 def test_a_dataset_that_grows_is_the_same_as_one_that_was_made_at_once(tmp_path):
