@@ -1,11 +1,9 @@
 """Importing this puts every environment into Gymnasium's registry, under ids such as ``arena/LiftObject-v0``."""
 
+# gymnasium.make("isaaclab_arena.gym:arena/LiftObject-v0", object="can") imports it first.
 import gymnasium
 
 from isaaclab_arena.evaluation.gym_ids.names import ids_of_environments
-
-# gymnasium.make("isaaclab_arena.gym:arena/LiftObject-v0", object="can") imports it first.
-
 
 _MAKING = "isaaclab_arena.evaluation.gym_ids.making"
 

@@ -319,8 +319,7 @@ def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any
         if target.get(key) is None:
             target[key] = {}
         if not isinstance(target[key], dict):
-            wrong = Problem(f"cannot be set: '{key}' is {shown(target[key])}, which is no mapping")
-            return Problem(str(wrong), key=path)
+            return Problem(f"cannot be set: '{key}' is {shown(target[key])}, which is no mapping", key=path)
         target = target[key]
 
 

@@ -180,6 +180,7 @@ def _construct_bool(loader: _CoreLoader, node: yaml.ScalarNode) -> bool:
     return text.lower() == "true"
 
 
+# The type of an unquoted value follows the core schema of YAML 1.2.
 _NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 for _kind, _expression, _first_characters in (
     ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
@@ -201,9 +202,9 @@ def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hash
     return loader.construct_mapping(node, deep=True)
 
 
-# PyYAML's own constructors end in a traceback if a tag does not fit its value.
 _CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+# PyYAML's own constructors end in a traceback if a tag does not fit its value.
 _CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
 _CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_text)

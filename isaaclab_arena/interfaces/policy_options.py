@@ -397,7 +397,7 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
         return keyword_options(policy_class, config_class)
     fields = dataclasses.fields(config_class)
     return DeclaredOptions(
-        names=names or (),
+        names=names,
         read=partial(read_options, config_class),
         build=policy_class,
         defaults={each.name: each.default for each in fields if each.default is not dataclasses.MISSING},

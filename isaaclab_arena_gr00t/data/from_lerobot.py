@@ -385,6 +385,7 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
         (key, start, end) for key, (name, start, end) in groups_of(modality, "state").items() if name == layout.STATE
     ]
     spans.sort(key=lambda span: span[1:])
+    starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
     vectors: dict[str, Column] = {}
     for name, feature in dataset.features.items():
         if not (name.startswith("observation.") and "float" in str(feature["dtype"]) and len(feature["shape"]) == 1):
@@ -392,7 +393,6 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
         # A column becomes one observation; the state one per group of ``modality.json`` if these cover it without gaps.
         size = int(feature["shape"][0])
         sizes = {name.removeprefix("observation.").replace(".", "_"): size}
-        starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
         if name == layout.STATE and spans and [*starts, size] == [0, *ends]:
             sizes = {key: end - start for key, start, end in spans}
         terms = {term: (f"{recorded.OBSERVATIONS}/{term}", length) for term, length in sizes.items()}

@@ -382,18 +382,22 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
         # A small file may decompress to gigabytes: check its metadata and page headers before anything is read.
         leaf, groups = f"{name}.bytes", _groups_with(file.metadata, extent)
         _rows_at_once(file, groups, [extent.key], 1, path)
+        chunks = [
+            (column, group.num_rows)
+            for group in map(file.metadata.row_group, groups)
+            for column in map(group.column, range(group.num_columns))
+            if column.path_in_schema == leaf
+        ]
         with path.open("rb") as content:
-            for group in map(file.metadata.row_group, groups):
-                most = min(2 << 30, group.num_rows * (extent.max_size + 64) + (1 << 16))
-                for column in (group.column(position) for position in range(group.num_columns)):
-                    if column.path_in_schema != leaf:
-                        continue
-                    if column.total_uncompressed_size > most:
-                        raise StorageError(
-                            f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in "
-                            f"{group.num_rows} rows; at most {most} are due"
-                        )
-                    _check_pages(content, column, path, most)
+            for column, num_rows in chunks:
+                # Beside the pictures themselves, each of them takes up to 64 bytes, and the pages 64 KiB together.
+                most = min(2 << 30, num_rows * (extent.max_size + 64) + (1 << 16))
+                if column.total_uncompressed_size > most:
+                    raise StorageError(
+                        f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in "
+                        f"{num_rows} rows; at most {most} are due"
+                    )
+                _check_pages(content, column, path, most)
 
         # The file may store equal pictures once, so only a few rows are read at a time, and each picture is measured.
         for batch in file.iter_batches(8, row_groups=groups, columns=[extent.key, leaf]):

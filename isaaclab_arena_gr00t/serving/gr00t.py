@@ -49,7 +49,7 @@ class Gr00tServer:
         # 0 is a free port, None no answers to ``GET /health``.
         if health_port is not None:
             self.health = HealthServer(listen.host, health_port, self._health)
-        # A GR00T model answers itself, and `NamedPolicy` for any other policy.
+        # A GR00T model answers requests itself; `NamedPolicy` answers for any other policy.
         policy = served.policy.policy
         answering = policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
         try:

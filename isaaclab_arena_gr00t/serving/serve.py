@@ -264,7 +264,7 @@ def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -
             _LOG.info("GET /health is answered on port %d", server.health.port)
         return server
 
-    # The other protocols differ in what they say over a websocket.
+    # The other protocols differ in their messages over a websocket.
     limits = WireLimits(max_message_bytes=listen.max_message_bytes)
     if options.protocol == "openpi":
         talk: Talk = OpenpiTalks(served, limits, prompt_key=options.prompt_key)

@@ -71,6 +71,16 @@ def test_one_device_starts_nothing_and_this_process_goes_on_with_it(started, mon
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+def test_all_gpus_of_a_machine_without_any_are_one_process_on_the_cpu(started, monkeypatch):
+    show_gpus(monkeypatch, 0)
+    # The launch sets the variable, and the test takes it back.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert asked(start=noting(started), gpu_ids="all") is None
+    assert started == []
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_each_gpu_gets_a_rank_with_the_same_command_line_less_the_option(started, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert asked(["--gpu-ids", "1", "0", "reach", "--price", "$$5"], gpu_ids="1 0", start=noting(started)) == 0
