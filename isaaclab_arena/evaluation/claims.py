@@ -5,7 +5,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -108,7 +107,8 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
     divided = []
     for index, left in remaining.items():
         pieces: list[EpisodeRanges | None] = []
-        group, rounds = turns.get(index, ()), list[int]()
+        rounds: list[int] = []
+        group = turns.get(index, ())
         if left and group:
             # Compared jobs advance in rounds of equal size, with at most one piece per rank in a round.
             smallest = total // (_MAX_PIECES_PER_RANK * attempt.world_size) * attempt.world_size
@@ -400,7 +400,7 @@ class ClaimTable:
         since = None if self._refreshed_at is None else at - self._refreshed_at
         if since is not None and since < 1.0 and not now:
             return
-        # After a pause of 5 s silence is counted from here, because nothing was seen in between.
+        # After a pause of more than 5 s, silence counts from here, because nothing was seen in between.
         if since is None or since > 5.0:
             self._watching_since = at
         self._refreshed_at = at
@@ -575,14 +575,16 @@ class ClaimTable:
                 continue
             self._close(key)
             content = self._read(match[0])
-            # An incomplete file marks a finished piece too, but holds no measurement.
-            with suppress(KeyError, TypeError, ValueError):
+            try:
                 measured = Measured(
                     episodes=int(content["episodes"]),
                     env_steps=int(content["env_steps"]),
                     seconds=float(content["seconds"]),
                 )
-                self._measurements.add(job_index, measured)
+            except (KeyError, TypeError, ValueError):
+                # An incomplete file marks a finished piece too, but holds no measurement.
+                continue
+            self._measurements.add(job_index, measured)
 
     def _close(self, key: tuple[int, int]) -> None:
         self._done.add(key)
