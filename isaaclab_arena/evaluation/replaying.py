@@ -411,6 +411,8 @@ def _replay_together(
         cameras=recorded_observations(first) is RecordedObservations.ALL,
         may_import=settings.may_import,
     )
+    # Free its arrays, which may hold pictures, before the replay.
+    del first
     contents = ContentReader().environment(job)
     environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
     damaged: list[ReplayedEpisode] = []
