@@ -26,7 +26,7 @@ from isaaclab_arena.evaluation.claims import Measured, divided_jobs
 from isaaclab_arena.evaluation.cluster.claim_server import pace_of, rest_of
 from isaaclab_arena.evaluation.cluster.driver import needs_of
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender, request_of
-from isaaclab_arena.evaluation.cluster.ray_engine import KEEPER_OPTIONS, ClaimServerActor, RemoteClaimServer
+from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, RemoteClaimServer
 from isaaclab_arena.evaluation.cluster.supervisor import (
     ClaimAnswer,
     ClaimQuestion,
@@ -235,7 +235,7 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
     """Play the run; return how it stood a few times a second, its claims, and the claim server's processor time [s]."""
     orders, output_directory = begin(place, options.episodes, options.ranks)
     remote: Any = ray.remote
-    claim_server = remote(**KEEPER_OPTIONS)(MeasuredClaimServer).remote(orders)
+    claim_server = remote(**CLAIM_SERVER_OPTIONS)(MeasuredClaimServer).remote(orders)
     players = [remote(num_cpus=0)(Player).remote(orders, rank, claim_server) for rank in range(options.players)]
     ray.get([player.ready.remote() for player in players])
     ray.get(claim_server.state.remote())
@@ -283,7 +283,7 @@ def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
     """Let a crowd speak to a claim server of its own, all of whose work is done by a rank that does not end."""
     orders, _ = begin(place, 1, num_ranks + 1)
     remote: Any = ray.remote
-    claim_server = remote(**KEEPER_OPTIONS)(MeasuredClaimServer).remote(orders)
+    claim_server = remote(**CLAIM_SERVER_OPTIONS)(MeasuredClaimServer).remote(orders)
     assert RemoteClaimServer(claim_server).claim(ClaimQuestion(life=Life(rank=num_ranks))).given is not None
     crowd = remote(num_cpus=0)(Crowd).remote(claim_server, num_ranks)
     ray.get(crowd.speak.remote(pace_of(num_ranks).beat_s))

@@ -59,7 +59,7 @@ _EXCEPTION = re.compile(r"^\w*(?:Error|Exception): .*", re.MULTILINE)
 ONCE = {"max_restarts": 0, "max_task_retries": 0}
 """Ray would run an episode twice, but the commits of a run allow it once."""
 
-KEEPER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
+CLAIM_SERVER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 """The head would remember each of many thousand calls of the claim server, for its dashboard."""
 
 
@@ -293,7 +293,7 @@ class RayEngine:
     def start_claim_server(self, orders: RunOrders) -> None:
         """Start the claim server on this node."""
         self._orders = orders
-        actor = _remote(**KEEPER_OPTIONS)(ClaimServerActor)
+        actor = _remote(**CLAIM_SERVER_OPTIONS)(ClaimServerActor)
         here = ray.get_runtime_context().get_node_id()
         named = actor.options(name=f"arena/{orders.run}/claim_server", scheduling_strategy=_on(here))
         self._claim_server = named.remote(json_line(orders))

@@ -39,6 +39,6 @@ def test_a_cluster_that_starts_with_the_run_has_the_cores_that_its_ranks_can_use
     assert ray_engine.cores_to_use(options, num_cores=16) == cores
 
 
-@pytest.mark.parametrize("options", [ray_actors.ONCE, ray_actors.KEEPER_OPTIONS])
+@pytest.mark.parametrize("options", [ray_actors.ONCE, ray_actors.CLAIM_SERVER_OPTIONS])
 def test_ray_begins_no_actor_anew_and_calls_none_twice(options):
     assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)
