@@ -70,7 +70,7 @@ def make(checkout: Path, suite: str, name: str, camera_size: int) -> typing.Any:
     return envs.OffScreenRenderEnv(bddl_file_name=str(bddl), camera_heights=camera_size, camera_widths=camera_size)
 
 
-class SentPoints:
+class Told:
     """What an episode told, step by step."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def play(environment: typing.Any, request: typing.Mapping[str, typing.Any], stat
     observation = environment.set_init_state(states[request["init_state"]])
     for _ in range(request["wait_steps"]):
         observation, _, _, _ = environment.step(WAIT_ACTION)
-    told = SentPoints()
+    told = Told()
     told.add(environment, observation)
     for action in np.load(request["actions"]):
         observation, _, _, _ = environment.step(action)

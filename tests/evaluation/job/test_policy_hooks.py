@@ -120,10 +120,10 @@ def test_a_policy_may_refuse_options_that_have_the_right_types():
 
 @pytest.mark.parametrize(("number", "promise"), [(2, Reproducible.PLAN), (4, Reproducible.BITWISE)])
 def test_an_object_may_promise_otherwise_than_its_class(tmp_path, number, promise):
-    class SentPoints(Even):
+    class Told(Even):
         @classmethod
-        def from_dict(cls, config_dict: Any) -> "SentPoints":
+        def from_dict(cls, config_dict: Any) -> "Told":
             return cls(EvenCfg(number=number))
 
-    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=SentPoints, num_episodes=1))
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Told, num_episodes=1))
     assert report.reproducible is promise

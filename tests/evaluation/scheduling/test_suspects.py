@@ -7,7 +7,7 @@ def death(rank: int) -> Death:
     return Death(rank=rank, reason="its node has died")
 
 
-def test_an_episode_is_condemned_when_the_third_rank_dies_over_it_alone():
+def test_an_episode_is_poisoned_when_the_third_rank_dies_over_it_alone():
     suspects = Suspects()
     assert suspects.blame([(JOB, PIECE, 6), (JOB, PIECE, 7)], death(0)) is None
     assert suspects.blame([(JOB, PIECE, 7)], death(1)) is None
@@ -16,7 +16,7 @@ def test_an_episode_is_condemned_when_the_third_rank_dies_over_it_alone():
     assert suspects.among(JOB, PIECE) == {6}
 
 
-def test_no_episode_is_condemned_as_long_as_another_one_may_have_done_it():
+def test_no_episode_is_poisoned_as_long_as_another_one_may_have_done_it():
     suspects = Suspects()
     for rank in range(5):
         assert suspects.blame([(JOB, PIECE, 6), (JOB, PIECE, 7)], death(rank)) is None

@@ -141,12 +141,12 @@ def test_queries_go_on_from_planned_actions_where_those_of_the_job_do(continues)
 def test_a_job_that_chunks_in_real_time_is_measured_going_on():
     given = []
 
-    class SentPoints(GoingOn):
+    class Told(GoingOn):
         def __init__(self, config=None):
             super().__init__()
             given.append(self.given)
 
-    job = measuring(CoinBuilder(), meanwhile="rtc", policy_class=SentPoints)
+    job = measuring(CoinBuilder(), meanwhile="rtc", policy_class=Told)
     assert list(settle_latencies([job], MACHINERY, known={})) == ["coins"]
     assert sum(each is not None for each in given[0]) >= NUM_QUERIES
 

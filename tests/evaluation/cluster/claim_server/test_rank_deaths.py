@@ -49,7 +49,7 @@ def test_a_job_that_runs_again_as_a_whole_has_three_lives_too():
     assert report.error.count("a segmentation fault") == 3
 
 
-def test_the_line_of_a_condemned_episode_names_what_it_was_and_how_the_ranks_died():
+def test_the_line_of_a_poisoned_episode_names_what_it_was_and_how_the_ranks_died():
     line = error_line(
         JOBS[0], PoisonedEpisode(job_index=0, episode_index=5, deaths=(death(0), death(1), death(1))), attempt=2
     )
