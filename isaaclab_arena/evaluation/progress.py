@@ -251,10 +251,10 @@ def _statuses(reports: Sequence[RankReport]) -> list[RankStatus]:
     return [report.status for report in reports if report.status is not None]
 
 
-# Writes the page of a run again and again while it goes, from a thread that costs the run next to nothing.
+# Write the page of a run again and again during the run, from a thread that costs the run next to nothing.
 
-INTERVAL_S = 30.0
-SHARE = 0.01
+_PAGE_INTERVAL_S = 30.0
+_PAGE_SHARE = 0.01
 
 
 class LiveReport:
@@ -285,11 +285,11 @@ class LiveReport:
 
     def keep_writing(self) -> None:
         """Write until the stop; the pause after a page is at least a hundred times its CPU time."""
-        pause_s = INTERVAL_S
+        pause_s = _PAGE_INTERVAL_S
         while not self._pause(pause_s):
             began = self._cost_clock()
             try:
                 self._write()
             except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
                 _LOG.debug("no page of the run so far: %s", error)
-            pause_s = max(INTERVAL_S, (self._cost_clock() - began) / SHARE)
+            pause_s = max(_PAGE_INTERVAL_S, (self._cost_clock() - began) / _PAGE_SHARE)

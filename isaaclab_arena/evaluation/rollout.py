@@ -200,7 +200,8 @@ class PictureReaders:
         self._num_terms = len(terms) if isinstance(terms, Mapping) else 0
         self._drawing = environment if self._num_terms and isinstance(environment, PicturesOnDemand) else None
         # The env slots that each reader announced for the observation before the step, and for the next one: the policy
-        # first, then the observers. Shape: (num_readers, num_envs), bool.
+        # first, then the observers. All are True if pictures are not drawn on demand. Shape: (num_readers, num_envs),
+        # bool.
         self._before, self._after = np.full((2, 1 + len(observers), environment.num_envs), self._drawing is None)
         # By env slot under reset: the readers of its first pictures. Shape: (num_readers,), bool.
         self._of_starting: dict[int, np.ndarray] = {}

@@ -276,9 +276,11 @@ class RunningEpisodes:
             "truncated": step.truncated,
             "diverged": step.diverged,
             "success": step.success,
+            # The policy has nothing more to do.
             "finished": None if finished is None else finished.to(step.diverged.device, non_blocking=True),
-            "unusable": answer.unusable,
-            "unmade": None if step.made is None else ~step.made,
+            "unusable": answer.unusable,  # the action holds NaN or infinity
+            "unmade": None if step.made is None else ~step.made,  # the step must be made again
+            # Observation or reward holds NaN or infinity.
             "unsound": unsound_slots(step.observation, step.reward),
         }
         # Read all masks at once: each read-back from a GPU takes as long as the inference of a small network.

@@ -296,7 +296,7 @@ class ResultSender:
         if parcel.is_full:
             return
 
-        # Whole files of the jobs, then what the log has gained.
+        # Whole files of the jobs, then the new part of the log.
         for job in jobs:
             directory = job_directory(self._directory, job)
             for path in (path for pattern in _WHOLE_FILES for path in sorted(directory.glob(pattern))):

@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.registry import check_optional_library
 from isaaclab_arena.storage.run_plan import Attempt
 
-# What ranks of a cluster and the claim server of their run say to each other, as JSON beside plain bytes.
+# The messages between ranks of a cluster and the claim server of their run, as JSON beside plain bytes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +194,6 @@ class ClaimServerState:
     busy_s: float = 0.0  # time spent on answers
     num_answers: int = 0
 
-
-# The ranks of a run on a cluster: the options that ask for them, and what keeps them alive.
 
 # The cluster options of a run, and their contradictions.
 

@@ -21,8 +21,6 @@ from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries, Tracker, open_tracker
 
-# The page of a watch, and its curve in services that keep results.
-
 # Write the page of a watch: success of every checkpoint, linked to its run, and both scores of the best.
 
 
@@ -261,7 +259,7 @@ def watch(
         if done in _ENDS:
             return _ENDS[done]
 
-        # Read the checkpoints evaluated since. Another watcher of the directory may have evaluated some of them.
+        # Read the checkpoints evaluated since the last pass, by this watcher or another one of the directory.
         new = [record.step for record in watcher.done() if record.step not in points]
         for step in new:
             points[step] = points_of(ledger.run_directory(step), step)
