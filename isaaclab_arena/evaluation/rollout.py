@@ -37,7 +37,7 @@ from isaaclab_arena.interfaces.environment import (
 )
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PicturesOnDemand, some_pictures
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PicturesOnDemand, partial_images
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
 from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes, PlaysChunks
 
@@ -300,7 +300,7 @@ def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced:
         return observation
     name = type(reader).__name__
     pictures: Mapping[str, PartialImages] = {
-        term: some_pictures(term, each).seen_by(name, announced) for term, each in observation[CAMERAS].items()
+        term: partial_images(term, each).seen_by(name, announced) for term, each in observation[CAMERAS].items()
     }
     return {**observation, CAMERAS: pictures}
 

@@ -289,7 +289,7 @@ class PartialImages:
         )
 
 
-def some_pictures(name: str, pictures: torch.Tensor | PartialImages) -> PartialImages:
+def partial_images(name: str, pictures: torch.Tensor | PartialImages) -> PartialImages:
     """Return a camera's pictures as `PartialImages`, also if they are those of every env slot.
 
     Args:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import PartialImages, in_colours, picture_layout, some_pictures
+from isaaclab_arena.interfaces.pictures import PartialImages, in_colours, partial_images, picture_layout
 from tests.layouts import COLOURS, LAYOUTS, UNCLEAR
 
 ALL = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).reshape(4, 2, 2, 3)
@@ -64,7 +64,7 @@ def test_a_reader_sees_what_it_announced_of_what_was_drawn():
     assert (seen.env_ids, seen.shape, len(seen)) == ([1], (4, 2, 2, 3), 4)
     with pytest.raises(UnannouncedPictureError, match="Other looks at 'eye' of env slots 3 "):
         seen[3]
-    assert some_pictures("eye", ALL).seen_by("Other", announced).env_ids == [0, 1]
+    assert partial_images("eye", ALL).seen_by("Other", announced).env_ids == [0, 1]
 
 
 def test_env_slots_behind_those_that_there_are_are_black():
