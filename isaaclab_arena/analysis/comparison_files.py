@@ -63,14 +63,14 @@ def rates_table(report: ComparisonReport) -> TextTable:
         )
         for each in report.tasks
     ]
-    if (together := report.together) is not None:
-        counts = together.counts
+    if (pooled := report.together) is not None:
+        counts = pooled.counts
         rates = (f"{100 * successes / counts.total:.1f}" for successes in counts.successes)
-        difference = _difference(together.difference, together.interval)
-        mean_difference = _difference(together.mean_of_tasks, together.mean_of_tasks_interval)
+        difference = _difference(pooled.difference, pooled.interval)
+        mean_difference = _difference(pooled.mean_of_tasks, pooled.mean_of_tasks_interval)
         outcomes = map(str, vars(counts).values())
         rows += [
-            ("all pairs together", pairs(together), *rates, *outcomes, difference, _p(together.mid_p), "", ""),
+            ("all pairs together", pairs(pooled), *rates, *outcomes, difference, _p(pooled.mid_p), "", ""),
             ("mean of the tasks", *[""] * 7, mean_difference, "", "", ""),
         ]
     return TextTable(headings=headings, rows=tuple(rows))
@@ -245,10 +245,10 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
 
 def document(report: ComparisonReport) -> dict[str, Any]:
     """Return the whole comparison as a JSON document."""
-    together = None
+    pooled = None
     if report.together is not None:
         figures = {name: value for name, value in vars(report.together).items() if name != "distinct"}
-        together = figures | _repeats(report.together)
+        pooled = figures | _repeats(report.together)
     return {
         "schema_version": SCHEMA_VERSION,
         "question": report.question,
@@ -256,7 +256,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
         "family": report.family,
         "choice": report.choice,
         "tasks": [_task(each) for each in report.tasks],
-        "together": together,
+        "together": pooled,
         "refused": report.refused,
         "notes": report.notes,
     }

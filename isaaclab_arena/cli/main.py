@@ -120,8 +120,9 @@ def commands_of_others() -> Iterator[tuple[str, Command]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command (default: this process's arguments); return its exit code: 0, 1, 2 for a mistake, 130."""
     open_missing_streams()
-    # A job file may name a class in the working directory, as with ``python -m``: a script that pip installed has its
-    # own directory at that place. Python's ``-P`` or PYTHONSAFEPATH is respected. A deleted directory has nothing.
+    # A job file may name a class in the working directory, as with ``python -m``. A script that pip installed has its
+    # own directory at that place of `sys.path`. Python's ``-P`` or PYTHONSAFEPATH is respected. A deleted working
+    # directory has nothing to import.
     if argv is None:
         with suppress(OSError):
             here = str(Path.cwd())

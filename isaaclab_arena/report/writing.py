@@ -87,7 +87,7 @@ def html_of(page: Page, page_directory: Path) -> str:
         ],
     }
 
-    # It is safe inside a script element: it cannot end the element or begin another.
+    # The JSON is safe inside a script element: it cannot end the element or begin another.
     text = json.dumps(plain(content), ensure_ascii=False, separators=(",", ":"))
     data = Markup(_ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))  # noqa: S704  made harmless above
     return rendered("report.html.j2", page=page, data=data)

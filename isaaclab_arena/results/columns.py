@@ -150,8 +150,8 @@ ACTION_COLUMNS: dict[str, str] = {"saturated_action_share": "Float64"}
 share of entries at or beyond the bounds. Episodes of earlier versions have none."""
 
 START_COLUMNS: dict[str, str] = {"start": "Int64"}
-"""Column to type of the table of episodes, if episodes with different seeds have equal starts and results: a number
-that is equal for them; see `isaaclab_arena.results.stopping.alike_starts`."""
+"""Column to type of a further column of the table of episodes, if episodes with different seeds have equal starts and
+results: a number that is equal for them; see `isaaclab_arena.results.stopping.alike_starts`."""
 
 EPISODE_COLUMNS: dict[str, str] = {
     "job": "string",

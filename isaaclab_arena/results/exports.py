@@ -11,9 +11,8 @@ from typing import Any
 
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
-from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
+from isaaclab_arena.results.rows import is_scored, repeats_in_words, short_policy_name
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.commits import CommitLine, JobResultStatus, read_commits
 from isaaclab_arena.storage.hdf5.episodes import read_array
@@ -74,8 +73,9 @@ def export_arena(run: Path, output: Path) -> list[str]:
     write_text(output / RESULT_FILE, json_text({"runs": result}))
     write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, policies, output)))
 
-    episodes, of_jobs = ("" if number == 1 else "s" for number in (num_episodes, len(jobs)))
-    notes = [f"{num_episodes} episode{episodes} of {len(jobs)} job{of_jobs} in {output}", *merged.problems]
+    of_episodes = f"{num_episodes} episode{'' if num_episodes == 1 else 's'}"
+    of_jobs = f"{len(jobs)} job{'' if len(jobs) == 1 else 's'}"
+    notes = [f"{of_episodes} of {of_jobs} in {output}", *merged.problems]
     repeated = {str(row["name"]): repeats_in_words(row) for row in records(merged.jobs)}
     notes += [f"job '{name}': {words}" for name, words in repeated.items() if words]
     failed = [job.name for job in jobs if status[job.name] is not JobResultStatus.COMPLETED]
@@ -182,7 +182,7 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
         # LeRobot has no errors and no unmeasured success. Each omission is noted, so that a user can reconcile the
         # numbers with the table of jobs.
         counted = [line for line in lines if (job.name, line.episode_index) not in beyond]
-        scored = [line for line in counted if line.success is not None and line.outcome is not Outcome.ERROR]
+        scored = [line for line in counted if is_scored(line)]
         if len(counted) < len(lines):
             notes.append(f"job '{job.name}': {len(lines) - len(counted)} episodes beyond its decision left out")
         if len(scored) < len(counted):

@@ -102,12 +102,17 @@ class JobEvidence:
         """The episodes with a known success: no errors, and none without a measured success."""
         success, conditions = [], []
         for line, start in zip(self.lines, alike_starts(self.lines), strict=True):
-            if line.success is not None and line.outcome is not Outcome.ERROR:
+            if is_scored(line):
                 told = self.told.get(line.episode_index) or json_line(line.variations)
                 success.append(line.success)
                 world = self.job.config.environment, self.job.object
                 conditions.append(condition_key(*world, told, line.episode_seed, start))
         return ScoredEpisodes(success=np.array(success, float), conditions=conditions)
+
+
+def is_scored(line: CommitLine) -> bool:
+    """Whether an episode has a known success: it is not an error, and success is measured."""
+    return line.success is not None and line.outcome is not Outcome.ERROR
 
 
 def job_row(evidence: JobEvidence) -> dict[str, Any]:
@@ -171,7 +176,7 @@ def episode_row(job: PlanEntry, line: CommitLine, told: str | None = None) -> di
 def score_cells(evidence: JobEvidence) -> dict[str, Any]:
     """Return the mean progress of a job's failures, and the score that includes it."""
     # Without events there is no score, not even for a job without failures.
-    scored = [line for line in evidence.lines if line.success is not None and line.outcome is not Outcome.ERROR]
+    scored = [line for line in evidence.lines if is_scored(line)]
     failed = [line.events for line in scored if not line.success]
     told = [events.progress for events in failed if events is not None]
     if all(line.events is None for line in scored) or len(told) < len(failed):
@@ -226,7 +231,7 @@ def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def mean_over_steps(episodes: Iterable[tuple[float | None, int]]) -> float | None:
-    """Return the mean of an episodes' share or rate over all steps, from (value, length) pairs. None if unknown."""
+    """Return the mean of a share or rate over all steps, from the (value, length) of each episode. None if unknown."""
     known = [(value, length) for value, length in episodes if value is not None]
     steps = sum(length for _, length in known)
     return sum(value * length for value, length in known) / steps if steps else None
@@ -283,7 +288,7 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
 
     # The reasons against a bitwise equal rerun that no single rank could see.
     unknown = ", ".join(map(str, evidence.unknown_attempts))
-    batches = {report.policy_batch for report in reports} - {None}
+    batches = {report.policy_batch for report in reports if report.policy_batch is not None}
     processors = {report.processor for report in reports} - {None}
     devices = {report.device_kind for report in reports} - {None}
     drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for report in reports if (said := report.simulated_by)}
@@ -310,7 +315,7 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
         "cut": 0 if has_all else sum(report.cut_episodes for report in latest),
         "reproducible": reproducible,
         "plan_because": because,
-        "policy_batch": max((each.policy_batch for each in reports if each.policy_batch is not None), default=None),
+        "policy_batch": max(batches, default=None),
         "error": first_error.error if first_error else by_errors,
         "traceback_file": first_error.traceback_file if first_error else None,
         "attempts": len({report.attempt for report in reports}),

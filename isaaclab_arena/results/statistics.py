@@ -209,6 +209,7 @@ def _not_refuted(
         if log_evidence(outer) < refuted:
             return outer
         inner = best
+        # A float has 53 bits.
         for _ in range(60):
             middle = (inner + outer) / 2.0
             inner, outer = (middle, outer) if log_evidence(middle) < refuted else (inner, middle)

@@ -420,6 +420,7 @@ def what_does_not_count(answer: Answer) -> str | None:
 
 def e_value_text(log_e_value: float) -> str:
     """Format an e-value in few digits, from its logarithm."""
+    # Beyond 1e100 show the power of ten alone, because the value may exceed a float.
     if log_e_value > 230.0:
         return f"1e{log_e_value / math.log(10.0):.0f}"
     return f"{math.exp(log_e_value):.3g}"

@@ -127,11 +127,11 @@ def difference(expected: Trace, found: Trace) -> str:
 class DrawnOnDemand(EnvironmentWrapper):
     """Another environment, as one that has `PicturesOnDemand`: a policy or an observer sees what was announced."""
 
-    # The group ``camera_obs`` of the real environment holds nothing but tensors.
     # Recorded episodes are not started again.
     restore = None
 
     def __init__(self, real: Environment) -> None:
+        # The group ``camera_obs`` of the real environment holds nothing but tensors.
         super().__init__(real)
         self.pictures_drawn = 0
         self._announced: Sequence[int] | None = None
