@@ -90,7 +90,7 @@ class Job:
         return getattr(self.environment_config, "backend", None) if isinstance(self.builder, SimulatedBuilder) else None
 
     def with_settled(self, backend: str | None, delays: Delays | None = None) -> Self:
-        """Return the job with the settled backend and the measured latency; None for what was not settled."""
+        """Return the job with a settled backend and a measured latency; None leaves each of them unchanged."""
         job = self if self.latency is None else replace(self, latency=self.latency.measured(delays))
         # A backend that the job names itself stays.
         if backend is None or self.asked_backend != OPEN_BACKEND:

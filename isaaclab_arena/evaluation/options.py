@@ -237,7 +237,7 @@ def read_command_line(
     # Underscores and hyphens are the same. The docstrings of `options_class` are the help of `program`. `ConfigError`
     # for `--gpu_ids` without any, or one option under two names; `SystemExit` for `--help` or a malformed option.
 
-    # Give ``--resume`` an empty value if no run follows it: what follows may be an environment's name.
+    # Give ``--resume`` an empty value if no run follows it: the next word may be an environment's name.
     completed: list[str] = []
     for position, argument in enumerate(arguments):
         completed.append(argument)

@@ -1,4 +1,4 @@
-"""The plan of a run and of its attempts, the turns of jobs that are compared, and the answered ones."""
+"""The plan of a run, the turns of jobs that are compared, and the answered ones."""
 
 import dataclasses
 import json

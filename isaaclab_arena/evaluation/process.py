@@ -164,7 +164,7 @@ class Watchdog:
         if silence_s <= 0:
             yield
             return
-        # The line goes into the file in advance, as later may be too late. `missing` names what the job failed to do.
+        # The line goes into the file in advance, as later may be too late. `missing`: the failure of the job, in words.
         complaint = f"job '{job}' {missing} {silence_s:g} s"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -571,7 +571,7 @@ class Settings:
     def of(self, by: str, key: str) -> Iterator[None]:
         """Run a policy's or environment's code in a `with` block, and log its changes of the process."""
         # `by`: owner of the code in words, see `Imports.settle`. `key`: equal for objects that are interchangeable.
-        # Its earlier changes come first, without those of modules that were imported again since.
+        # Its earlier changes come first. Those by imports count only until one of the modules is imported again.
         specs, by_imports = _SET_BY_IMPORT.get(by, ({}, {}))
         if any(_spec(name) is not spec for name, spec in specs.items()):
             by_imports = {}

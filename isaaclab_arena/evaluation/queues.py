@@ -260,7 +260,7 @@ class DynamicQueue:
                 self._said_that_it_waits = True
             self._pause(0.5)
 
-        # The piece may have no missing episodes: then the job still owes its report.
+        # If none of the piece's episodes is missing, the job may still owe its report.
         divided = claim.divided
         supply = ClaimedEpisodes(
             claim,

@@ -234,8 +234,7 @@ def query_times_ms(
     return times_ms[num_warm_up:]
 
 
-# Give each rank what was settled: the backends and delays of its jobs, and the addresses of the policy servers that
-# the jobs share.
+# Give each rank the settled backends and delays of its jobs, and the addresses of the policy servers that they share.
 
 
 def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:

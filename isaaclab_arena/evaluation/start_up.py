@@ -472,36 +472,41 @@ class _Beginning:
                 write_run_plan(path, replace(self._plan, jobs=planned))
             elif going_on.is_revised:
                 revise_run_plan(path, going_on.plan)
-            plan = self._plan
-            attempt = Attempt(
-                number=number,
-                run_id=plan.run_id,
-                started_at=now(),
-                command_line=plan.command_line,
-                assignment=options.mode,
-                world_size=plan.world_size,
-                devices=plan.devices,
-                versions=provenance.versions(),
-                git_revision=provenance.git_revision(Path.cwd()),
-                machine=provenance.node(),
-                jobs=tuple(
-                    replace(
-                        job,
-                        contents=self._contents.get(job.job),
-                        is_rerun=job.job in anew,
-                        backend=settled.get(job.job),
-                        latency=latencies.get(job.job),
-                    )
-                    for job in jobs
-                ),
-                retry_errors=options.retry_errors,
-                max_equal_errors=options.max_equal_errors,
-                # This start of the program has an id of its own, the whole run that of its first start.
-                run=plan.run_id if going_on is None else going_on.plan.run_id,
+            entries = tuple(
+                replace(
+                    job,
+                    contents=self._contents.get(job.job),
+                    is_rerun=job.job in anew,
+                    backend=settled.get(job.job),
+                    latency=latencies.get(job.job),
+                )
+                for job in jobs
             )
+            attempt = self._attempt(number, entries, begun=self._plan if going_on is None else going_on.plan)
             write_attempt(path, attempt)
         except BaseException:
             # Release the lock, because the caller may try again in this process.
             self.lock.release()
             raise
         return attempt
+
+    def _attempt(self, number: int, jobs: tuple[AttemptEntry, ...], *, begun: RunPlan) -> Attempt:
+        """Return the attempt that begins, before anything runs; `begun`: the plan of the run."""
+        plan, options = self._plan, self._request.options
+        return Attempt(
+            number=number,
+            # This start of the program has an id of its own, the whole run that of its first start.
+            run_id=plan.run_id,
+            run=begun.run_id,
+            started_at=now(),
+            command_line=plan.command_line,
+            assignment=options.mode,
+            world_size=plan.world_size,
+            devices=plan.devices,
+            versions=provenance.versions(),
+            git_revision=provenance.git_revision(Path.cwd()),
+            machine=provenance.node(),
+            jobs=jobs,
+            retry_errors=options.retry_errors,
+            max_equal_errors=options.max_equal_errors,
+        )

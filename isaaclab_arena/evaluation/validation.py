@@ -123,7 +123,7 @@ def _saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directo
 def _saved_variations(
     chosen: ConditionSet, offered: Sequence[Variation], reference: str | None
 ) -> tuple[Variation, ...]:
-    """Return the variations of saved conditions; `ConfigError` if the environment lacks one or needs another key."""
+    """Return the variations of saved conditions; `ConfigError` if they or an episode do not fit the environment."""
     try:
         enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
     except ConfigError as error:

@@ -86,6 +86,7 @@ def test_every_rank_is_told_what_was_measured(tmp_path):
         assert measured.latency is not None
         assert other.latency is None
         told.append(measured.latency.delays)
+        assert [entry.latency for entry in rank.attempt.jobs] == [told[-1], None]
     assert told[0] == told[1] == ranks[0].plan.jobs[0].latency
     assert told[0] is not None
     assert len(builder.built) == 1
