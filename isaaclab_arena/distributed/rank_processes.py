@@ -1,0 +1,522 @@
+"""Ranks as processes of this machine: started, watched, shown and stopped together."""
+
+import importlib
+import logging
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+# torch.distributed has TCPStore too, but only at run time, where a type checker does not see it.
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, SubprocessContext
+
+from isaaclab_arena.distributed.context import (
+    leave_process,
+    set_torchrunx_log_directory,
+    thread_variables,
+    variables_of_rank,
+)
+from isaaclab_arena.distributed.launch_options import (
+    FailureRecord,
+    Launch,
+    read_failure,
+    read_run_directory,
+)
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.paths import make_dated_directory
+
+# Find the rank that failed first, and report it to the user. Pure functions.
+
+_LOG = logging.getLogger(__name__)
+
+_TOLD_BY_ITSELF = frozenset({1, 2})
+"""Exit codes of programs that have printed the reason."""
+
+_STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+"""Signals after which programs end in good order, with exit code 128 + their number."""
+
+_ORDERLY = _TOLD_BY_ITSELF | {128 + signal.SIGINT, 128 + signal.SIGTERM}
+"""Exit codes that a rank may also have because another one failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The failure of one rank."""
+
+    rank: int
+    # The exit code, or minus the number of the signal that killed it; None while it runs.
+    exit_code: int | None
+    record: FailureRecord | None  # the reason that the rank recorded
+
+    def report(self, *, world_size: int, log_file: Path | None, unseen_lines: Sequence[str]) -> str:
+        """Return the report for the user, empty if rank 0 has already shown its own failure."""
+        expected = self.record is None or self.record.is_expected
+        if self.rank == 0 and expected and self.exit_code in _TOLD_BY_ITSELF:
+            return ""
+        if self.exit_code is None:
+            how = "failed"
+        elif self.exit_code < 0:
+            how = f"was killed by {_signal_name(-self.exit_code)}"
+        elif self.exit_code - 128 in _STOPPING:
+            how = f"was stopped by {_signal_name(self.exit_code - 128)}"
+        else:
+            how = f"failed with exit code {self.exit_code}"
+        where = "" if log_file is None else f"; its output is in {log_file}"
+        lines = [f"rank {self.rank} of {world_size} {how}{where}"]
+        if self.rank != 0:
+            # ``unseen_lines`` are the last lines of the rank's output that the terminal has not shown.
+            shown = unseen_lines if self.record is None else self.record.text.splitlines()
+            lines += [f"[rank {self.rank}] {line}" for line in shown]
+        return plain_text("\n".join(lines), keep_lines=True) + "\n"
+
+
+def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) -> Failure | None:
+    """Return the failure that caused the others, None if no rank failed or it is too early to tell."""
+    # ``ended`` is in the order of observation; a code is minus the number of a signal.
+    # If a rank dies without a record, its peers fail and record that. The reverse does not happen before the ranks are
+    # stopped. So a rank without a record takes precedence, then the earliest record.
+    failed = {rank: code for rank, code in ended.items() if code}
+    by_rank = {record.rank: record for record in records}
+    for rank, code in failed.items():
+        if rank not in by_rank and code not in _ORDERLY:
+            return Failure(rank=rank, exit_code=code, record=None)
+    first = min(by_rank.values(), key=lambda record: record.recorded_ns, default=None)
+    if first is not None:
+        own = by_rank.get(0)
+        if own is not None and first.is_expected and own.message == first.message:
+            # All ranks find the same mistake, and rank 0 reports it.
+            first = own
+        # A failure may be reported before its process ends, but rank 0 reports its own at this moment.
+        if first.rank in failed or (first.rank != 0 and (failed or not first.is_expected)):
+            return Failure(rank=first.rank, exit_code=failed.get(first.rank), record=first)
+        return None
+    for rank, code in failed.items():
+        return Failure(rank=rank, exit_code=code, record=None)
+    return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# Write the output of each rank on this machine to a file, and show rank 0's in the launcher's terminal too.
+
+_CHUNK = 1 << 16
+_LOOK_INTERVAL_S = 0.2
+_MOST_KEPT = 1 << 20
+_LAST_LINES = 60
+_STDOUT, _STDERR = "stdout", "stderr"
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    """One rank's output."""
+
+    # Output from before the log directory existed; None once it exists, or if there will be none.
+    early: bytearray | None = field(default_factory=bytearray)
+    file: BinaryIO | None = None
+    # The last lines that the terminal has not shown.
+    unseen: deque[bytes] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    # The incomplete last line of each stream.
+    begun: dict[str, bytes] = field(default_factory=lambda: {_STDOUT: b"", _STDERR: b""})
+
+
+class RankOutput(LogsSpecs):
+    """Reads the output of the ranks on this machine for as long as they run, and writes their log files."""
+
+    def __init__(self, num_ranks: int, *, find_directory: Callable[[], Path | None], wants_files: bool) -> None:
+        # ``find_directory`` returns the log directory, None while it is unknown; it is called until it is known.
+        super().__init__()
+        self.directory: Path | None = None
+        self._find_directory = find_directory
+        self._ranks = [_Rank(early=bytearray() if wants_files else None) for _ in range(num_ranks)]
+        self._waits_for_directory = wants_files
+        self._paths: dict[str, dict[int, str]] = {_STDOUT: {}, _STDERR: {}}
+        self._selector = selectors.DefaultSelector()
+        self._write_ends: list[int] = []
+        # The byte streams behind the text streams, None if the process has no such stream.
+        self._screens: dict[str, BinaryIO | None] = {
+            _STDOUT: getattr(sys.stdout, "buffer", None),
+            _STDERR: getattr(sys.stderr, "buffer", None),
+        }
+        self._finishing = threading.Event()
+        self._thread = threading.Thread(target=self._take_in, name="rank-output", daemon=True)
+        for rank in range(num_ranks):
+            for stream in (_STDOUT, _STDERR):
+                read_end, write_end = os.pipe()
+                os.set_blocking(read_end, False)
+                self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
+                self._write_ends.append(write_end)
+                # torch expects a file name; in this process this name is the write end of the pipe.
+                self._paths[stream][rank] = f"/dev/fd/{write_end}"
+
+    @property
+    def root_log_dir(self) -> str:
+        """The directory of the log files, empty while there is none."""
+        return str(self.directory or "")
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the output destinations of each rank; torch calls this."""
+        return LogsDest(
+            stdouts=self._paths[_STDOUT],
+            stderrs=self._paths[_STDERR],
+            # torch reads these files after a rank has ended, for a report that is not shown.
+            error_files=dict.fromkeys(envs, os.devnull),
+        )
+
+    def start(self) -> None:
+        """Begin to read the output of the ranks."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Read the remaining output, and close the files. Does not wait for processes that a rank left behind."""
+        self._finishing.set()
+        self._thread.join()
+        for descriptor in self._write_ends:
+            os.close(descriptor)
+        for key in list(self._selector.get_map().values()):
+            os.close(key.fd)
+        self._selector.close()
+        for state in self._ranks:
+            if state.file is not None:
+                state.file.close()
+
+    def last_unseen_lines(self, rank: int) -> list[str]:
+        """Return the last lines of a rank that the terminal has not shown, in order."""
+        return [line.decode(errors="replace") for line in list(self._ranks[rank].unseen)]
+
+    def _take_in(self) -> None:
+        while True:
+            finishing = self._finishing.is_set()
+            place = self._find_directory() if self._waits_for_directory else None
+            if place is not None:
+                self._waits_for_directory = False
+                self._open_files(place)
+            ready = self._selector.select(timeout=0.0 if finishing else _LOOK_INTERVAL_S)
+            for key, _ in ready:
+                rank, stream = key.data
+                state, chunk = self._ranks[rank], os.read(key.fd, _CHUNK)
+                if state.file is not None:
+                    self._write(state, chunk)
+                elif state.early is not None:
+                    state.early += chunk
+                    del state.early[:-_MOST_KEPT]
+
+                # Rank 0's output is shown at once, that of others line by line if it is a logged warning or error.
+                if rank == 0:
+                    self._show(stream, chunk)
+                    continue
+                *lines, state.begun[stream] = (state.begun[stream] + chunk).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"[rank %d] " % rank):
+                        self._show(stream, line + b"\n")
+                    else:
+                        state.unseen.append(line)
+            if finishing and not ready:
+                return
+
+    def _show(self, stream: str, chunk: bytes) -> None:
+        screen = self._screens[stream]
+        if screen is None:
+            return
+        try:
+            screen.write(chunk)
+            screen.flush()
+        except (OSError, ValueError):
+            # The reader has closed the stream. The ranks continue, and their files have the whole output.
+            self._screens[stream] = None
+
+    def _open_files(self, place: Path) -> None:
+        """Make this launch's directory in `place`, and write the output so far into its files."""
+        try:
+            # Several launches may share the directory.
+            place.mkdir(parents=True, exist_ok=True)
+            self.directory = make_dated_directory(place)
+            for rank, state in enumerate(self._ranks):
+                state.file = (self.directory / f"rank{rank}.log").open("wb", buffering=0)
+                self._write(state, bytes(state.early or b""))
+        except OSError as error:
+            _LOG.warning("cannot write what ranks say to %s: %s", place, error.strerror)
+        for state in self._ranks:
+            state.early = None
+
+    def _write(self, state: _Rank, chunk: bytes) -> None:
+        if state.file is None:
+            return
+        try:
+            state.file.write(chunk)
+        except OSError as error:
+            _LOG.warning("cannot write %s: %s", state.file.name, error.strerror)
+            state.file = None
+
+
+# Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
+# torch's own agent reports a failure only when the last rank has ended, which may be half a minute later, and always
+# exits with 1. So this module checks the ranks before torch collects them.
+
+_POLL_INTERVAL_S = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+_GRACES_S = (30, 5)
+_SAME_MISTAKE_S = 5.0
+_HANGS_AFTER_S = 10.0
+
+
+def run_ranks(launch: Launch) -> int:
+    """Run the ranks; return 0, the first failing rank's exit code, or 128 + the number of the fatal signal."""
+    # The first failure is reported on stderr with its reason; the other ranks get SIGTERM and 30 s. SIGINT, SIGTERM,
+    # SIGHUP, SIGQUIT and SIGUSR1 are passed on, and ranks have 30 s to react; a second signal shortens that.
+
+    # This module reports ended ranks itself, earlier than torch and in one place.
+    logger = logging.getLogger("torch.distributed.elastic")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+
+    with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as directory:
+
+        def find_directory() -> Path | None:
+            if launch.log_directory is None:
+                announced = read_run_directory(Path(directory) / "run_directory")
+                return None if announced is None else announced / "launcher"
+            if launch.waits_for_run and not launch.log_directory.parent.is_dir():
+                return None
+            return launch.log_directory
+
+        # The launcher holds the store, as torchrun does. So no other program can take the port, and the ranks may start
+        # in any order.
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        output = RankOutput(launch.num_processes, find_directory=find_directory, wants_files=launch.wants_files)
+        return _RankProcesses(launch, output, directory=Path(directory), port=store.port).run()
+
+
+class _RankProcesses:
+    def __init__(self, launch: Launch, output: RankOutput, *, directory: Path, port: int) -> None:
+        self._launch = launch
+        self._output = output
+        self._directory = directory
+        self._ended: dict[int, int] = {}
+        self._first_failed_at: float | None = None
+        self._reported: Failure | None = None
+        self._reported_at = 0.0
+        run_id = uuid.uuid4().hex
+        envs: dict[int, dict[str, str]] = {}
+        for rank in range(launch.num_processes):
+            own = variables_of_rank(
+                rank, world_size=launch.num_processes, port=port, run_id=run_id, directory=directory
+            )
+            envs[rank] = {**own, **launch.variables}
+        self._processes = SubprocessContext(
+            name="rank",
+            entrypoint=sys.executable,
+            args=dict.fromkeys(envs, ("-u", "-m", launch.module, *launch.arguments)),
+            envs=envs,
+            logs_specs=output,
+        )
+
+    def run(self) -> int:
+        """Start the ranks, watch them and stop them together; return the exit code."""
+        self._output.start()
+        try:
+            with _signals_that_raise() as listen:
+                try:
+                    self._processes.start()
+                    listen()
+                    code = self._watch()
+                except SignalException as stop:
+                    code = self._stop(stop.sigval)
+        finally:
+            self._output.finish()
+        return code
+
+    def _watch(self) -> int:
+        """Wait until all ranks have ended, or one has failed and the others were stopped; return the exit code."""
+        while True:
+            self._look()
+            self._report_first_failure()
+            # Some libraries wait for their peers for ever, so a rank that has failed may not exit by itself.
+            failure, hung_s = self._reported, time.monotonic() - self._reported_at
+            if failure is not None and failure.rank not in self._ended and hung_s > _HANGS_AFTER_S:
+                with suppress(ProcessLookupError):
+                    os.kill(self._processes.pids()[failure.rank], signal.SIGKILL)
+            if not self._is_waiting_for_same_mistake():
+                result = self._processes.wait(0)
+                if result is not None:
+                    break
+            time.sleep(_POLL_INTERVAL_S)
+        codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+        if not codes:
+            return 0
+        if self._reported is None:
+            # Not every system can report a process before it is collected.
+            self._ended = codes
+            self._report_first_failure(insist=True)
+
+        # A rank that failed and then had to be killed ends with 1.
+        reported = self._reported
+        if reported is not None and reported.exit_code is None and codes.get(reported.rank, -1) < 0:
+            return 1
+        code = next(iter(codes.values())) if reported is None else codes[reported.rank]
+        return code if code >= 0 else 128 - code
+
+    def _look(self) -> None:
+        """Note the ranks that have ended, without collecting their processes; torch does that."""
+        if not hasattr(os, "waitid"):
+            return
+        for rank, pid in self._processes.pids().items():
+            if rank in self._ended:
+                continue
+            # A rank that torch has collected ended well, because torch stops all ranks when one fails.
+            with suppress(ChildProcessError):
+                state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if state is not None:
+                    exited = state.si_code == os.CLD_EXITED
+                    self._ended[rank] = state.si_status if exited else -state.si_status
+        if self._first_failed_at is None and any(self._ended.values()):
+            self._first_failed_at = time.monotonic()
+
+    def _is_waiting_for_same_mistake(self) -> bool:
+        """True while rank 0 may still find the same mistake in the command, so that it is reported once."""
+        if self._first_failed_at is None or 0 in self._ended:
+            return False
+        codes = {code for code in self._ended.values() if code}
+        return codes == {2} and time.monotonic() - self._first_failed_at < _SAME_MISTAKE_S
+
+    def _report_first_failure(self, *, insist: bool = False) -> None:
+        if self._reported is not None or (self._is_waiting_for_same_mistake() and not insist):
+            return
+        ranks = range(self._launch.num_processes)
+        records = [read_failure(self._directory / f"rank{rank}.json", rank=rank) for rank in ranks]
+        failure = first_failure(self._ended, [record for record in records if record is not None])
+        if failure is None:
+            return
+        self._reported, self._reported_at = failure, time.monotonic()
+        directory = self._output.directory
+        report = failure.report(
+            world_size=self._launch.num_processes,
+            log_file=None if directory is None else directory / f"rank{failure.rank}.log",
+            unseen_lines=self._output.last_unseen_lines(failure.rank),
+        )
+        # The process may have no stderr, or its reader may be gone.
+        if report and sys.stderr is not None:
+            with suppress(OSError):
+                sys.stderr.write(report)
+                sys.stderr.flush()
+
+    def _stop(self, number: signal.Signals) -> int:
+        """Pass a signal on, and wait for the ranks to end; a second signal shortens the wait."""
+        code = 128 + number
+        for grace_s in _GRACES_S:
+            try:
+                self._processes.close(death_sig=number, timeout=grace_s)
+            except SignalException as again:
+                number = again.sigval
+            else:
+                return code
+        with suppress(SignalException):
+            self._processes.close(death_sig=signal.SIGKILL, timeout=1)
+        return code
+
+
+@contextmanager
+def _signals_that_raise() -> Iterator[Callable[[], None]]:
+    """Yield a function that makes signals raise `SignalException`; call it after torch has set its handlers."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        name = signal.Signals(number)
+        raise SignalException(f"got {name.name}", name)
+
+    def listen() -> None:
+        # Ignored signals stay ignored: nohup relies on this to let a run outlive its terminal.
+        for number, handler in before.items():
+            signal.signal(number, handler if handler == signal.SIG_IGN else stop)
+
+    try:
+        yield listen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# Start ranks with torchrunx, if the user has installed it; it is under the GPL-3 and no part of this package.
+
+_MISTAKE = 2
+_HAND_OVER_S = 0.5
+
+
+def run_ranks_over_torchrunx(launch: Launch) -> int:
+    """Run the ranks with torchrunx; return 0, 2 for a user's mistake, else 1. ConfigError if it is not installed."""
+    # Unlike `run_ranks`, torchrunx checks its ranks every five seconds, does not report which one failed, and calls
+    # ``main`` of the module in processes of its own.
+    try:
+        torchrunx = importlib.import_module("torchrunx")
+    except ImportError as error:
+        missing = (
+            "torchrunx is not installed, and no part of this package, because it is under the GPL-3; "
+            "install it with: pip install torchrunx==0.4.0, or leave the option out"
+        )
+        raise ConfigError(Problem(missing, key="--launcher")) from error
+    wants_files = launch.wants_files and launch.log_directory is not None
+    set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
+
+    # Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream.
+    logger = logging.getLogger("torchrunx")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    for stream, wanted in (
+        (sys.stdout, lambda level: level < logging.WARNING),
+        (sys.stderr, lambda level: level >= logging.WARNING),
+    ):
+        handler = logging.StreamHandler(stream)
+        handler.addFilter(lambda record, wanted=wanted: wanted(record.levelno))
+        logger.addHandler(handler)
+
+    launcher = torchrunx.Launcher(
+        hostnames=["localhost"],
+        workers_per_host=launch.num_processes,
+        backend=None,
+        # Ranks end with their launcher only if this torchrun variable names the launch.
+        extra_env_vars={**thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
+    )
+    try:
+        codes = launcher.run(call_main, launch.module, launch.arguments).results["localhost"]
+    except Exception as error:  # noqa: BLE001  torchrunx raises whatever a rank raised
+        reason = error.args[0] if error.args else type(error).__name__
+        _LOG.error("a rank failed: %s", reason["message"] if isinstance(reason, dict) else reason)
+        return 1
+    return next((code for code in codes if code), 0)
+
+
+def call_main(module: str, arguments: Sequence[str]) -> int:
+    """Run ``main(arguments)`` of a module as one rank in a torchrunx process, and return its exit code."""
+    sys.argv = [module, *arguments]
+    try:
+        code = importlib.import_module(module).main(list(arguments))
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except Exception:  # noqa: BLE001  torchrunx would hold on to the process
+        traceback.print_exc()
+        code = 1
+    if code not in {0, _MISTAKE}:
+        # torchrunx keeps the process of a failed rank alive, so the others would wait for it in a collective. Therefore
+        # the process ends at once.
+        time.sleep(_HAND_OVER_S)
+        leave_process(code)
+    return code
