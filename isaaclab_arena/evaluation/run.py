@@ -259,7 +259,8 @@ class RunOutcome:
 def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | None = None) -> RunOutcome:
     """Run jobs on ranks that have found each other, as one of several runs; see `execute` for errors."""
     # `ranks` must be within a name that no other run of theirs has, see `Ranks.within`. The request is the same on all.
-    context, conduct = ranks.context, conduct or RunConduct()
+    context, rank, options = ranks.context, ranks.context.rank, request.options
+    conduct = conduct or RunConduct()
     started = start_run(request, context, ranks)
     directory, attempt = started.output_directory, started.attempt
     # Listen only now: while ranks wait for each other, a signal should end them at once.
@@ -268,85 +269,77 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
             code = finished_run(request, directory, conduct) if context.is_rank_zero else 0
             return RunOutcome(exit_code=code, output_directory=directory)
         request = replace(request, jobs=settled_jobs(request.jobs, attempt))
-        with full_disk_explained(), log_file(directory / "logs" / f"rank{context.rank}.log", context.rank):
-            code = _run_attempt(ranks, request, conduct, started, attempt, interruption.stop_requested)
+        stop_requested = interruption.stop_requested
+
+        with full_disk_explained(), ExitStack() as stack:
+            stack.enter_context(log_file(directory / "logs" / f"rank{rank}.log", rank))
+            last_line = how_to_go_on(request, context, directory)
+            save_conditions = saving_conditions(request, directory)
+            watch = RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id)
+            work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
+
+            # Policy servers and trackers work beside the jobs, and the other ranks read this rank's status.
+            to_run = {entry.job for entry in attempt.jobs}
+            servers = running_policy_servers(request.jobs, to_run, options, ranks, directory)
+            policy_servers = stack.enter_context(servers)
+            status = RankStatus.of_this_process(
+                rank=rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
+            )
+            if context.is_rank_zero:
+                stack.enter_context(live_tracking(request, started))
+            publisher = stack.enter_context(StatusPublisher(directory, status))
+
+            # Rank 0 shows the progress of all ranks, until the last one has ended.
+            shows = context.is_rank_zero
+            with shown_while_it_runs(request, directory, conduct, watch.look) if shows else nullcontext():
+                settings = rank_settings(
+                    options,
+                    context,
+                    output_directory=directory,
+                    attempt=attempt,
+                    # The plan's hash, not the request's: they may differ in num_envs in a deterministic run.
+                    config_hash=started.plan.config_hash,
+                    questions=request.questions,
+                    import_s=request.import_s,
+                    policy_servers=policy_servers,
+                )
+                state = run_jobs(
+                    work,
+                    settings,
+                    publisher,
+                    stop_requested=stop_requested,
+                    fail_fast=options.fail_fast,
+                    asks_questions=bool(request.questions),
+                )
+                merges = _is_the_one_to_merge(
+                    directory,
+                    watch,
+                    state,
+                    rank=rank,
+                    heard=publisher.is_heard,
+                    stop_requested=stop_requested,
+                    stalled_after_s=work.stalled_after_s,
+                )
+            if conduct.is_whole_program and state is RankState.FAILED:
+                leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
+
+            # Write the tables from the files of all ranks. A rank at work still writes to its files.
+            code = int(state is RankState.FAILED)
+            if merges:
+                others = [report for report in watch.look() if report.rank != rank]
+                at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
+                if not (at_work or stop_requested()):
+                    consolidate_what_ranks_left(attempt, directory, rank=rank)
+                code = merge_and_show(
+                    request,
+                    conduct,
+                    directory,
+                    save_conditions=save_conditions,
+                    last_line=last_line,
+                    ranks_at_work=at_work,
+                )
         exit_code, signal_number = interruption.exit_code or code, interruption.signal_number
         return RunOutcome(exit_code=exit_code, output_directory=directory, signal_number=signal_number)
-
-
-def _run_attempt(
-    ranks: Ranks,
-    request: RunRequest,
-    conduct: RunConduct,
-    started: StartedRun,
-    attempt: Attempt,
-    stop_requested: Callable[[], bool],
-) -> int:
-    """Run this rank's jobs, merge the results if this rank has to, and return the exit code without signals."""
-    context, rank, options = ranks.context, ranks.context.rank, request.options
-    directory = started.output_directory
-    last_line = how_to_go_on(request, context, directory)
-    save_conditions = saving_conditions(request, directory)
-    watch = RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id)
-    work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
-
-    with ExitStack() as stack:
-        # Policy servers and trackers work beside the jobs, and the other ranks read this rank's status.
-        to_run = {entry.job for entry in attempt.jobs}
-        servers = running_policy_servers(request.jobs, to_run, options, ranks, directory)
-        policy_servers = stack.enter_context(servers)
-        status = RankStatus.of_this_process(
-            rank=rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
-        )
-        if context.is_rank_zero:
-            stack.enter_context(live_tracking(request, started))
-        publisher = stack.enter_context(StatusPublisher(directory, status))
-
-        # Rank 0 shows the progress of all ranks, until the last one has ended.
-        shows = context.is_rank_zero
-        with shown_while_it_runs(request, directory, conduct, watch.look) if shows else nullcontext():
-            settings = rank_settings(
-                options,
-                context,
-                output_directory=directory,
-                attempt=attempt,
-                # The plan's hash, not the request's: they may differ in num_envs in a deterministic run.
-                config_hash=started.plan.config_hash,
-                questions=request.questions,
-                import_s=request.import_s,
-                policy_servers=policy_servers,
-            )
-            state = run_jobs(
-                work,
-                settings,
-                publisher,
-                stop_requested=stop_requested,
-                fail_fast=options.fail_fast,
-                asks_questions=bool(request.questions),
-            )
-            merges = _is_the_one_to_merge(
-                directory,
-                watch,
-                state,
-                rank=rank,
-                heard=publisher.is_heard,
-                stop_requested=stop_requested,
-                stalled_after_s=work.stalled_after_s,
-            )
-        if conduct.is_whole_program and state is RankState.FAILED:
-            leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
-        if not merges:
-            return int(state is RankState.FAILED)
-
-        # Write the tables from the files of all ranks.
-        others = [report for report in watch.look() if report.rank != rank]
-        at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
-        # A rank at work still writes to its files.
-        if not (at_work or stop_requested()):
-            consolidate_what_ranks_left(attempt, directory, rank=rank)
-        return merge_and_show(
-            request, conduct, directory, save_conditions=save_conditions, last_line=last_line, ranks_at_work=at_work
-        )
 
 
 @contextmanager
