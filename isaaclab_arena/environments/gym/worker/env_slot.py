@@ -217,9 +217,10 @@ class EnvSlot:
         observation, info = answer
         entries = {}
         for key in self._info_keys:
+            value = _entry(info, key)
             # The info of a reset may hold any value; only numbers are kept.
             with contextlib.suppress(TypeError, ValueError):
-                entries[key] = _number(_entry(info, key), "")
+                entries[key] = _number(value, "")
 
         instruction, key = None, self._instruction_key
         if key is not None:
