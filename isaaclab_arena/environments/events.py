@@ -180,11 +180,10 @@ class MomentRing:
         episodes: list[list[Any]] = []
         for env_id in env_ids:
             # The ring holds the control steps of an episode in order, in up to two parts.
-            first = self._first[env_id]
-            begin, end = first % len(steps), self._next % len(steps)
-            parts = [steps[begin:end, env_id]] if begin < end else [steps[begin:, env_id], steps[:end, env_id]]
-            if self._next == first:
-                parts = []
+            first, parts = self._first[env_id], []
+            if self._next != first:
+                begin, end = first % len(steps), self._next % len(steps)
+                parts = [steps[begin:end, env_id]] if begin < end else [steps[begin:, env_id], steps[:end, env_id]]
             episodes.append([starts[env_id : env_id + 1], *(part for part in parts if len(part))])
         standing = [self._state.xpos[env_id] for env_id in env_ids]
         if not self._on_host:

@@ -22,8 +22,6 @@ from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.training.tasks import TASKS
 
-# The configuration of a training run, from a task's file, a user's file and the command line.
-
 # Define the configuration of a training run: environment, agent, ranks, evaluation and checkpoints.
 
 
@@ -540,8 +538,6 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 def _is_another_class(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
     return _CLASS_NAME in above and above[_CLASS_NAME] != below.get(_CLASS_NAME)
 
-
-# The directories of training runs, and the settings in them.
 
 # Make and find the directories of training runs, and read their settings.
 

@@ -169,7 +169,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     if problems:
         raise ConfigError(problems)
 
-    # rsl_rl prints and warns while it builds; the log gets what it prints.
+    # rsl_rl prints and warns while it builds: its output goes to the log, and its warnings are dropped.
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -285,7 +285,7 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
     num_envs, steps = config.num_envs, config.agent.num_steps_per_env
     samples, what = num_envs * steps, f"{num_envs} env slots x {steps} steps = {num_envs * steps} samples"
     for role in ("actor", "critic"):
-        # `check_agent` names a class that does not exist.
+        # `_wrong_options` reports a class that does not exist.
         with contextlib.suppress(ConfigError):
             # A recurrent network needs whole episodes of an env slot, so rsl_rl divides the env slots.
             if getattr(_class_of(getattr(config.agent, role), "network"), "is_recurrent", False):

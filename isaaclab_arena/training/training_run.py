@@ -229,8 +229,8 @@ class TrainingRun:
         # Every rank gathers, because each must send its device.
         self._devices = tuple(ranks.gather("device of learning", str(ranks.context.device)))
         self._simulation_devices = tuple(ranks.gather("device of simulation", str(learner.environment.device)))
-        # The pace: iterations since the start, which evaluations shift.
-        self._began = time.perf_counter()
+        # The pace counts iterations from this time on; an evaluation delays it by its own duration.
+        self._paced_from_s = time.perf_counter()
         self._timed_iterations = 0
 
     def save_untrained(self, directory: Path) -> Path:
@@ -315,7 +315,7 @@ class TrainingRun:
         self._env_steps += done.env_steps
         self._timed_iterations += 1
         iterations, total = self._learner.iterations, self._config.agent.max_iterations
-        left_s = (time.perf_counter() - self._began) / self._timed_iterations * (total - iterations)
+        left_s = (time.perf_counter() - self._paced_from_s) / self._timed_iterations * (total - iterations)
         progress.write(
             iterations,
             measures_of_iteration(done, env_steps=self._env_steps),
@@ -361,7 +361,7 @@ class TrainingRun:
         score = score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
         if score is not None and keep_best(self._directory, score):
             _LOG.info("the best so far")
-        self._began += evaluation_s
+        self._paced_from_s += evaluation_s
 
     def _check_synchrony(self) -> None:
         """Refuse ranks that differ in their learned state; every rank calls it."""

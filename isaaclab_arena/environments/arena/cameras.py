@@ -372,7 +372,7 @@ class EnvironmentCameras:
             kept = self._renderer_of(HEAD_CAMERA).pictures
             return {name: kept[name].to(self._device, copy=True) for name in self.spec()}
 
-        # Only current pictures are returned, so a stale one cannot be read. None at all needs no renderer.
+        # Only current pictures are returned, so a stale one cannot be read. Without any, no renderer is needed.
         env_ids = np.flatnonzero(~self._outdated)
         if len(env_ids):
             kept = self._renderer_of(HEAD_CAMERA).pictures

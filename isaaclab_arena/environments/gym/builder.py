@@ -44,7 +44,6 @@ from isaaclab_arena.workers.worker_process import (
 STEPS_OF_A_SLOW_RESET = 8
 """What simulators with large scenes take for a reset, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
 
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -226,7 +225,7 @@ class GymBuilder(Generic[_Config]):
         return environment
 
     def _try_out(self, config: _Config, slots: EnvSlots, environment: GymEnvironment) -> None:
-        """Raise EnvironmentBuildError for an environment whose episodes would not repeat themselves."""
+        """Raise EnvironmentBuildError if the environment cannot repeat its episodes with these options."""
         reset = environment.slot_reset(self._seeding_trial(config))
         if config.seeded and not _same(*(_shown(slots, reset, num_steps=0) for _ in range(2))):
             raise EnvironmentBuildError(

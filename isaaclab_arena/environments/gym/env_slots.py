@@ -301,5 +301,11 @@ class LocalSlots(EnvSlots):
         make, generators = source_of(source.kind).make, OwnGenerators()
         with generators:
             environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
-        drawing, told = drawing_of(environment), source.instruction_key
-        return EnvSlot(environment, source.info_keys, drawing, told, generators, checks_ranges=source.checks_ranges)
+        return EnvSlot(
+            environment,
+            source.info_keys,
+            drawing_of(environment),
+            source.instruction_key,
+            generators,
+            checks_ranges=source.checks_ranges,
+        )

@@ -211,7 +211,7 @@ class _Checker:
 def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
     arm, gripper = description.arm, description.gripper
     actuators = arm.joints if arm.actuators is None else arm.actuators
-    # An arm with fewer than six joints cannot take any orientation.
+    # An arm with fewer than six joints cannot reach every orientation.
     weight = 1.0 if len(arm.joints) >= 6 else 0.05
     torques = []
     for name in actuators:

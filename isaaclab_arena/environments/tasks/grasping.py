@@ -107,7 +107,7 @@ def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
 
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
     """Raise ConfigError for an object wider than the open gripper less a clearance, or without a gripper."""
-    _ = robot.fingers
+    _ = robot.fingers  # raises without a gripper
     widest = robot.gripper_width - _CLEARANCE_M
     if thing.grasp_width > widest:
         raise ConfigError(

@@ -33,7 +33,6 @@ from isaaclab_arena.sim.scene import ContactSensor
 HOLD_STEPS = 5
 
 _BIN_BODY = "bin/body"
-_BIN_JOINT = "bin/free"
 _BIN_TOUCH = "object_touches_bin"
 _AWAY_M = 0.06
 _LOW = (0.42, -0.22, -np.pi)

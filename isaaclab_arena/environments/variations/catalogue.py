@@ -372,8 +372,8 @@ def _robot_and_table(scene: Scene) -> Iterator[Variation]:
     if scene.has_distractors:
         words = "number of objects without a part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
-        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0, companions=poses)
-        yield replace(count, integer=True)
+        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
+        yield replace(count, integer=True, companions=poses)
 
 
 def _senses(scene: Scene) -> Iterator[Variation]:
@@ -409,11 +409,9 @@ def _language(task: Task) -> Iterator[Variation]:
         check_paraphrases(*told)
         number_of = len(told[1])
     if number_of > 0:
-        words, limits = (
-            "the task's paraphrase that the policy gets, from close to its own words to far from them",
-            (0, number_of),
-        )
-        yield _variation("instruction", "paraphrase", "", words, (1, number_of), limits, 0, integer=True)
+        words = "the task's paraphrase that the policy gets, from close to its own words to far from them"
+        span, limits = (1, number_of), (0, number_of)
+        yield _variation("instruction", "paraphrase", "", words, span, limits, 0, integer=True)
 
 
 def _variation(

@@ -262,7 +262,6 @@ class Disturbances:
     """Disturbs the observations of each env slot; an undisturbed env slot keeps its bits."""
 
     def __init__(self, num_envs: int, device: torch.device, *, most_blur: float) -> None:
-        self._slots = [Disturbance()] * num_envs
         self._radius = math.ceil(3.0 * most_blur)  # [pixels]
         self._steps = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
         self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)

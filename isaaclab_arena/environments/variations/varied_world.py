@@ -149,7 +149,8 @@ class VariedWorld:
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
         """Return the changes of an episode's model: objects, light, cameras, table, surfaces."""
-        changes, model = [], self._model
+        model = self._model
+        changes: list[ModelChange] = []
         for name, body in self._objects.items():
             mass = conditions.get(f"{name}.mass")
             scale = number(conditions.get(f"{name}.size", 1.0))

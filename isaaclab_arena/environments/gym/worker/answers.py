@@ -1,4 +1,4 @@
-"""Makes environments and steps them at requests."""
+"""Makes environments and steps them on request."""
 
 from __future__ import annotations
 
