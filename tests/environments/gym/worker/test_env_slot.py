@@ -204,3 +204,10 @@ def test_an_answer_of_gyms_older_interface_is_told(answer):
         EnvSlot(environment, ()).reset(0, pictures=True)
     with pytest.raises(ValueError, match="as in Gymnasium"):
         EnvSlot(environment, ()).step(np.zeros(1, np.float32), pictures=True)
+
+
+def test_a_reset_without_an_info_is_an_error_if_entries_of_it_are_asked_for():
+    environment = Showing(UNIT, np.zeros(2))
+    environment.reset = lambda **_: (np.zeros(2), None)
+    with pytest.raises(TypeError):
+        EnvSlot(environment, ("success",)).reset(0, pictures=True)
