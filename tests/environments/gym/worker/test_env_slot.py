@@ -208,6 +208,7 @@ def test_an_answer_of_gyms_older_interface_is_told(answer):
 
 def test_a_reset_without_an_info_is_an_error_if_entries_of_it_are_asked_for():
     environment = Showing(UNIT, np.zeros(2))
-    environment.reset = lambda **_: (np.zeros(2), None)
+    answer: Any = (np.zeros(2), None)
+    environment.reset = lambda **_: answer
     with pytest.raises(TypeError):
         EnvSlot(environment, ("success",)).reset(0, pictures=True)
