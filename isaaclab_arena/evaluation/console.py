@@ -8,11 +8,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 
-from isaaclab_arena.distributed.context import DistributedContext, claimed_rank, take_rank_of_scheduler
+from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
 from isaaclab_arena.distributed.launch_options import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
@@ -62,8 +64,16 @@ def show_results(show: Callable[[Console], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command. Return its exit code, or report a user error and return its code."""
+@dataclass
+class ExitCode:
+    """The exit code of a program, filled in by `program`."""
+
+    code: int = 0
+
+
+@contextmanager
+def program() -> Iterator[ExitCode]:
+    """Run a program in the ``with`` block. Report an error of the user, and leave its exit code in what it yields."""
     # 2: an error in the request. 1: ranks cannot find each other, or a file cannot be written. 130: Ctrl-C. Only rank 0
     # reports an error that every rank finds.
     open_missing_streams()
@@ -74,28 +84,28 @@ def exit_code_of(run: Callable[[], int]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     set_up_console_logging(claimed_rank())
+    ended, message = ExitCode(), ""
     try:
         with failures_recorded():
-            take_rank_of_scheduler()
-            return run()
+            yield ended
     except PeerStoppedError as error:
         _LOG.debug("%s", error)
-        return 1
+        ended.code = 1
     except KeyboardInterrupt:
         # Before the jobs run, no other handler is installed.
-        return 128 + signal.SIGINT
+        ended.code = 128 + signal.SIGINT
     except ArenaError as error:
-        code, message = 2 if isinstance(error, ConfigError) else 1, plain_text(error, keep_lines=True)
-        if code == 2 and not speaks_for_all():
-            return code
+        ended.code = 2 if isinstance(error, ConfigError) else 1
+        if ended.code == 1 or speaks_for_all():
+            message = plain_text(error, keep_lines=True)
     except OSError as error:
         # A disk may fail at any moment, even if only a file's name was requested.
         if error.filename is None:
             raise
         _LOG.debug("a file could not be used", exc_info=True)
-        code, message = 1, plain_text(f"cannot use {error.filename}: {error.strerror}", keep_lines=True)
-    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {message}")
-    return code
+        ended.code, message = 1, plain_text(f"cannot use {error.filename}: {error.strerror}", keep_lines=True)
+    if message:
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {message}")
 
 
 def speaks_for_all() -> bool:

@@ -22,13 +22,13 @@ from isaaclab_arena.config.expansion.sweeps import written_robustness
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.context import DistributedContext, process_age_s
+from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
 from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, check_cluster
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.robustness import robustness_arms
@@ -71,22 +71,21 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    return exit_code_of(partial(_run, arguments, import_s, typed_as))
-
-
-def _run(arguments: Sequence[str], import_s: float | None, typed_as: str) -> int:
-    options, overrides = _read(arguments, typed_as)
-    check_cluster(options)
-    launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
-    if launched is not None:
-        return launched
-    options.check()
-    context = DistributedContext.from_environment(device=options.device)
-    request = jobs_request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
-    collect_from_now_on()
-    if options.list_variations:
-        return show_variations(request.jobs)
-    return execute(request, context) if options.cluster is None else execute_on_cluster(request, options)
+    with program() as ended:
+        take_rank_of_scheduler()
+        options, overrides = _read(arguments, typed_as)
+        check_cluster(options)
+        launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
+        if launched is not None:
+            return launched
+        options.check()
+        context = DistributedContext.from_environment(device=options.device)
+        request = jobs_request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
+        collect_from_now_on()
+        if options.list_variations:
+            return show_variations(request.jobs)
+        return execute(request, context) if options.cluster is None else execute_on_cluster(request, options)
+    return ended.code
 
 
 def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
@@ -97,9 +96,9 @@ def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
     return jobs_request(options, overrides, arguments, import_s=None, may_import=may_import)
 
 
-def _read(arguments: Sequence[str], program: str) -> tuple[EvalOptions, Sequence[str]]:
+def _read(arguments: Sequence[str], typed_as: str) -> tuple[EvalOptions, Sequence[str]]:
     """Return the options, and the overrides of an experiment's keys."""
-    options, rest = read_command_line(EvalOptions, arguments, program=program)
+    options, rest = read_command_line(EvalOptions, arguments, program=typed_as)
     # Words such as ``runs.lift.num_rebuilds=2`` set keys of the experiment.
     overrides = [word for word in rest if is_override(word)]
     refuse_unknown([word for word in rest if not is_override(word)], options)

@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, limit_threads
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    die_with_parent,
+    limit_threads,
+    take_rank_of_scheduler,
+)
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.builds import rank_settings
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
@@ -223,38 +228,36 @@ class WorkerOptions:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this rank's share and return 0; a job that fails states it in its report."""
     arguments = typed_words(argv)
-    return exit_code_of(lambda: _run(arguments))
-
-
-def _run(arguments: Sequence[str]) -> int:
-    options, unknown = read_command_line(WorkerOptions, arguments, program=PROGRAM)
-    refuse_unknown(unknown, options)
-    die_with_parent()
-    context = DistributedContext.from_environment(device=options.device)
-    plan, attempt = read_run_plan(options.output_dir), read_attempt(options.output_dir, ATTEMPT)
-    run_options = options_of_plan(plan)
-    limit_threads(run_options.torch_threads)
-    if run_options.deterministic:
-        calculate_deterministically()
-    jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
-    if context.is_rank_zero:
-        write_contents(options.output_dir, jobs)
-    settings = rank_settings(
-        run_options,
-        context,
-        output_directory=options.output_dir,
-        attempt=attempt,
-        config_hash=plan.config_hash,
-    )
-    with initialise(context):
-        # The sample is divided before the start: no rank takes over the episodes of another.
-        runner = JobRunner(settings)
-        try:
-            for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
-                runner.run(assigned.job, supply=assigned.supply)
-        finally:
-            runner.close()
-    return 0
+    with program() as ended:
+        take_rank_of_scheduler()
+        options, unknown = read_command_line(WorkerOptions, arguments, program=PROGRAM)
+        refuse_unknown(unknown, options)
+        die_with_parent()
+        context = DistributedContext.from_environment(device=options.device)
+        plan, attempt = read_run_plan(options.output_dir), read_attempt(options.output_dir, ATTEMPT)
+        run_options = options_of_plan(plan)
+        limit_threads(run_options.torch_threads)
+        if run_options.deterministic:
+            calculate_deterministically()
+        jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
+        if context.is_rank_zero:
+            write_contents(options.output_dir, jobs)
+        settings = rank_settings(
+            run_options,
+            context,
+            output_directory=options.output_dir,
+            attempt=attempt,
+            config_hash=plan.config_hash,
+        )
+        with initialise(context):
+            # The sample is divided before the start: no rank takes over the episodes of another.
+            runner = JobRunner(settings)
+            try:
+                for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
+                    runner.run(assigned.job, supply=assigned.supply)
+            finally:
+                runner.close()
+    return ended.code
 
 
 if __name__ == "__main__":

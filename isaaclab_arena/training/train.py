@@ -22,11 +22,12 @@ from isaaclab_arena.distributed.context import (
     leave_process,
     leave_process_on_error,
     limit_threads,
+    take_rank_of_scheduler,
 )
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training.config import new_run_directory
 from isaaclab_arena.training.options import (
@@ -48,33 +49,34 @@ def main(
     """Train, and return the exit code: 0, 1 for a failure, 2 for a user's mistake, 130 or 143 if interrupted."""
     # ``argv`` is None for the arguments of this process. ``typed_as`` is the program's name in the help.
     arguments = tuple(typed_words(argv))
-    return exit_code_of(lambda: _run(arguments, launch, typed_as))
+    with program() as ended:
+        take_rank_of_scheduler()
+        options, task, words = read_train_options(arguments, program=typed_as)
+        options.check()
+        # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
+        options = with_chosen_checkpoint(options, task, words)
+        if options.gpu_ids is not None or options.nproc_per_node is not None:
+            options, launched = _launched(options, task, words, arguments, launch)
+            if launched is not None:
+                return launched
+        context = DistributedContext.from_environment(device=options.device)
+        config = training_config(options, task, words, world_size=context.world_size)
+        if context.launched_by_torchrun:
+            die_with_parent()
+        num_threads = options.num_threads or default_num_threads(context.local_world_size)
+        limit_threads(options.torch_threads)
+        join_freed_memory_at_once()
+        if importlib.util.find_spec("rsl_rl") is None:
+            raise ConfigError(
+                "training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'"
+            )
+        from isaaclab_arena.training.training_run import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
 
-
-def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
-    options, task, words = read_train_options(arguments, program=typed_as)
-    options.check()
-    # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
-    options = with_chosen_checkpoint(options, task, words)
-    if options.gpu_ids is not None or options.nproc_per_node is not None:
-        options, launched = _launched(options, task, words, arguments, launch)
-        if launched is not None:
-            return launched
-    context = DistributedContext.from_environment(device=options.device)
-    config = training_config(options, task, words, world_size=context.world_size)
-    if context.launched_by_torchrun:
-        die_with_parent()
-    num_threads = options.num_threads or default_num_threads(context.local_world_size)
-    limit_threads(options.torch_threads)
-    join_freed_memory_at_once()
-    if importlib.util.find_spec("rsl_rl") is None:
-        raise ConfigError("training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'")
-    from isaaclab_arena.training.training_run import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
-
-    collect_from_now_on()
-    timeout_s = config.distributed.timeout_s
-    with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
-        return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
+        collect_from_now_on()
+        timeout_s = config.distributed.timeout_s
+        with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
+            return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
+    return ended.code
 
 
 def _launched(

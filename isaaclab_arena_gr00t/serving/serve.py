@@ -16,10 +16,10 @@ from pydantic import Field
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.context import limit_threads
+from isaaclab_arena.distributed.context import limit_threads, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.contents import ContentReader
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
@@ -191,45 +191,46 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena s
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
     )
-    return exit_code_of(lambda: _run(options, rest))
+    with program() as ended:
+        take_rank_of_scheduler()
+        options.check()
+        own_port = 5555 if options.protocol == "gr00t" else 8000
+        listen = ListenOptions(
+            host=options.host,
+            port=own_port if options.port is None else options.port,
+            api_token=options.token(),
+            max_message_bytes=options.max_message_bytes,
+        )
+        limit_threads(options.torch_threads)
 
-
-def _run(options: ServeOptions, rest: Sequence[str]) -> int:
-    options.check()
-    own_port = 5555 if options.protocol == "gr00t" else 8000
-    listen = ListenOptions(
-        host=options.host,
-        port=own_port if options.port is None else options.port,
-        api_token=options.token(),
-        max_message_bytes=options.max_message_bytes,
-    )
-    limit_threads(options.torch_threads)
-
-    # Build the policy before the server listens, so that no client connects to a server without a policy.
-    served = prepared(options, rest)
-    try:
-        server = server_of(options, served, listen)
-    except OSError as error:
-        served.policy.close()
-        raise ArenaError(f"cannot listen on {options.host}, port {listen.port}: {error.strerror}") from error
-    if listen.api_token is None and not options.is_local():
-        _LOG.warning("everyone who can reach %s may use this server; --api_token_file keeps others out", server.address)
-    if not served.policy.reads_instruction:
-        _LOG.info("the policy reads no instruction, so that of a client changes nothing")
-
-    # Serve until a client, a failure or a signal stops it.
-    with watch_for_interruption() as interruption:
-        server.start()
+        # Build the policy before the server listens, so that no client connects to a server without a policy.
+        served = prepared(options, rest)
         try:
-            _LOG.info("serving %s on %s", served.stated["job"], server.address)
-            while server.is_running and not interruption.stop_requested():
-                time.sleep(_LOOK_INTERVAL_S)
-        finally:
-            server.close()
-        if server.failure is not None:
-            raise ArenaError(f"the policy can be served no longer: {server.failure}")
-        _LOG.info("stopped")
-    return interruption.exit_code
+            server = server_of(options, served, listen)
+        except OSError as error:
+            served.policy.close()
+            raise ArenaError(f"cannot listen on {options.host}, port {listen.port}: {error.strerror}") from error
+        if listen.api_token is None and not options.is_local():
+            _LOG.warning(
+                "everyone who can reach %s may use this server; --api_token_file keeps others out", server.address
+            )
+        if not served.policy.reads_instruction:
+            _LOG.info("the policy reads no instruction, so that of a client changes nothing")
+
+        # Serve until a client, a failure or a signal stops it.
+        with watch_for_interruption() as interruption:
+            server.start()
+            try:
+                _LOG.info("serving %s on %s", served.stated["job"], server.address)
+                while server.is_running and not interruption.stop_requested():
+                    time.sleep(_LOOK_INTERVAL_S)
+            finally:
+                server.close()
+            if server.failure is not None:
+                raise ArenaError(f"the policy can be served no longer: {server.failure}")
+            _LOG.info("stopped")
+        return interruption.exit_code
+    return ended.code
 
 
 def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:

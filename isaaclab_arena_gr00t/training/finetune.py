@@ -14,9 +14,10 @@ from isaaclab_arena.distributed.context import (
     leave_process,
     leave_process_on_error,
     limit_threads,
+    take_rank_of_scheduler,
 )
 from isaaclab_arena.distributed.ranks import initialise
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena_gr00t.training.training_run import FinetuneOptions, TrainingRun
 
@@ -33,17 +34,16 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROG
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
     )
-    return exit_code_of(lambda: _run(options, arguments))
-
-
-def _run(options: FinetuneOptions, arguments: Sequence[str]) -> int:
-    options.check()
-    context = DistributedContext.from_environment(device=options.device)
-    if context.launched_by_torchrun:
-        die_with_parent()
-    limit_threads(options.torch_threads)
-    with initialise(context, process_group=options.process_group) as ranks:
-        return TrainingRun(options, context, ranks, command_line=(PROGRAM, *arguments)).execute()
+    with program() as ended:
+        take_rank_of_scheduler()
+        options.check()
+        context = DistributedContext.from_environment(device=options.device)
+        if context.launched_by_torchrun:
+            die_with_parent()
+        limit_threads(options.torch_threads)
+        with initialise(context, process_group=options.process_group) as ranks:
+            return TrainingRun(options, context, ranks, command_line=(PROGRAM, *arguments)).execute()
+    return ended.code
 
 
 if __name__ == "__main__":

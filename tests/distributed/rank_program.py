@@ -16,31 +16,30 @@ import torch
 import torch.distributed as dist
 import tyro
 
-from isaaclab_arena.distributed.context import DistributedContext, die_with_parent
+from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import joined_gpu_ids
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.launch_options import LaunchOptions, announce_run_directory
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.process import watch_for_interruption
 
 PROGRAM = "tests.distributed.rank_program"
 
 
 def main(argv: Sequence[str]) -> int:
-    return exit_code_of(lambda: _run(argv))
-
-
-def _run(argv: Sequence[str]) -> int:
-    options, (what, directory) = tyro.cli(LaunchOptions, args=joined_gpu_ids(argv), return_unknown_args=True)
-    launched = launch_if_asked(options, module=PROGRAM, arguments=argv, log_directory=None)
-    if launched is not None:
-        return launched
-    context = DistributedContext.from_environment()
-    if context.launched_by_torchrun:
-        die_with_parent()
-    return _DEEDS[what](context, Path(directory))
+    with program() as ended:
+        take_rank_of_scheduler()
+        options, (what, directory) = tyro.cli(LaunchOptions, args=joined_gpu_ids(argv), return_unknown_args=True)
+        launched = launch_if_asked(options, module=PROGRAM, arguments=argv, log_directory=None)
+        if launched is not None:
+            return launched
+        context = DistributedContext.from_environment()
+        if context.launched_by_torchrun:
+            die_with_parent()
+        return _DEEDS[what](context, Path(directory))
+    return ended.code
 
 
 def _tell_variables(context: DistributedContext, directory: Path) -> int:

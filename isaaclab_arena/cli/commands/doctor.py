@@ -28,7 +28,7 @@ from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.distributed.ranks import Ranks, choose_backend, gpu_name, initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
-from isaaclab_arena.evaluation.console import exit_code_of, show_results
+from isaaclab_arena.evaluation.console import program, show_results
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.hdf5.episode_file import check_compression
@@ -290,4 +290,7 @@ def _tried(subject: str, attempt: Callable[[], str], *, required: bool = True) -
 
 
 if __name__ == "__main__":
-    raise SystemExit(exit_code_of(lambda: main(typed_words(None))))
+    with program() as ended:
+        take_rank_of_scheduler()
+        ended.code = main(typed_words(None))
+    raise SystemExit(ended.code)
