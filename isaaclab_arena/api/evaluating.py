@@ -35,7 +35,7 @@ from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy, resolved_block
 from isaaclab_arena.evaluation.process import left_alone, watch_as_guest
-from isaaclab_arena.evaluation.run import RunConduct, execute_among
+from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
@@ -509,11 +509,11 @@ def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, 
         limit_threads(options.torch_threads)
         if options.deterministic:
             calculate_deterministically()
-        conduct = RunConduct(
-            shows_progress=shows_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
+        host = RankHost(
+            ranks, shows_progress=shows_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
         )
         with modules_at_rest(asked.policy):
-            outcome = execute_among(ranks, request, conduct=conduct)
+            outcome = run(request, host)
         path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))
         if not (path / RUN_PLAN_FILE).is_file():
             message = (

@@ -32,7 +32,7 @@ from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.robustness import robustness_arms
-from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
@@ -84,7 +84,10 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         collect_from_now_on()
         if options.list_variations:
             return show_variations(request.jobs)
-        return execute(request, context) if options.cluster is None else execute_on_cluster(request, options)
+        if options.cluster is not None:
+            return execute_on_cluster(request, options)
+        with joined(context, options) as host:
+            return run(request, host).exit_code
     return ended.code
 
 

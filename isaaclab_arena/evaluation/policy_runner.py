@@ -35,7 +35,7 @@ from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
-from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions
@@ -87,7 +87,10 @@ def main(
         command_line = (PROGRAM, *arguments)
         request = job_request(options, *resolved_job(options, rest), command_line=command_line, import_s=import_s)
         collect_from_now_on()
-        return show_variations(request.jobs) if options.list_variations else execute(request, context)
+        if options.list_variations:
+            return show_variations(request.jobs)
+        with joined(context, options) as host:
+            return run(request, host).exit_code
     return ended.code
 
 

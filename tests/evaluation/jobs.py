@@ -5,8 +5,11 @@ from pathlib import Path
 import torch
 
 from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.builds import RankSettings
 from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import RecordingOptions
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
@@ -54,3 +57,9 @@ def settings(output_directory: Path, **changes) -> RankSettings:
         "recording": RecordingOptions(write_dataset=False),
     }
     return RankSettings(**{**values, **changes})
+
+
+def execute(request: RunRequest, context: DistributedContext) -> int:
+    """Run a request as a program of its own does, and return its exit code."""
+    with joined(context, request.options) as host:
+        return run(request, host).exit_code

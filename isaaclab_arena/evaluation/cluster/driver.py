@@ -1,8 +1,8 @@
 """Drives a run on a cluster: plans it, keeps its ranks alive, and makes the tables at the end."""
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -12,21 +12,10 @@ from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, Engine,
 from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.provenance import versions
-from isaaclab_arena.evaluation.run import (
-    RunConduct,
-    consolidate_what_ranks_left,
-    finished_run,
-    full_disk_explained,
-    how_to_go_on,
-    live_tracking,
-    merge_and_show,
-    saving_conditions,
-    shown_while_it_runs,
-)
+from isaaclab_arena.evaluation.run import Host, Played, run
 from isaaclab_arena.evaluation.start_up import StartedRun, named_contents, start_run_alone
-from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -65,66 +54,61 @@ def execute_on_cluster(
     ]
     if problems:
         raise ConfigError(problems)
-    context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
-    device = options.device or ("cuda" if options.gpus_per_rank else "cpu")
     # Connect before the run has a directory, so that a missing cluster leaves none.
     with (connect or _connect_to_ray)(options) as engine:
         needs = needs_of(request, options, working_directory=engine.working_directory())
         engine.check_nodes(needs)
-        started = start_run_alone(request, context, [device] * options.num_ranks)
-        conduct = RunConduct(is_whole_program=True, writes_report=True)
-        with started.lock, watch_for_interruption() as interruption:
-            if started.attempt is None:
-                return finished_run(request, started.output_directory, conduct)
-            if needs.working_directory is None and started.output_directory.is_relative_to(Path.cwd()):
-                _LOG.warning(
-                    "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
-                    "another one by --output_dir, or copy this one",
-                    started.output_directory,
-                )
-            orders = RunOrders(
-                run=f"{started.output_directory.name}-{started.attempt.run_id[:6]}",
-                needs=needs,
-                config_hash=started.plan.config_hash,
-                output_directory=str(started.output_directory),
-                attempt=started.attempt,
-                num_ranks=options.num_ranks,
-                node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
+        return run(request, ClusterHost(engine, options, needs)).exit_code
+
+
+class ClusterHost(Host):
+    """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
+
+    is_whole_program = writes_report = ranks_are_elsewhere = True
+
+    def __init__(self, engine: Cluster, options: ClusterOptions, needs: NodeNeeds) -> None:
+        super().__init__(DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks))
+        self._engine, self._options, self._needs = engine, options, needs
+
+    def begin(self, request: RunRequest) -> StartedRun:
+        """Begin the run alone: the ranks come later, each with this plan."""
+        device = self._options.device or ("cuda" if self._options.gpus_per_rank else "cpu")
+        return start_run_alone(request, self.context, [device] * self._options.num_ranks)
+
+    def watch(self, directory: Path, attempt: Attempt) -> RankWatch:
+        """Return a watch that calls no rank dead: one without a status may be waiting for resources."""
+        never = float("inf")
+        return RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=never)
+
+    @contextmanager
+    def ready(
+        self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
+    ) -> Iterator[Callable[[], Played]]:
+        """Yield the function that runs the ranks to their end."""
+        del request, watch
+        directory, options = started.output_directory, self._options
+        if self._needs.working_directory is None and directory.is_relative_to(Path.cwd()):
+            _LOG.warning(
+                "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
+                "another one by --output_dir, or copy this one",
+                directory,
             )
-            supervisor = RankSupervisor(engine, orders, interruption, fail_fast=options.fail_fast)
-            with full_disk_explained():
-                code = _work(supervisor, request, options, started, started.attempt, conduct, context)
-            return interruption.exit_code or code
-
-
-def _work(
-    supervisor: RankSupervisor,
-    request: RunRequest,
-    options: ClusterOptions,
-    started: StartedRun,
-    attempt: Attempt,
-    conduct: RunConduct,
-    context: DistributedContext,
-) -> int:
-    """Run the ranks to their end, write and show the tables, and return the exit code."""
-    save_conditions = saving_conditions(request, started.output_directory)
-    last_line = how_to_go_on(request, context, started.output_directory)
-    with live_tracking(request, started):
-        # A rank without a status may be waiting for resources, so the display never calls it dead.
-        watch = RankWatch(
-            started.output_directory,
-            world_size=attempt.world_size,
-            run_id=attempt.run_id,
-            missing_after_s=float("inf"),
+        orders = RunOrders(
+            run=f"{directory.name}-{attempt.run_id[:6]}",
+            needs=self._needs,
+            config_hash=started.plan.config_hash,
+            output_directory=str(directory),
+            attempt=attempt,
+            num_ranks=options.num_ranks,
+            node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        log = log_file(started.output_directory / "logs" / "driver.log", 0)
-        with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
+        supervisor = RankSupervisor(self._engine, orders, interruption, fail_fast=options.fail_fast)
+
+        def play() -> Played:
             supervisor.work(options.start_timeout_s)
-        consolidate_what_ranks_left(attempt, started.output_directory, is_all=True)
-        code = merge_and_show(
-            request, conduct, started.output_directory, save_conditions=save_conditions, last_line=last_line
-        )
-    return code if supervisor.failure is None else 1
+            return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
+
+        yield play
 
 
 def _connect_to_ray(options: ClusterOptions) -> Cluster:

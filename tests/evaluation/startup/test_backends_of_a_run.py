@@ -21,7 +21,6 @@ from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.settled import Machinery, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -29,7 +28,7 @@ from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
 from isaaclab_arena.storage.run_plan import attempt_numbers, read_run_plan
 from isaaclab_arena.training.closed_loop import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
-from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.jobs import coin_job, execute, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 from tests.training.learning import small_config
 
