@@ -21,7 +21,7 @@ class ToLeRobot:
     """Make a LeRobot dataset of recordings."""
 
     dataset: Path
-    """A recording, the directory of a job, or the directory of a run, which means all its jobs."""
+    """A recording, the directory of a job, or the directory of a run for all its jobs."""
     output_dir: Path
     """Directory of the dataset; missing or empty."""
     version: Literal["v2.1", "v3.0"] = "v2.1"
@@ -37,9 +37,9 @@ class ToLeRobot:
     no_videos: bool = False
     """Leave out camera pictures."""
     lossless: bool = False
-    """Keep every pixel exactly; the files grow, and not every player shows them."""
+    """Keep every pixel exactly; the files grow, and some players do not show them."""
     png: bool = False
-    """Keep pictures as PNG in the tables instead of in videos, for training where no video reader loads."""
+    """Keep pictures as PNG in the tables instead of in videos, for trainings without a video reader."""
     language_instruction: str = ""
     """Instruction of episodes that were recorded without one."""
     fps: int | None = None

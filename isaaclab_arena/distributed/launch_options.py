@@ -37,7 +37,7 @@ class LaunchOptions:
     """Options of programs that can start themselves on several GPUs, or as several ranks on the CPU."""
 
     gpu_ids: str | None = None
-    """GPUs of this machine, one rank each: 0 1, all or none; indices count what CUDA_VISIBLE_DEVICES shows."""
+    """GPUs of this machine, one rank each: 0 1, all or none; indices count the GPUs of CUDA_VISIBLE_DEVICES."""
     nproc_per_node: int | None = None
     """Start this many ranks on this machine's CPU; excludes --gpu_ids."""
     launcher: Literal["torch", "torchrunx"] = "torch"

@@ -43,11 +43,12 @@ class EvalOptions(ClusterOptions):
     """Run every job of a job file and merge one table."""
 
     eval_jobs_config: str
-    """The job file or experiment, JSON or YAML; keys of an experiment may follow: runs.NAME.num_rebuilds=2."""
+    """Job file or experiment, JSON or YAML; overrides of an experiment may follow: runs.NAME.num_rebuilds=2."""
     robustness: str | None = None
-    """Run jobs that do not say once as they are, and once more for each level of these axes: all, or light,delay."""
+    """Run jobs without their own robustness once unchanged, and once for each level of these axes: all, or
+    light,delay."""
     robustness_levels: Count | None = None
-    """With --robustness, the highest level; 5, the edge of what is known to be solvable, where it is not given."""
+    """With --robustness, the highest level; by default 5, the edge of the range that is known to be solvable."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them. `ConfigError` for levels alone."""

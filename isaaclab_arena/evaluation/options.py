@@ -46,92 +46,92 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Options of a run, whatever it evaluates."""
 
     device: str | None = None
-    """Where to simulate: cpu, cuda or cuda:<index>. By default a GPU where there is one; each rank its own."""
+    """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
     policy_device: str | None = None
-    """Device of policies that have an option of that name."""
+    """Device of policies with an option of that name."""
     policy_device_id: int | None = None
-    """GPU index of policies that have an option of that name."""
+    """GPU index of policies with an option of that name."""
     num_envs: Count | None = None
-    """Env slots of jobs that do not say."""
+    """Env slots of jobs without a number of their own."""
     num_steps: Count | None = None
-    """Control steps of jobs that give neither steps nor episodes."""
+    """Control steps of jobs without steps or episodes of their own."""
     num_episodes: Count | None = None
-    """Episodes of jobs that give neither steps nor episodes."""
+    """Episodes of jobs without steps or episodes of their own."""
     seed: NotNegative | None = None
-    """Seed of jobs that do not say."""
+    """Seed of jobs without their own."""
     placement_seed: NotNegative | None = None
-    """Seed of the initial conditions of jobs that do not say, where it differs from the seed."""
+    """Seed of the initial conditions of jobs without their own, if it differs from the seed."""
     limit: Count | None = None
-    """Run at most this many episodes of each job, to try a job file out; the table says so."""
+    """Run at most this many episodes of each job, to try a job file; the table notes it."""
     output_base_dir: str = "outputs"
-    """Directory that gets a dated directory for this run."""
+    """Parent of the run's dated directory."""
     output_dir: str | None = None
     """Exact directory for this run, instead of a dated one; missing or empty, or with --resume that of the run."""
     resume: str | None = None
-    """Go on with a run: of that directory, of --output_dir, or the newest of --output_base_dir with the same jobs."""
+    """Resume a run: that of the directory, of --output_dir, or the newest of --output_base_dir with the same jobs."""
     rerun: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """With --resume, run this job's episodes anew if it evaluates something else now; may be given several times."""
+    """With --resume, run this job's episodes anew if it evaluates other content now; may be given several times."""
     retry_errors: bool = False
-    """With --resume, run episodes again that ended in an error; the table says how many."""
+    """With --resume, run episodes with an error again; the table counts them."""
     no_dataset: bool = False
     """Record no HDF5 datasets, only one line per episode."""
     record_observations: Literal["none", "state", "all"] = "state"
-    """Which observations the datasets hold: none, the policy group, or also images."""
+    """Observations in the datasets: none, the policy group, or also images."""
     compression: Literal["none", "lzf", "gzip", "zstd"] = "none"
     """Compression of the datasets; zstd needs the extra of that name."""
     enable_cameras: bool = False
-    """Show policies what the cameras see, in every job that does not say."""
+    """Show policies the cameras' pictures, in every job without its own setting."""
     eager_pictures: bool = False
-    """Draw every picture in every step, also those that no reader asks for: the same results, slower."""
+    """Draw every picture in every step, also without a reader: the same results, slower."""
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
     record_viewport_video: bool = False
     """Film every episode from beside the scene: <job>/videos/viewport-*.mp4, and a contact sheet. Environments gym:<id>
     render if they have make_kwargs: {render_mode: rgb_array}."""
     video_episodes: str = "all"
-    """Which episodes of a job are filmed: all, failures, or a number N for the first N."""
+    """Episodes of a job to film: all, failures, or a number N for the first N."""
     video_fps: Annotated[float, Field(gt=0, le=MAX_FPS)] = 10.0
-    """Frames of a second of the robot's time, and of a video, which plays in real time; at most one per step."""
+    """Frames per second of robot time and of the video, which plays in real time; at most one per step."""
     no_report: bool = False
     """Write no report.html, the page with the figures and films of the run."""
     list_variations: bool = False
-    """Show what may vary in each job's environment, and exit."""
+    """Show the possible variations of each job's environment, and exit."""
     save_conditions: str | None = None
-    """File to save in what every episode started from; a job's 'conditions: FILE' runs the same episodes again."""
+    """File for the start of every episode; a job's 'conditions: FILE' runs the same episodes again."""
     tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Log results while the run goes, besides what the job file names: wandb, tensorboard or mlflow; may be given
+    """Log results during the run to wandb, tensorboard or mlflow, besides the trackers of the job file; may be given
     several times. Each needs the extra of its name."""
     max_equal_errors: NotNegative = 20
-    """Episodes of a job in a row that may end in the same error before the job ends and fails; 0: any number."""
+    """Consecutive episodes of a job with the same error after which the job fails; 0 for no limit."""
     fail_fast: bool = False
-    """Stop at the first job that fails."""
+    """Stop at the first failed job."""
     continue_on_error: bool = False
-    """Go on after a job that fails, which is the default; excludes --fail_fast."""
+    """Go on after a failed job, which is the default; excludes --fail_fast."""
     assignment: str = "round_robin"
-    """Which rank runs what: round_robin, whole jobs in turn; split, where all ranks share each job whose number of
-    episodes is known; or dynamic, where ranks claim parts of jobs as they go."""
+    """Assignment of episodes to ranks. round_robin: whole jobs in turn; split: all ranks share each job of known
+    length; dynamic: ranks claim parts of jobs as they go."""
     split_jobs: bool = False
     """The same as --assignment split; dynamic shares jobs anyway."""
     lease_s: Annotated[float, Field(ge=1)] = 30.0
-    """With dynamic assignment, seconds of silence after which another rank takes over what a rank has begun."""
+    """With dynamic assignment, silence of a rank after which another one takes over its work [s]."""
     deterministic: bool = False
-    """Ask policies on batches of one fixed size, so that results are the same bits for any num_envs."""
+    """Query policies in batches of one fixed size, so that results have the same bits for any num_envs."""
     policy_batch: EnvSlots = 64
-    """That size, with --deterministic; at least every job's num_envs."""
+    """Size of that batch, with --deterministic; at least every job's num_envs."""
     pipeline: EnvSlots = 1
-    """Groups that a job's env slots are divided into: with 2, one is simulated while the policy acts for the other."""
+    """Number of groups of a job's env slots: with 2, one is simulated while the policy acts for the other."""
     step_timeout_s: Amount = 1800.0
-    """Seconds without one finished control step after which a rank that hangs is ended; 0 never ends it."""
+    """Time without a finished control step after which a hanging rank is ended [s]; 0 for no limit."""
     build_timeout_s: Amount = 3600.0
-    """Seconds that a job's environment, with its cameras' first pictures, and policy may take to build; 0: any time."""
+    """Time to build a job's environment, with its cameras' first pictures, and policy [s]; 0 for no limit."""
     no_import: bool = False
-    """Refuse jobs that would import code which is not registered: dotted class paths, interpreters, module:id."""
+    """Refuse jobs that would import unregistered code: dotted class paths, interpreters, module:id."""
     num_threads: Threads | None = None
     """Physics threads of this rank. By default its share of the cores."""
     torch_threads: Threads = 1
     """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
+    """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them."""

@@ -51,13 +51,13 @@ class PolicyOptions(RunOptions):
     policy_type: str
     """Registered name or dotted class path of the policy."""
     policy_config: str | None = None
-    """File, JSON or YAML, with options of the policy; the command line's own come before them."""
+    """File, JSON or YAML, with options of the policy; options of the command line override it."""
     language_instruction: str | None = None
     """The instruction of the policy, instead of the task's own words."""
     conditions: str | None = None
-    """File of saved conditions that the episodes start from."""
+    """File of saved conditions for the start of the episodes."""
     name: str | None = None
-    """Name of the job; the environment's by default."""
+    """Name of the job; by default the environment's."""
 
 
 def main(

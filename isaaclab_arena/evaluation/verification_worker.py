@@ -216,13 +216,13 @@ class WorkerOptions:
     """Directory with the plan and the attempt."""
 
     source: Path
-    """Directory of the run that is verified."""
+    """Directory of the run to verify."""
 
     no_import: bool = False
-    """Refuse jobs that would import code which is not registered."""
+    """Refuse jobs that would import unregistered code."""
 
     device: str | None = None
-    """Where to simulate; by default a GPU where there is one."""
+    """Device of the simulation; by default a GPU if there is one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

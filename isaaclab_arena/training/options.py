@@ -56,7 +56,7 @@ class TrainOptions(LaunchOptions):
     num_envs_total: Count | None = None
     """Env slots of all ranks together, instead of --num_envs."""
     max_iterations: int | None = None
-    """Number of iterations; each collects samples and learns from them."""
+    """Number of iterations, each with its samples and its learning."""
     seed: int | None = None
     """Seed of the run; each rank adds its number."""
     run_name: str | None = None
@@ -70,21 +70,21 @@ class TrainOptions(LaunchOptions):
     load_run: str | None = None
     """With --resume: the newest run of the experiment whose name matches this regular expression."""
     load_checkpoint: str | None = None
-    """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file, or a run's directory.
-    Beside --resume it names one in that run, as model_100.pt."""
+    """Start a new run with the weights of a checkpoint (ours, mjlab's or Isaac Lab's): a file, or a run's directory.
+    With --resume, a checkpoint of that run, such as model_100.pt."""
     stop_file: Path | None = None
-    """End after the iteration in which this file is there, as after the last one; isaaclab-arena watch writes it."""
+    """End after the iteration in which this file exists; isaaclab-arena watch writes it."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate with, instead of the task itself; its rsl_rl policies get the checkpoint."""
     device: str | None = None
-    """Where to simulate and learn: cpu, cuda or cuda:<index>. By default a GPU of each rank's own if there is one."""
+    """Device of simulation and learning: cpu, cuda or cuda:<index>. By default each rank's own GPU if there is one."""
     num_threads: Count | None = None
     """Physics threads of this rank. By default its share of the cores."""
     torch_threads: Count = 1
     """Torch threads of this rank. More than one helps with large networks, on otherwise idle cores."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """Backend between ranks: nccl; gloo; or auto: NCCL if each has a GPU of its own and it works, Unix sockets if all
-    are on the CPU of one machine, else gloo."""
+    """Backend between ranks: nccl; gloo; or auto: NCCL if each rank has its own GPU and it works, Unix sockets if
+    all are on the CPU of one machine, else gloo."""
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""
 

@@ -46,39 +46,40 @@ class ServeOptions:
     """Serve a policy to other programs: JOBS_FILE:JOB, or POLICY_TYPE ENVIRONMENT [options of both]."""
 
     protocol: Literal["vla_eval", "openpi", "gr00t"]
-    """What clients speak: vla_eval, sessions with episodes; openpi or gr00t, single questions."""
+    """Protocol of the clients: vla_eval, sessions with episodes; openpi or gr00t, single queries."""
     job: str | None = None
-    """Name of the job, where only its file is named."""
+    """Name of the job, if only its file is given."""
     host: str = "127.0.0.1"
     """Address to listen on. By default only this machine can connect; 0.0.0.0 accepts connections from any machine."""
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Port to listen on; 0 means a free one, which is printed. By default that of the protocol's own servers."""
+    """Port to listen on; 0 for a free one, which is printed. By default that of the protocol's own servers."""
     api_token: str | None = None
     """Token that clients must send. Other users of this machine can see it in the list of processes."""
     api_token_file: str | None = None
     """File whose only line is the token that clients must send."""
     images: tuple[str, ...] = ()
-    """Where the pictures are in a client's observation, KEY=CAMERA; by default every camera under its own name."""
+    """Keys of the pictures in a client's observation, KEY=CAMERA; by default every camera under its own name."""
     states: tuple[str, ...] = ()
-    """Where its arrays are, KEY=TERM,TERM for terms one behind the other; by default every term under its own name."""
+    """Keys of the arrays, KEY=TERM,TERM for concatenated terms; by default every term under its own name."""
     prompt_key: str = "prompt"
-    """Where the instruction is in an observation of openpi."""
+    """Key of the instruction in an observation of openpi."""
     max_sessions: Count = 16
-    """Connections at a time, each of which has an env slot; a multiple of 4 suits most networks."""
+    """Connections at a time, each with an env slot; a multiple of 4 suits most networks."""
     max_batch: Count = 64
     """Most queries in one call of the policy."""
     max_wait_ms: NotNegative = 5
-    """How long the first query of a call waits for those of other sessions."""
+    """Longest wait of a call's first query for queries of other sessions [ms]."""
     max_message_mb: Count | None = None
-    """Largest message of a client; by default 64, and 256 for gr00t, where one message asks about many env slots."""
+    """Largest message of a client; by default 64, and 256 for gr00t, whose messages hold many env slots."""
     health_port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Port for GET /health, for gr00t only; 0 means a free one, which is printed. The others answer it on their own."""
+    """Port for GET /health, for gr00t only; 0 for a free one, which is printed. Other protocols answer it on their
+    own port."""
     policy_device: str | None = None
     """Device of the policy, if it has an option of that name."""
     torch_threads: Count = 1
-    """Threads of torch; with another number the last digits of answers may differ from those of a run."""
+    """Torch threads; another number than in a run may change the last digits of answers."""
     no_import: bool = False
-    """Refuse jobs that would import code which is not registered."""
+    """Refuse jobs that would import unregistered code."""
 
     def check(self) -> None:
         """Refuse options that cannot work: ConfigError with every problem."""

@@ -70,19 +70,20 @@ class FinetuneOptions(TrainingSettings):
     output_dir: Path
     """Directory of the training run; missing or empty, or with --resume that of the run."""
     base_model_path: Path | None = None
-    """Checkpoint to begin with, instead of random weights; a robot that it does not know is added to it."""
+    """Checkpoint to start with, instead of random weights; an unknown robot is added to it."""
     policy_config_yaml_path: Path = PANDA_CONFIG
     """YAML file of the policy to train, for its cameras, joints and horizon. By default that of the Panda."""
     validation_share: Share = 0.05
-    """Share of each job's episodes that is held out."""
+    """Held-out share of each job's episodes."""
     save_every: Count = 1000
     """Steps between checkpoints; each also evaluates the loss on the held-out episodes."""
     kept_checkpoints: Count = 3
-    """How many checkpoints stay."""
+    """Number of checkpoints to keep."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate checkpoints with, on all ranks; its GR00T policies get the checkpoint as model_path."""
     eval_every: Count | None = None
-    """Steps between evaluations, a multiple of --save_every; by default as many. There is one at the end too."""
+    """Steps between evaluations, a multiple of --save_every and by default the same. The training also ends with
+    one."""
     log_every: Count = 50
     """Steps between lines of the log."""
     include_failures: bool = False
@@ -90,11 +91,11 @@ class FinetuneOptions(TrainingSettings):
     resume: bool = False
     """Resume from the newest checkpoint of --output_dir."""
     device: str | None = None
-    """Device for training: cpu, cuda or cuda:<index>. By default a GPU of each rank's own if there is one."""
+    """Device of the training: cpu, cuda or cuda:<index>. By default each rank's own GPU if there is one."""
     torch_threads: Count = 1
     """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
+    """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
 
     def training_settings(self) -> TrainingSettings:
         """Return the settings that determine the change of the weights."""

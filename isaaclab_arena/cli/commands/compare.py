@@ -35,17 +35,17 @@ class CompareOptions:
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """The baseline's run and the candidate's; or one run, with --baseline."""
+    """The run of the baseline and that of the candidate, or one run with --baseline."""
     baseline: str | None = None
-    """The job of the one run by which its other jobs are judged; "best" for the best by half of the episodes."""
+    """Job of the one run to compare its other jobs with; "best" for the best by half of the episodes."""
     map: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """OLD=NEW: the baseline's job OLD against the candidate's job NEW; may be given several times."""
+    """OLD=NEW: compare the baseline's job OLD with the candidate's job NEW; may be given several times."""
     margin: float | None = None
-    """Ask whether the candidate is at most this much worse, 0.05 for 5 points, and not whether it is better."""
+    """Ask if the candidate is at most this much worse (0.05 for 5 points), instead of if it is better."""
     alpha: float = 0.05
-    """How often a difference may be found where there is none."""
+    """Probability of finding a difference if there is none."""
     partial: bool = False
-    """Compare jobs that are not finished too, over the episodes before the first that is missing."""
+    """Also compare unfinished jobs, over the episodes before the first missing one."""
     output_dir: Path | None = None
     """Directory for comparison.json, .csv, .md and .tex; by default the candidate's run."""
     github_summary: bool = False

@@ -88,7 +88,7 @@ class CompletionOptions:
     """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
-    """The shell. Print it anew after a package with more names was installed."""
+    """The shell. Run the command again after you install a package with more names."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -123,7 +123,7 @@ class DoctorOptions(LaunchOptions):
     """
 
     json: bool = False
-    """Print what was found as JSON."""
+    """Print the findings as JSON."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -48,8 +48,8 @@ class ExportOptions:
     job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Only this job, for robomimic and rerun; may be given several times."""
     allow_import: bool = False
-    """For robomimic: import the module, or run the interpreter, that a recording names for its environment: trust who
-    made it."""
+    """For robomimic: import the module, or run the interpreter, that a recording names. Use it for authors you
+    trust."""
     output: Path | None = None
     """The directory to write, missing or empty; beside the run by default, with the format's name after its own."""
 

@@ -41,36 +41,35 @@ class FilmOptions:
     """Directory of the run."""
 
     episodes: str
-    """Which episodes of each job: all, one, failures, successes, reasons, discordant, or numbers, for example 0,5,7-9;
-    one is the first that failed, or the first where none did, and reasons are up to three failures of each event that
-    decided them."""
+    """Episodes of each job: all, one, failures, successes, reasons, discordant, or numbers such as 0,5,7-9. one: the
+    first failure, or else the first episode; reasons: up to three failures for each event that decided them."""
 
     job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Only this job; may be given several times."""
 
     baseline: str | None = None
-    """With --episodes discordant: the run, or the job of this run, that ended otherwise from the same conditions."""
+    """With --episodes discordant: the run, or the job of this run, with another outcome from the same conditions."""
 
     camera: Literal["viewport", "robot", "all"] = "viewport"
-    """viewport for the whole scene, robot for each camera that policies could see, or all."""
+    """viewport for the whole scene, robot for each camera of the policy, or all."""
 
     video_fps: Annotated[float, Field(gt=0, le=MAX_FPS)] = 10.0
-    """Frames of a second of the robot's time; at most one per step."""
+    """Frames per second of robot time; at most one per step."""
 
     output_dir: Path | None = None
     """Directory for <job>/videos; by default the run itself."""
 
     num_envs: Count = 16
-    """Env slots that are simulated at once."""
+    """Env slots to simulate at once."""
 
     device: str = "cpu"
-    """Where to simulate: cpu, cuda or cuda:<index>."""
+    """Device of the simulation: cpu, cuda or cuda:<index>."""
 
     allow_import: bool = False
-    """Import the module, or run the interpreter, that a recording names for its environment: trust who made it."""
+    """Import the module, or run the interpreter, that a recording names. Use it for authors you trust."""
 
     json: bool = False
-    """Print what came of each episode as JSON, and what is for people to stderr."""
+    """Print the result of each episode as JSON, and the text for people on stderr."""
 
 
 def main(argv: Sequence[str]) -> int:

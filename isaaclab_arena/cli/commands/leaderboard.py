@@ -27,7 +27,7 @@ class LeaderboardOptions:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Directories of runs, each of one policy; or one run with a suite or a job for each policy."""
     alpha: float = 0.05
-    """How often any two policies that are alike may be told apart, over all pairs together."""
+    """Probability of telling apart any two equal policies, over all pairs together."""
     json: bool = False
     """Print JSON instead of a table."""
 

@@ -36,8 +36,8 @@ class ListOptions:
     """What to list."""
 
     name: tyro.conf.Positional[str] = ""
-    """Show this one alone; of an environment also what a policy is given there and gives, with its options as typed
-    after it, such as --embodiment so101 or --enable_cameras."""
+    """Show only this one. For an environment, also show the policy's inputs and outputs there, with the options
+    typed after it, such as --embodiment so101 or --enable_cameras."""
 
     json: bool = False
     """Print it as JSON."""

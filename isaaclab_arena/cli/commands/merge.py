@@ -22,11 +22,12 @@ class MergeOptions:
     output_directory: tyro.conf.Positional[Path]
     """The directory of one run, which holds run.json."""
     by: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Also pool jobs by a key of theirs, such as variations.cube.mass.sampler_cfg.high; may be given several times."""
+    """Also pool jobs by one of their keys, such as variations.cube.mass.sampler_cfg.high; may be given several
+    times."""
     save_conditions: Path | None = None
-    """Also save what the episodes of complete jobs started from, for a job's 'conditions'."""
+    """Also save the start of each episode of complete jobs, for a job's 'conditions'."""
     json: bool = False
-    """Print results.json, and what is for people to stderr."""
+    """Print results.json, and the text for people on stderr."""
 
 
 def main(argv: Sequence[str]) -> int:

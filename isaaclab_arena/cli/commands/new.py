@@ -25,7 +25,7 @@ class NewOptions:
     """Write a skeleton that works, with a test and a job file, into a new directory NAME."""
 
     kind: tyro.conf.Positional[Literal["policy", "task", "robot"]]
-    """What to begin."""
+    """Kind of the skeleton."""
 
     name: tyro.conf.Positional[str]
     """Its name, in lower case with underscores, such as my_policy."""

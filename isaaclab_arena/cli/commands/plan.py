@@ -24,17 +24,17 @@ class PlanOptions:
     """Say how many episodes it takes to find a difference of success rates, by the tests that will decide."""
 
     difference: float
-    """The difference to be found, 0.1 for 10 points; negative for a policy that is worse."""
+    """The difference to find: 0.1 for 10 points, negative for a worse policy."""
     baseline: float | None = None
-    """Success rate of the policy that is compared with."""
+    """Success rate of the baseline."""
     from_run: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """A run to take that rate from, that of its only job or of --job."""
+    """Run to take that rate from: of its only job, or of --job."""
     job: str | None = None
     """The job of that run."""
     power: float = 0.8
-    """How often the difference is to be found."""
+    """Probability of finding the difference."""
     alpha: float = 0.05
-    """How often a difference may be found where there is none."""
+    """Probability of finding a difference if there is none."""
     json: bool = False
     """Print JSON instead of a table."""
 

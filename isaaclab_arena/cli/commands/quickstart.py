@@ -32,7 +32,7 @@ class QuickstartOptions:
     """
 
     directory: tyro.conf.Positional[Path] = Path("arena_quickstart")
-    """The directory for the job files, and for what the run writes."""
+    """Directory for the job files and the output of the run."""
 
 
 def main(argv: Sequence[str]) -> int:

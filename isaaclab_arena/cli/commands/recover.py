@@ -109,7 +109,7 @@ class RecoverOptions:
     output_directory: tyro.conf.Positional[Path]
     """The directory of one run."""
     no_import: bool = False
-    """Refuse jobs that name code that is not registered."""
+    """Refuse jobs that name unregistered code."""
 
 
 def main(argv: Sequence[str]) -> int:

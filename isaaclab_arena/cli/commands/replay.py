@@ -30,19 +30,19 @@ class ReplayOptions:
     """A recording, the directory of a job, or a pattern such as 'out/lift/dataset_lift_rank*.hdf5'."""
 
     episodes: str | None = None
-    """Which episodes, for example 0,5,7-9. By default all."""
+    """Episodes to replay, such as 0,5,7-9. By default all."""
 
     num_envs: Count = 16
-    """Env slots that are simulated at once."""
+    """Env slots to simulate at once."""
 
     device: str = "cpu"
-    """Where to simulate: cpu, cuda or cuda:<index>."""
+    """Device of the simulation: cpu, cuda or cuda:<index>."""
 
     allow_import: bool = False
-    """Import the module, or run the interpreter, that the recording names for its environment: trust who made it."""
+    """Import the module, or run the interpreter, that the recording names. Use it for authors you trust."""
 
     json: bool = False
-    """Print what came of each episode as JSON, and what is for people to stderr."""
+    """Print the result of each episode as JSON, and the text for people on stderr."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -44,13 +44,13 @@ class ReplayDecisionOptions:
     run: tyro.conf.Positional[Path]
     """The run's directory."""
     comparison: str | None = None
-    """The comparison or bar of its job file; by default the only one."""
+    """Comparison or bar of the job file; by default the only one."""
     jobs: str | None = None
-    """NEW,OLD: two jobs of the run that its job file did not compare."""
+    """NEW,OLD: two jobs of the run that its job file does not compare."""
     margin: float | None = None
-    """With --jobs: ask whether NEW is at most this much worse, 0.05 for 5 points, and not whether it is better."""
+    """With --jobs: ask if NEW is at most this much worse (0.05 for 5 points), instead of if it is better."""
     alpha: float | None = None
-    """With --jobs: the chance of a wrong decision, 0.05 by default."""
+    """With --jobs: probability of a wrong decision, 0.05 by default."""
     output_dir: Path | None = None
     """Directory for the files; by default the run's."""
     json: bool = False

@@ -21,11 +21,11 @@ class ReportOptions:
     """Write the page of one run or several: results, films, comparisons, in one file that needs no network."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Directories of runs, each of which holds run.json; or that of a watch, whose page shows its learning curve."""
+    """Directories of runs (with a run.json), or the directory of a watch, whose page shows its learning curve."""
     output: Path | None = None
     """The file; report.html in the directory of the first run by default."""
     embed_mb: Annotated[float, Field(ge=0, le=2_000)] = EMBEDDED_MB
-    """How many MB of films go into the page; of others it holds the path."""
+    """MB of films in the page; further films are linked."""
     json: bool = False
     """Print the path as JSON."""
 

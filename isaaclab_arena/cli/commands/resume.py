@@ -32,8 +32,7 @@ class ResumeOptions:
     """
 
     directory: tyro.conf.Positional[Path]
-    """The directory of an evaluation, which holds run.json, or of a training, which holds params/train.yaml or
-    training.json."""
+    """Directory of an evaluation (with a run.json) or of a training (with params/train.yaml or training.json)."""
 
 
 def main(argv: Sequence[str]) -> int:

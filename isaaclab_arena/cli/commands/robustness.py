@@ -32,13 +32,13 @@ class RobustnessOptions:
     jobs: tyro.conf.Positional[Path]
     """A job file, or the directory of a run whose jobs had arms."""
     axes: str = ALL_AXES
-    """The axes of jobs that do not say: all, or names with commas between: light,delay."""
+    """Axes of jobs without their own: all, or names separated by commas, such as light,delay."""
     levels: Count = EDGE_LEVEL
-    """The highest level; 5 is the edge of what is known to be solvable."""
+    """Highest level; 5 is the edge of the range that is known to be solvable."""
     output_dir: str | None = None
     """Exact directory for the run, instead of a dated one; missing or empty."""
     output_base_dir: str = "outputs"
-    """Directory that gets a dated directory for the run."""
+    """Parent of the run's dated directory."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -27,34 +27,34 @@ class ValidateOptions:
     """Check job files without running anything: every job, every option, all problems at once."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """Job files and experiments, JSON or YAML; for experiments also words such as runs.NAME.num_rebuilds=2."""
+    """Job files and experiments, JSON or YAML; for experiments also overrides such as runs.NAME.num_rebuilds=2."""
 
     num_steps: int | None = None
-    """Control steps of jobs that give neither steps nor episodes."""
+    """Control steps of jobs without steps or episodes of their own."""
 
     num_episodes: int | None = None
-    """Episodes of jobs that give neither steps nor episodes."""
+    """Episodes of jobs without steps or episodes of their own."""
 
     num_envs: int | None = None
-    """Env slots of jobs that do not say."""
+    """Env slots of jobs without a number of their own."""
 
     seed: int | None = None
-    """Seed of jobs that do not say."""
+    """Seed of jobs without their own."""
 
     limit: Count | None = None
-    """Check and count what that option leaves of each job."""
+    """Check and count each job as this option of a run would limit it."""
 
     deterministic: bool = False
-    """Check too whether every job's num_envs fits into the fixed batch of that option."""
+    """Also check that every job's num_envs fits into the fixed batch of --deterministic."""
 
     policy_batch: int = 64
-    """That batch."""
+    """Size of that batch."""
 
     no_import: bool = False
-    """Import no module and run no interpreter that a job file names: registered names only."""
+    """Import no module and run no interpreter that a job file names: allow registered names only."""
 
     json: bool = False
-    """Print what was found as JSON: files, and problems with file, job, key and message."""
+    """Print the result as JSON: files, and problems with file, job, key and message."""
 
 
 def main(argv: Sequence[str]) -> int:

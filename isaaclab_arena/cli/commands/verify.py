@@ -41,25 +41,25 @@ class VerifyOptions:
     """
 
     output_dir: tyro.conf.Positional[Path]
-    """The directory of one run, which holds run.json. Only verification.json is written there: what was found."""
+    """Directory of one run, with its run.json. The command writes only verification.json there."""
 
     sample: NotNegative = 8
-    """How many episodes to run again, from all jobs alike; 0 only checks the files."""
+    """Number of episodes to run again, over all jobs; 0 only checks the files."""
 
     seed: NotNegative = 0
-    """Which ones."""
+    """Seed of the sample."""
 
     num_envs: Count | None = None
-    """Env slots of every job. By default 1 where the job had several, else 3."""
+    """Env slots of every job. By default 1 if the job had several, else 3."""
 
     nproc: Count | None = None
-    """Number of ranks. By default 2 where the run had 1, else 1."""
+    """Number of ranks. By default 2 if the run had 1, else 1."""
 
     no_import: bool = False
-    """Refuse jobs that would import code which is not registered: for runs of people whom you do not trust."""
+    """Refuse jobs that would import unregistered code: for runs of people you do not trust."""
 
     json: bool = False
-    """Print what was found as JSON, and what is for people to stderr."""
+    """Print the findings as JSON, and the text for people on stderr."""
 
 
 @dataclass(frozen=True, kw_only=True)

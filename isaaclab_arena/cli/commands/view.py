@@ -46,16 +46,16 @@ class ViewOptions:
     """Registered name or dotted class path of the policy."""
 
     output: Path | None = None
-    """Write this file and open no window: .mp4 for an episode, .png for how it starts."""
+    """Write this file instead of opening a window: .mp4 for an episode, .png for its start."""
 
     seed: NotNegative = 0
     """Seed of the initial conditions."""
 
     episode: NotNegative = 0
-    """Which episode, from 0."""
+    """Index of the episode, from 0."""
 
     check: bool = False
-    """Draw what the robot ROBOT, a name or a description, does of what was asked of it before its first run."""
+    """Draw the motions that a robot, a name or a description, makes of its actions before its first run."""
 
 
 def main(argv: Sequence[str]) -> int:

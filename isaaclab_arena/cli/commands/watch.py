@@ -33,37 +33,37 @@ class WatchOptions:
     """
 
     training: tyro.conf.Positional[Path]
-    """Directory of the training, of rsl_rl, LeRobot, GR00T or this package."""
+    """Directory of a training by rsl_rl, LeRobot, GR00T or this package."""
     eval_jobs_config: Path
-    """The job file; its policies get each checkpoint in turn."""
+    """Job file; its policies get each checkpoint in turn."""
     output_dir: Path | None = None
     """Directory of the watch, outputs/watch_<training> by default. Watchers that share it share the work."""
     pattern: str | None = None
     """Glob of the checkpoints below TRAINING, such as "policy_*.onnx"; by default the usual names."""
     every: Count = 1
-    """Evaluate only steps that are multiples of this, and the last checkpoint of a training that is over."""
+    """Evaluate only steps that are multiples of this number, and the last checkpoint of a finished training."""
     until: str | None = None
-    """End with this step, 1000 or iteration=1000, or with the training if that is over before. Without it the watch
-    goes on until it is stopped."""
+    """End with this step, 1000 or iteration=1000, or earlier with the training. Without it the watch goes on until
+    you stop it."""
     once: bool = False
-    """End when every checkpoint that is there is evaluated."""
+    """End after the checkpoints that exist now."""
     poll_s: Positive = 10.0
-    """Look for checkpoints this often [s]."""
+    """Time between two looks for checkpoints [s]."""
     quiet_s: Amount = 30.0
-    """How long a checkpoint must have stayed as it is if its writer leaves no sign that it is complete [s]."""
+    """Time without a change after which a checkpoint counts as complete, if its writer leaves no sign of it [s]."""
     retry_s: Positive = 60.0
-    """Wait so long before a failed evaluation is tried again, twice as long each time [s]."""
+    """Time before a failed evaluation is tried again, doubled each time [s]."""
     bar: Share | None = None
-    """A checkpoint reaches the bar when the lower end of its interval does, such as 0.9."""
+    """Success rate that the lower end of a checkpoint's interval must reach, such as 0.9."""
     promote: Path | None = None
-    """Copy checkpoints that reach the bar into this directory, with their comparison."""
+    """Directory for copies of the checkpoints that reach the bar, with their comparison."""
     stop_file: Path | None = None
-    """End when this file is there; it is written when the bar is reached, for the training to see."""
+    """End if this file exists. The watch writes it if the bar is reached, for the training to see."""
     tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Show the curve in wandb, tensorboard or mlflow as one run of theirs, besides what the job file names under
-    tracking; may be given several times."""
+    """Log the curve to wandb, tensorboard or mlflow as one run, besides the trackers of the job file; may be given
+    several times."""
     nice: Annotated[int, Field(ge=0, le=19)] = 0
-    """How much less of the processor than the training the evaluation gets."""
+    """Niceness of the evaluation compared with the training's processes."""
 
 
 def main(argv: Sequence[str]) -> int:

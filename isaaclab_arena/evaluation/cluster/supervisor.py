@@ -207,16 +207,16 @@ class ClusterOptions(RunOptions):
     ray_address: str = "auto"
     """With --cluster ray, the cluster: auto for the one of this node, local for a new one, or HOST:PORT."""
     num_ranks: Count = 1
-    """With --cluster, how many ranks there may be at once."""
+    """With --cluster, the most ranks at once."""
     gpus_per_rank: Annotated[float, Field(ge=0)] = 0.0
-    """With --cluster, GPUs that each rank is given: a whole number, or a part of one GPU such as 0.5."""
+    """With --cluster, GPUs of each rank: a whole number, or a part of one GPU such as 0.5."""
     cpus_per_rank: Annotated[float, Field(gt=0)] = 1.0
-    """With --cluster, cores that each rank is given; its physics has as many threads."""
+    """With --cluster, cores of each rank, and its number of physics threads."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
-    """With --cluster, how long to wait for resources for the first rank."""
+    """With --cluster, longest wait for the resources of the first rank [s]."""
     node_dir: str | None = None
-    """With --cluster, directory on each node in which ranks write what is then sent to the run's directory. By default
-    the run's directory where a node sees it, else a temporary one."""
+    """With --cluster, directory on each node for files on their way to the run's directory. By default the run's
+    directory if the node sees it, else a temporary one."""
 
 
 def check_cluster(options: ClusterOptions) -> None:
