@@ -12,17 +12,9 @@ from pydantic import ValidationError
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.paths import now
+from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import append_line, read_whole, storage_error, storage_errors, write_text
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text, read_versioned
-from isaaclab_arena.storage.layout import (
-    COMMIT_FILE_PATTERN,
-    JOB_BEGUN_PATTERN,
-    JOB_REPORT_PATTERN,
-    MAX_LIVES,
-    commit_file_name,
-    job_begun_file_name,
-    job_report_file_name,
-)
 from isaaclab_arena.storage.run_plan import PlanEntry
 
 # The commit record of a job: one JSON line per finished episode, written after the episode's own file is in place.
@@ -132,8 +124,8 @@ class CommitWriter:
 
     def __init__(self, job_directory: Path, rank: int) -> None:
         # A commit file is never reopened: each process of a rank takes the next free number.
-        for life in range(MAX_LIVES):
-            self.path = job_directory / commit_file_name(rank, life)
+        for life in range(layout.MAX_LIVES):
+            self.path = job_directory / layout.commit_file_name(rank, life)
             try:
                 job_directory.mkdir(parents=True, exist_ok=True)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -143,7 +135,7 @@ class CommitWriter:
             except OSError as error:
                 raise storage_error("create", self.path, error) from error
             return
-        raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
+        raise StorageError(f"{job_directory} holds {layout.MAX_LIVES} commit files of rank {rank} already")
 
     def write(self, line: CommitLine) -> None:
         """Append one line. StorageError if it could not be written whole."""
@@ -180,7 +172,7 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
     same_result = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
 
     # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
-    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
+    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
         for line in _read_file(path, job, seed, problems, skip_unreadable=skip_unreadable):
             index = line.episode_index
             known = by_index.setdefault(index, line)
@@ -392,19 +384,19 @@ def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int,
 
 def write_job_report(job_directory: Path, report: JobReport) -> Path:
     """Write a report atomically beside earlier reports of this rank, and return its path."""
-    begun = job_directory / job_begun_file_name(report.rank, report.attempt)
+    begun = job_directory / layout.job_begun_file_name(report.rank, report.attempt)
     if report.status is ReportedStatus.BEGUN:
         write_text(begun, json_text(report), overwrite=True)
         return begun
     # The report replaces the begun file only after it is in place: a kill in between leaves both, not neither.
-    for life in range(MAX_LIVES):
-        path = job_directory / job_report_file_name(report.rank, life)
+    for life in range(layout.MAX_LIVES):
+        path = job_directory / layout.job_report_file_name(report.rank, life)
         if not path.exists():
             write_text(path, json_text(report))
             with storage_errors("remove", begun):
                 begun.unlink(missing_ok=True)
             return path
-    raise StorageError(f"{job_directory} holds {MAX_LIVES} reports of rank {report.rank} already")
+    raise StorageError(f"{job_directory} holds {layout.MAX_LIVES} reports of rank {report.rank} already")
 
 
 def read_job_reports(
@@ -414,7 +406,7 @@ def read_job_reports(
     reports: list[JobReport] = []
     unread: list[tuple[Path, str]] = []
     # `run` None accepts the reports of every run.
-    for path in sorted([*job_directory.glob(JOB_REPORT_PATTERN), *job_directory.glob(JOB_BEGUN_PATTERN)]):
+    for path in sorted([*job_directory.glob(layout.JOB_REPORT_PATTERN), *job_directory.glob(layout.JOB_BEGUN_PATTERN)]):
         try:
             report = read_versioned(path, JobReport, SCHEMA_VERSION)
         except ConfigError as error:

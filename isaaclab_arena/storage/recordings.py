@@ -12,19 +12,11 @@ import numpy as np
 from isaaclab_arena import episode_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.paths import given_path, not_a_plain_file
+from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.commits import CommitLine, parse_line
 from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, list_episodes, locate_arrays, read_array, read_attributes
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import (
-    COMMIT_ATTRIBUTE,
-    EPISODE_FILE_PATTERN,
-    EPISODES_DIRECTORY,
-    demo_name,
-    episode_file_name,
-    episode_index_of_file,
-    is_dataset_of,
-)
 from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode
 
 # Read the attributes of a recorded episode, and compare them with its commit line.
@@ -62,7 +54,7 @@ def contradiction(line: CommitLine, attributes: Mapping[str, AttributeValue]) ->
     # A disagreement means that one of the two was changed later, and it is unknown which. Recordings of
     # `EpisodeRecorder` carry the whole line.
     compared: list[tuple[str, object, object]] = []
-    text = attributes.get(COMMIT_ATTRIBUTE)
+    text = attributes.get(layout.COMMIT_ATTRIBUTE)
     if text is not None:
         try:
             carried = parse_line(str(text))
@@ -91,8 +83,12 @@ def find_recordings(path: str, *, key: str) -> list[Path]:
         pass
     else:
         if is_directory:
-            episodes = given / EPISODES_DIRECTORY
-            found += [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
+            episodes = given / layout.EPISODES_DIRECTORY
+            found += [
+                *given.glob("*.hdf5"),
+                *given.glob(layout.EPISODE_FILE_PATTERN),
+                *episodes.glob(layout.EPISODE_FILE_PATTERN),
+            ]
         elif exists:
             found.append(given)
         else:
@@ -119,7 +115,9 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
             raise ConfigError(Problem(str(error), key=key)) from error
         for index in indices:
             if index in found:
-                raise ConfigError(Problem(f"{found[index]} and {file} both hold {demo_name(index)}; name one", key=key))
+                raise ConfigError(
+                    Problem(f"{found[index]} and {file} both hold {layout.demo_name(index)}; name one", key=key)
+                )
             found[index] = file
     if not found:
         raise ConfigError(Problem("the recording holds no episodes", key=key))
@@ -128,19 +126,19 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 
 def in_words(indices: Iterable[int]) -> str:
     """Format indices for messages: ``demo_0 to demo_4, demo_7``."""
-    return episode_ranges.in_words(indices, demo_name)
+    return episode_ranges.in_words(indices, layout.demo_name)
 
 
 def datasets(job_directory: Path, job: str) -> list[Path]:
     """Return the datasets of a job, of all ranks."""
-    return sorted(path for path in job_directory.glob("*") if is_dataset_of(job, path.name))
+    return sorted(path for path in job_directory.glob("*") if layout.is_dataset_of(job, path.name))
 
 
 def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
     """Yield the episode files of a job with their indices, in order; files with other names are skipped."""
-    for path in sorted((job_directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)):
-        index = episode_index_of_file(path.name)
-        if index is not None and path.name == episode_file_name(index):
+    for path in sorted((job_directory / layout.EPISODES_DIRECTORY).glob(layout.EPISODE_FILE_PATTERN)):
+        index = layout.episode_index_of_file(path.name)
+        if index is not None and path.name == layout.episode_file_name(index):
             yield path, index
 
 
@@ -210,7 +208,7 @@ class RecordedSteps:
         file = wanted.file
         place = self._places_of(file, wanted.episode_index).get(wanted.name)
         if place is None:
-            raise StorageError(f"{file}: {demo_name(wanted.episode_index)} holds no '{wanted.name}'")
+            raise StorageError(f"{file}: {layout.demo_name(wanted.episode_index)} holds no '{wanted.name}'")
         if place.offset is not None and 0 not in place.shape:
             if file not in self._mapped:
                 with storage_errors("read", file):

@@ -19,6 +19,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import (
     FileThereError,
     check_plain,
@@ -49,21 +50,6 @@ from isaaclab_arena.storage.diagnosis import (
 from isaaclab_arena.storage.hdf5.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_checksums, verify_episodes
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import (
-    ATTEMPTS_DIRECTORY,
-    COMMIT_ATTRIBUTE,
-    COMMIT_FILE_PATTERN,
-    EPISODES_DIRECTORY,
-    JOB_BEGUN_PATTERN,
-    JOB_REPORT_PATTERN,
-    RUN_PLAN_FILE,
-    SERVED_MODEL_FILE,
-    SET_ASIDE_DIRECTORY,
-    SETTLED_FILE,
-    VIDEOS_DIRECTORY,
-    episode_file_name,
-    job_directory,
-)
 from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 from isaaclab_arena.storage.run_plan import (
     AttemptEntry,
@@ -109,7 +95,7 @@ def keep_aside(path: Path, directory: Path) -> None:
 
 def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
     """Copy an intact episode of a dataset into a file of its own in a directory."""
-    name = episode_file_name(episode_index)
+    name = layout.episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
     for kept in takewhile(Path.exists, _names(directory, name)):
         with suppress(DamagedFileError):
@@ -153,10 +139,10 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
     """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
-    owners = {"the run": [output_directory / name for name in ("", "logs", ATTEMPTS_DIRECTORY)]}
+    owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
     for job in plan.jobs:
-        directory = job_directory(output_directory, job.name)
-        names = ("", EPISODES_DIRECTORY, VIDEOS_DIRECTORY, SET_ASIDE_DIRECTORY)
+        directory = layout.job_directory(output_directory, job.name)
+        names = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
         owners[f"job '{job.name}'"] = [directory / name for name in names]
 
     removed: Counter[str] = Counter()
@@ -189,7 +175,7 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
     # All ranks of the run must have ended. The files come from ranks that died while others finished the job. `is_all`:
     # no rank has made a dataset, so every episode of the job is checked.
     files = list(episode_files(job_directory))
-    if not (files or is_all or any(job_directory.glob(JOB_BEGUN_PATTERN))):
+    if not (files or is_all or any(job_directory.glob(layout.JOB_BEGUN_PATTERN))):
         return Leftovers()
     lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
@@ -222,7 +208,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} recorded episodes into {name}"
-    remove_if_empty(job_directory / EPISODES_DIRECTORY)
+    remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
 
 
 def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], object]) -> list[str]:
@@ -235,7 +221,7 @@ def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], ob
         there = _left_behind(path, line)
     except DamagedFileError as error:
         _LOG.warning("%s was there already and is replaced: %s", path, error)
-        move_aside(path, path.parents[1] / SET_ASIDE_DIRECTORY)
+        move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
         write()
         return [text]
     if there.checksum == line.checksum:
@@ -252,7 +238,7 @@ def _left_behind(path: Path, expected: CommitLine) -> CommitLine:
     verify_episodes(path, [expected.episode_index])
     attributes = read_attributes(path, expected.episode_index)
     try:
-        line = parse_line(str(attributes.get(COMMIT_ATTRIBUTE, "")))
+        line = parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
     except ValueError as error:
         raise DamagedFileError(f"{path} does not say how its episode went") from error
     found = (line.job_name, line.episode_index, line.checksum)
@@ -277,14 +263,14 @@ def remove_if_empty(directory: Path) -> None:
 
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
     """Repair the files of a job, and return the repairs, one sentence each. A clean diagnosis writes nothing."""
-    aside = job_directory / SET_ASIDE_DIRECTORY
+    aside = job_directory / layout.SET_ASIDE_DIRECTORY
     notes: list[str] = []
     # Withdrawn lines are removed before their recordings, and adopted episodes are committed after the discarded ones
     # have moved. Each step leaves a state that the next recovery can continue from.
     #
     # A commit file keeps the lines of this job and run. If it loses whole lines, it is also kept aside unchanged.
     is_untidy = bool(diagnosis.withdrawn) or diagnosis.has_stray_lines
-    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)) if is_untidy else ():
+    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)) if is_untidy else ():
         with storage_errors("read", path):
             *lines, torn = path.read_bytes().split(b"\n")
         kept = []
@@ -332,17 +318,17 @@ def set_job_aside(
 ) -> list[str]:
     """Move all files of a job to ``set_aside/attempt_<attempt>``, so that it can start over. Return the repairs."""
     parts = [path for path, _ in episode_files(job_directory)]
-    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN)
+    patterns = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
     lines = [path for pattern in patterns for path in job_directory.glob(pattern)]
     # Commit lines and reports move last, because they mark the job as begun.
-    served = [path for path in (job_directory / SERVED_MODEL_FILE,) if path.exists()]
+    served = [path for path in (job_directory / layout.SERVED_MODEL_FILE,) if path.exists()]
     files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
     if not files:
         return []
-    directory = job_directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
+    directory = job_directory / layout.SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
     for path in files:
         move_aside(path, directory)
-    remove_if_empty(job_directory / EPISODES_DIRECTORY)
+    remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
 
@@ -373,7 +359,7 @@ def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
         yield f"removed {what}: it is recorded elsewhere too" if is_copy else f"set aside {what}: {each.reason}"
     if len(discarded) > most_notes:
         yield f"set aside {len(discarded) - most_notes} more recordings of episodes"
-    remove_if_empty(aside.parent / EPISODES_DIRECTORY)
+    remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
 
 
 # Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run.
@@ -398,7 +384,9 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> 
         except ConfigError:
             pass
         else:
-            raise ConfigError(Problem(f"holds a whole {RUN_PLAN_FILE}: nothing is lost", file=str(output_directory)))
+            raise ConfigError(
+                Problem(f"holds a whole {layout.RUN_PLAN_FILE}: nothing is lost", file=str(output_directory))
+            )
         try:
             recovered = RecoveredPlan(plan=_copied(output_directory), is_made_anew=False)
         except ConfigError as no_copy:
@@ -407,9 +395,9 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> 
             except (ConfigError, StorageError) as error:
                 missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
                 raise ConfigError([*no_copy.problems, *missing, _known_of_run(output_directory)]) from error
-        path = output_directory / RUN_PLAN_FILE
+        path = output_directory / layout.RUN_PLAN_FILE
         if path.exists():
-            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
+            move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
         write_run_plan(output_directory, recovered.plan)
     return recovered
 
@@ -420,8 +408,8 @@ def _known_of_run(output_directory: Path) -> Problem:
     known = f"{len(attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
     named = f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
     message = (
-        f"{known}{named} are there; what is lost with {RUN_PLAN_FILE} are the options of the jobs, how many episodes "
-        "each has, and the options of the command line. If the above cannot be mended, run the job file again in a new "
+        f"{known}{named} are there; what is lost with {layout.RUN_PLAN_FILE} are the options of the jobs, how many "
+        "episodes each has, and the options of the command line. If the above cannot be mended, run the job file again in a new "
         "directory; recordings can still be replayed"
     )
     return Problem(message, file=str(output_directory))
@@ -454,7 +442,7 @@ def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
 
 
 def _jobs_with_results(output_directory: Path) -> list[str]:
-    return sorted({path.parent.name for path in output_directory.glob(f"*/{COMMIT_FILE_PATTERN}")})
+    return sorted({path.parent.name for path in output_directory.glob(f"*/{layout.COMMIT_FILE_PATTERN}")})
 
 
 # Recover a run's directory after a crash: check every file, repair what is possible, and list the rest of the work.
@@ -510,7 +498,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
         why = not_a_plain_file(path) if os.path.lexists(path) else None
         if why is not None:
             notes.append(f"set aside {path}: {why}")
-            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
+            move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
     notes += remove_temporary_files(output_directory, plan)
     begun, damaged = read_attempts(output_directory, plan.run_id)
     notes += damaged
@@ -527,7 +515,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
                 (each.number, work.finished) for each in retrying for work in each.jobs if work.job == job.name
             ),
         )
-        directory = job_directory(output_directory, job.name)
+        directory = layout.job_directory(output_directory, job.name)
         recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
         jobs.append(recovered)
         notes += done
@@ -542,19 +530,25 @@ def _recover_job(
         return RecoveredJob(job=job), []
     # A directory or pipe may occupy the name of a file. It moves first; all else stays until after the diagnosis.
     set_aside = []
-    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
+    patterns = (
+        layout.COMMIT_FILE_PATTERN,
+        layout.JOB_REPORT_PATTERN,
+        layout.JOB_BEGUN_PATTERN,
+        layout.SETTLED_FILE,
+        layout.SERVED_MODEL_FILE,
+    )
     named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
     for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
         try:
             check_plain(path)
         except DamagedFileError as error:
             set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
-            move_aside(path, directory / SET_ASIDE_DIRECTORY)
+            move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
 
     log = read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
     reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
     notes = list(log.problems)
-    for path in sorted(directory.glob(COMMIT_FILE_PATTERN)):
+    for path in sorted(directory.glob(layout.COMMIT_FILE_PATTERN)):
         with storage_errors("read", path), path.open("rb") as file:
             if file.seek(0, os.SEEK_END) == 0:
                 continue

@@ -14,20 +14,10 @@ from typing import Any, Self
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
+from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import storage_error, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.contents import Contents, Node, Provenance
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import (
-    ATTEMPTS_DIRECTORY,
-    LOCK_FILE,
-    PLAN_COPY_FILE,
-    RUN_PLAN_FILE,
-    SETTLED_FILE,
-    VERIFICATION_FILE,
-    attempt_file_name,
-    attempt_number,
-    job_directory,
-)
 
 # One run at a time in a directory: the system releases the lock if its holders die.
 #
@@ -41,7 +31,7 @@ class RunLock:
     """The lock of one existing output directory, held by this process."""
 
     def __init__(self, output_directory: Path) -> None:
-        self._path = output_directory / LOCK_FILE
+        self._path = output_directory / layout.LOCK_FILE
         with storage_errors("make", self._path):
             # Child processes must not keep the lock after this process has ended, hence O_CLOEXEC. A child that
             # inherits the descriptor on purpose holds the lock as long as it runs.
@@ -157,7 +147,7 @@ class RunPlan:
 
 def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
     """Write ``run.json`` and its copy atomically, and return its path. StorageError if there is one already."""
-    path = output_directory / RUN_PLAN_FILE
+    path = output_directory / layout.RUN_PLAN_FILE
     write_text(path, json_text(plan))
     write_text(plan_copy_path(output_directory), json_text(plan), overwrite=True)
     return path
@@ -167,21 +157,21 @@ def revise_run_plan(output_directory: Path, plan: RunPlan) -> None:
     """Replace the plan of a run that continues with other jobs or options."""
     # Write the copy first. It replaces a lost plan, and must never know of fewer episodes than the plan.
     write_text(plan_copy_path(output_directory), json_text(plan), overwrite=True)
-    write_text(output_directory / RUN_PLAN_FILE, json_text(plan), overwrite=True)
+    write_text(output_directory / layout.RUN_PLAN_FILE, json_text(plan), overwrite=True)
 
 
 def plan_copy_path(output_directory: Path) -> Path:
     """Return the path of the copy of ``run.json``."""
-    return output_directory / ATTEMPTS_DIRECTORY / PLAN_COPY_FILE
+    return output_directory / layout.ATTEMPTS_DIRECTORY / layout.PLAN_COPY_FILE
 
 
 def read_run_plan(output_directory: Path) -> RunPlan:
     """Read ``run.json``. ConfigError if it is missing, damaged, of another version, or holds an invalid job name."""
-    path = output_directory / RUN_PLAN_FILE
+    path = output_directory / layout.RUN_PLAN_FILE
     if not path.is_file():
         is_lost = plan_copy_path(output_directory).is_file()
         what = "it is lost; isaaclab-arena recover brings it back" if is_lost else "it is not the output of a run"
-        raise ConfigError(Problem(f"holds no {RUN_PLAN_FILE}: {what}", file=str(output_directory)))
+        raise ConfigError(Problem(f"holds no {layout.RUN_PLAN_FILE}: {what}", file=str(output_directory)))
     try:
         return _read_plan(path)
     except ConfigError as error:
@@ -228,13 +218,13 @@ class SettledBatch:
 
 def read_settled(job_directory: Path) -> SettledBatch | None:
     """Return the settled batch, None if no rank has settled one. ConfigError if the file is damaged."""
-    path = job_directory / SETTLED_FILE
+    path = job_directory / layout.SETTLED_FILE
     return read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
 
 
 def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     """Settle the batch of a job unless another rank has done so, and return the batch in effect."""
-    path = job_directory / SETTLED_FILE
+    path = job_directory / layout.SETTLED_FILE
     temporary = temporary_path(path)
     write_text(temporary, json_text(settled), overwrite=True)
     try:
@@ -309,7 +299,7 @@ class Attempt:
 
 def attempt_path(output_directory: Path, number: int) -> Path:
     """Return the path of an attempt's file."""
-    return output_directory / ATTEMPTS_DIRECTORY / attempt_file_name(number)
+    return output_directory / layout.ATTEMPTS_DIRECTORY / layout.attempt_file_name(number)
 
 
 def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
@@ -370,7 +360,7 @@ def policy_batches_in_effect(
             continue
         # The rank that builds a job reports the damage of its file, and guarantees less.
         with suppress(ConfigError):
-            settled = read_settled(job_directory(output_directory, job))
+            settled = read_settled(layout.job_directory(output_directory, job))
             if settled is not None:
                 batches[job] = settled.policy_batch
     return batches
@@ -390,10 +380,10 @@ def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:
 
 def attempt_numbers(output_directory: Path) -> list[int]:
     """Return the numbers of the run's attempts, ascending."""
-    directory = output_directory / ATTEMPTS_DIRECTORY
+    directory = output_directory / layout.ATTEMPTS_DIRECTORY
     if not directory.is_dir():
         return []
-    return sorted(number for path in directory.iterdir() if (number := attempt_number(path.name)) is not None)
+    return sorted(number for path in directory.iterdir() if (number := layout.attempt_number(path.name)) is not None)
 
 
 # ``verification.json``: the result of the last ``isaaclab-arena verify`` on a run.
@@ -451,10 +441,10 @@ class RunVerification:
 
 def write_verification(output_directory: Path, verification: RunVerification) -> None:
     """Write ``verification.json`` atomically, over an earlier one."""
-    write_text(output_directory / VERIFICATION_FILE, json_text(verification), overwrite=True)
+    write_text(output_directory / layout.VERIFICATION_FILE, json_text(verification), overwrite=True)
 
 
 def read_verification(output_directory: Path) -> RunVerification | None:
     """Return the last verification, None if the run was never verified. ConfigError if the file is damaged."""
-    path = output_directory / VERIFICATION_FILE
+    path = output_directory / layout.VERIFICATION_FILE
     return read_versioned(path, RunVerification, SCHEMA_VERSION) if path.is_file() else None

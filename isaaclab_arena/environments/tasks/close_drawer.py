@@ -101,7 +101,4 @@ class CloseDrawer(MovedByHandTask):
         return self.moved_facts(moments, touched=touched, share=share, met=opening <= SHUT_M, nearly=nearly)
 
 
-CLOSE_DRAWER = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: CloseDrawer(embodiment),
-)
+CLOSE_DRAWER = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: CloseDrawer(embodiment))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Task, TaskSpec
 from isaaclab_arena.environments.mdp.things import SceneObject
@@ -47,12 +48,11 @@ def object_thing(
     )
 
 
-def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ContactSensor]:
-    """Return the contact sensors of both fingers with an object."""
-    left, right = robot.fingers
-    return (
-        ContactSensor(name=_touch("left", prefix), body=left, other=f"{prefix}/body"),
-        ContactSensor(name=_touch("right", prefix), body=right, other=f"{prefix}/body"),
+def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ...]:
+    """Return the contact sensors of the left and the right finger with an object."""
+    return tuple(
+        ContactSensor(name=_touch(side, prefix), body=finger, other=f"{prefix}/body")
+        for side, finger in zip(("left", "right"), robot.fingers, strict=True)
     )
 
 
@@ -72,6 +72,25 @@ def grasped(
 def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:
     """Return the distance from the tool centre point to an object's centre [m]. Shape: (num_envs,)."""
     return terms.distance(backend.site_position(robot.tcp_site), backend.body_position(f"{prefix}/body"))
+
+
+class ObjectTask(Task):
+    """A task with one object of the user's choice, called ``object`` in the scene."""
+
+    def __init__(
+        self,
+        embodiment: Embodiment,
+        thing: ObjectAsset,
+        area: Area,
+        *,
+        things: tuple[SceneObject, ...] = (),
+        sizes: Mapping[str, float] | None = None,
+        **more: Any,
+    ) -> None:
+        # ``area`` is that of the object's starts on the reference table.
+        placed = object_thing(thing, area=embodiment.workspace.on_table(*area))
+        super().__init__(TaskSpec(things=(placed, *things), sizes={**thing.sizes(), **(sizes or {})}, **more))
+        self.robot, self.thing = embodiment.robot, thing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +119,32 @@ def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: s
     )
 
 
+def held_facts(
+    moments: NamedState,
+    robot: Robot,
+    thing: ObjectAsset,
+    grasp: GraspFacts,
+    stages: tuple[torch.Tensor, ...],
+    *,
+    placed: torch.Tensor | bool = False,
+    **more: Any,
+) -> Facts:
+    """Return the facts of an object that is grasped, and then goes through ``stages``; ``more`` adds or replaces."""
+    # An object that lies where it is to be (``placed``) does not stray.
+    reach_m = thing.half_height + REACH_M
+    common: dict[str, Any] = {
+        "stages": (approach(grasp.hand_m, reach_m), grasp.held, *stages),
+        "arm": arm_facts(moments, robot),
+        "hand_m": grasp.hand_m,
+        "reach_m": reach_m,
+        "taken": grasp.held,
+        "carried": grasp.carried,
+        "strayed_m": strayed(grasp.position, grasp.held | placed),
+        "off_table": grasp.off_table,
+    }
+    return Facts(**{**common, **more})
+
+
 def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
     """True where an object moves more slowly than 5 cm/s. Shape: (num_envs,), bool."""
     return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
@@ -108,15 +153,10 @@ def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
     """Raise ConfigError for an object wider than the open gripper less a clearance, or without a gripper."""
     _ = robot.fingers  # raises without a gripper
-    widest = robot.gripper_width - _CLEARANCE_M
-    if thing.grasp_width > widest:
-        raise ConfigError(
-            Problem(
-                f"object '{thing.name}' is {thing.grasp_width:.3f} m wide, but the gripper of '{robot.name}' takes at "
-                f"most {widest:.3f} m",
-                key="object",
-            )
-        )
+    width, widest = thing.grasp_width, robot.gripper_width - _CLEARANCE_M
+    if width > widest:
+        takes = f"the gripper of '{robot.name}' takes at most {widest:.3f} m"
+        raise ConfigError(Problem(f"object '{thing.name}' is {width:.3f} m wide, but {takes}", key="object"))
 
 
 def _touch(finger: str, prefix: str) -> str:
@@ -141,13 +181,9 @@ def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
 def refuse_wider_than_bin(thing: ObjectAsset) -> None:
     """Raise ConfigError for an object that is wider than the bin's inside."""
     if thing.footprint_radius > BIN_INSIDE_M:
-        raise ConfigError(
-            Problem(
-                f"object '{thing.name}' is {2 * thing.footprint_radius:.2f} m across and does not fit into the bin, "
-                f"which is {2 * BIN_INSIDE_M:.2f} m wide inside",
-                key="object",
-            )
-        )
+        too_wide = f"{2 * thing.footprint_radius:.2f} m across and does not fit into the bin"
+        message = f"object '{thing.name}' is {too_wide}, which is {2 * BIN_INSIDE_M:.2f} m wide inside"
+        raise ConfigError(Problem(message, key="object"))
 
 
 def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:
@@ -181,18 +217,12 @@ class TwoCubesTask(Task):
         things: tuple[SceneObject, ...] = (),
         contact_sensors: tuple[ContactSensor, ...] = (),
         sizes: Mapping[str, float] | None = None,
-        **words_and_limits: Any,
+        **more: Any,
     ) -> None:
         refuse_too_wide(CUBE, embodiment.robot)
         fingers = (sensor for colour in COLOURS for sensor in finger_sensors(embodiment.robot, colour))
-        super().__init__(
-            TaskSpec(
-                things=(*CUBES, *things),
-                contact_sensors=(*fingers, *contact_sensors),
-                sizes={**CUBE.sizes(), **(sizes or {})},
-                **words_and_limits,
-            )
-        )
+        sensors, sizes = (*fingers, *contact_sensors), {**CUBE.sizes(), **(sizes or {})}
+        super().__init__(TaskSpec(things=(*CUBES, *things), contact_sensors=sensors, sizes=sizes, **more))
         self.robot = embodiment.robot
         self.right = embodiment.workspace.on_table(_RIGHT_LOW, _RIGHT_HIGH)
         self.left = embodiment.workspace.on_table(_LEFT_LOW, _LEFT_HIGH)

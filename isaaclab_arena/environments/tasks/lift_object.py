@@ -5,21 +5,12 @@ import torch
 
 from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
 from isaaclab_arena.environments.catalog import OBJECTS
-from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
+from isaaclab_arena.environments.events import Facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.grasping import (
-    NEARLY,
-    OBJECT_BODY,
-    REACH_M,
-    finger_sensors,
-    grasp_facts,
-    grasped,
-    object_thing,
-    refuse_too_wide,
-)
+from isaaclab_arena.environments.tasks import grasping
 from isaaclab_arena.sim.backend import Backend, NamedState
 
 LIFT_HEIGHT_M = 0.10
@@ -29,7 +20,7 @@ _LOW = (0.40, -0.20, -np.pi)
 _HIGH = (0.60, 0.20, np.pi)
 
 
-class LiftObject(Task):
+class LiftObject(grasping.ObjectTask):
     """Solved when the object is 0.1 m above its resting height, held between both fingers, for 0.5 s without a break.
 
     Lost when the object falls off the table.
@@ -38,34 +29,31 @@ class LiftObject(Task):
     capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
-        refuse_too_wide(thing, embodiment.robot)
+        grasping.refuse_too_wide(thing, embodiment.robot)
         super().__init__(
-            TaskSpec(
-                name="lift_object",
-                instruction=f"pick up the {thing.words} and lift it",
-                paraphrases=(
-                    f"please pick up the {thing.words} and lift it",
-                    f"pick the {thing.words} up and raise it",
-                    f"grab the {thing.words} and raise it above the table",
-                    f"get hold of the {thing.words} so that it is in the air",
-                    f"the {thing.words} should hang in your gripper, well above where it stands now",
-                ),
-                time_limit_s=8.0,
-                hold_steps=HOLD_STEPS,
-                things=(object_thing(thing, area=embodiment.workspace.on_table(_LOW, _HIGH)),),
-                contact_sensors=finger_sensors(embodiment.robot),
-                sizes=thing.sizes(),
-            )
+            embodiment,
+            thing,
+            (_LOW, _HIGH),
+            name="lift_object",
+            instruction=f"pick up the {thing.words} and lift it",
+            paraphrases=(
+                f"please pick up the {thing.words} and lift it",
+                f"pick the {thing.words} up and raise it",
+                f"grab the {thing.words} and raise it above the table",
+                f"get hold of the {thing.words} so that it is in the air",
+                f"the {thing.words} should hang in your gripper, well above where it stands now",
+            ),
+            time_limit_s=8.0,
+            hold_steps=HOLD_STEPS,
+            contact_sensors=grasping.finger_sensors(embodiment.robot),
         )
-        self.robot = embodiment.robot
-        self.thing = thing
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the object's height and the fingers' contacts."""
-        position = backend.body_position(OBJECT_BODY)
+        position = backend.body_position(grasping.OBJECT_BODY)
         distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         height = position[:, 2] - self.thing.half_height
-        held = grasped(backend, self.robot, distance=distance)
+        held = grasping.grasped(backend, self.robot, distance=distance)
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
         return Verdict(
@@ -78,26 +66,17 @@ class LiftObject(Task):
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the object is held high enough."""
         del env_ids
-        height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
-        return grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
+        height = state.body_position(grasping.OBJECT_BODY)[:, 2] - self.thing.half_height
+        return grasping.grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the object: approach, hold, lift."""
         del env_id
-        grasp, reach_m = grasp_facts(moments, self.robot, self.thing), self.thing.half_height + REACH_M
+        grasp = grasping.grasp_facts(moments, self.robot, self.thing)
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
-        return Facts(
-            stages=(approach(grasp.hand_m, reach_m), grasp.held, raised),
-            arm=arm_facts(moments, self.robot),
-            hand_m=grasp.hand_m,
-            reach_m=reach_m,
-            taken=grasp.held,
-            carried=grasp.carried,
-            strayed_m=strayed(grasp.position, grasp.held),
-            off_table=grasp.off_table,
-            met=grasp.held & (grasp.height_m >= LIFT_HEIGHT_M),
-            nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M),
-        )
+        met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)
+        nearly = grasp.held & (grasp.height_m >= grasping.NEARLY * LIFT_HEIGHT_M)
+        return grasping.held_facts(moments, self.robot, self.thing, grasp, (raised,), met=met, nearly=nearly)
 
 
 LIFT_OBJECT = TableTask(

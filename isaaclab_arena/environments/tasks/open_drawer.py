@@ -50,7 +50,4 @@ class OpenDrawer(OpenByHandle):
         super().__init__(_SPEC, _CABINET, _DRAWER, _OPENING, embodiment.robot)
 
 
-OPEN_DRAWER = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: OpenDrawer(embodiment),
-)
+OPEN_DRAWER = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: OpenDrawer(embodiment))

@@ -49,7 +49,4 @@ class OpenMicrowave(OpenByHandle):
         super().__init__(_SPEC, _MICROWAVE, _DOOR, _OPENING, embodiment.robot)
 
 
-OPEN_MICROWAVE = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: OpenMicrowave(embodiment),
-)
+OPEN_MICROWAVE = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: OpenMicrowave(embodiment))

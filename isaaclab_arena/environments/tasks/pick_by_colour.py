@@ -6,20 +6,12 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
-from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
+from isaaclab_arena.environments.events import Facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.grasping import (
-    COLOURS,
-    NEARLY,
-    REACH_M,
-    TwoCubesTask,
-    grasp_facts,
-    grasped,
-    tool_distance,
-)
+from isaaclab_arena.environments.tasks import grasping
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, NamedState
 
@@ -30,7 +22,7 @@ HOLD_STEPS = 10
 _COLOUR = "goal.colour"
 
 
-class PickByColour(TwoCubesTask):
+class PickByColour(grasping.TwoCubesTask):
     """Solved when the named cube is 0.1 m above its resting height, held between both fingers, for 0.5 s.
 
     Which cube that is only the instruction says; no observation does. Lost when the other cube is lifted by 5 cm, or
@@ -57,7 +49,7 @@ class PickByColour(TwoCubesTask):
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
         """Draw the cubes' places and the requested colour."""
-        return {**super().draw_conditions(generator), _COLOUR: COLOURS[int(generator.uniform() < 0.5)]}
+        return {**super().draw_conditions(generator), _COLOUR: grasping.COLOURS[int(generator.uniform() < 0.5)]}
 
     def instruction_for(self, conditions: Conditions) -> str:
         """Return the instruction with the drawn colour."""
@@ -82,8 +74,8 @@ class PickByColour(TwoCubesTask):
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         wanted = torch.where(self._wants_blue[:, None], blue, red)
         other = torch.where(self._wants_blue[:, None], red, blue)
-        away = {colour: tool_distance(backend, self.robot, colour) for colour in ("red", "blue")}
-        grips = {colour: grasped(backend, self.robot, colour, distance) for colour, distance in away.items()}
+        away = {colour: grasping.tool_distance(backend, self.robot, colour) for colour in ("red", "blue")}
+        grips = {colour: grasping.grasped(backend, self.robot, colour, distance) for colour, distance in away.items()}
         held = torch.where(self._wants_blue, grips["blue"], grips["red"])
         distance = torch.where(self._wants_blue, away["blue"], away["red"])
         height, other_height = wanted[:, 2] - CUBE.half_height, other[:, 2] - CUBE.half_height
@@ -100,7 +92,7 @@ class PickByColour(TwoCubesTask):
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the named cube is held high enough."""
         held_high = [
-            grasped(state, self.robot, colour)
+            grasping.grasped(state, self.robot, colour)
             & (state.body_position(f"{colour}/body")[:, 2] - CUBE.half_height >= LIFT_HEIGHT_M)
             for colour in ("blue", "red")
         ]
@@ -108,27 +100,22 @@ class PickByColour(TwoCubesTask):
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the named cube, and with the other one."""
-        wanted, other = COLOURS[::-1] if self._wants_blue[env_id] else COLOURS
-        grasp, wrong = (grasp_facts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
-        reach_m = CUBE.half_height + REACH_M
+        wanted, other = grasping.COLOURS[::-1] if self._wants_blue[env_id] else grasping.COLOURS
+        grasp, wrong = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
-        return Facts(
-            stages=(approach(grasp.hand_m, reach_m), grasp.held, raised),
-            arm=arm_facts(moments, self.robot),
-            hand_m=grasp.hand_m,
-            reach_m=reach_m,
+        return grasping.held_facts(
+            moments,
+            self.robot,
+            CUBE,
+            grasp,
+            (raised,),
             taken=grasp.held | wrong.held,
-            carried=grasp.carried,
-            strayed_m=strayed(grasp.position, grasp.held),
             wrong_object=wrong.held,
             other_m=wrong.hand_m,
             off_table=grasp.off_table | wrong.off_table,
             met=grasp.held & (grasp.height_m >= LIFT_HEIGHT_M),
-            nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M),
+            nearly=grasp.held & (grasp.height_m >= grasping.NEARLY * LIFT_HEIGHT_M),
         )
 
 
-PICK_BY_COLOUR = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: PickByColour(embodiment),
-)
+PICK_BY_COLOUR = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: PickByColour(embodiment))

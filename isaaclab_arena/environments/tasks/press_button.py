@@ -79,7 +79,4 @@ class PressButton(ArticulatedTask):
         return self.moved_facts(moments, touched=touched, share=share, met=share >= 1, nearly=nearly)
 
 
-PRESS_BUTTON = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: PressButton(embodiment),
-)
+PRESS_BUTTON = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: PressButton(embodiment))

@@ -149,7 +149,4 @@ def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
     return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 
 
-PUSH_CUBE = TableTask(
-    config_class=PushCubeOptions,
-    make_task=lambda _, embodiment: PushCube(embodiment),
-)
+PUSH_CUBE = TableTask(config_class=PushCubeOptions, make_task=lambda _, embodiment: PushCube(embodiment))

@@ -81,7 +81,4 @@ class Reach(Task):
         return terms.distance(state.site_position(self.robot.tcp_site), state.body_position(_TARGET))
 
 
-REACH = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: Reach(embodiment),
-)
+REACH = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: Reach(embodiment))

@@ -8,20 +8,7 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.grasping import (
-    BIN_INSIDE_M,
-    BIN_SIZES,
-    REACH_M,
-    GraspFacts,
-    TwoCubesTask,
-    at_rest,
-    bin_thing,
-    grasp_facts,
-    grasped,
-    inside_bin,
-    tool_distance,
-    touched,
-)
+from isaaclab_arena.environments.tasks import grasping
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.sim.backend import Backend, NamedState
 
@@ -34,7 +21,7 @@ _LEFT_LOW, _LEFT_HIGH = (0.42, 0.27, -0.1), (0.52, 0.30, 0.1)
 _RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.30, -0.1), (0.52, -0.27, 0.1)
 
 
-class SortTwo(TwoCubesTask):
+class SortTwo(grasping.TwoCubesTask):
     """Solved when the red cube rests in the left bin and the blue one in the right, and both are let go, for 0.25 s.
 
     Left is the robot's left. ``progress`` is the share of the cubes that are where they belong, let go. Lost when a
@@ -60,10 +47,10 @@ class SortTwo(TwoCubesTask):
             time_limit_s=20.0,
             hold_steps=HOLD_STEPS,
             things=(
-                bin_thing("left_bin", y=0.28, area=left_area),
-                bin_thing("right_bin", y=-0.28, area=on_table(_RIGHT_LOW, _RIGHT_HIGH)),
+                grasping.bin_thing("left_bin", y=0.28, area=left_area),
+                grasping.bin_thing("right_bin", y=-0.28, area=on_table(_RIGHT_LOW, _RIGHT_HIGH)),
             ),
-            sizes=BIN_SIZES,
+            sizes=grasping.BIN_SIZES,
         )
         cubes_end, bins_begin = self.left[1][1], left_area[0][1]
         if bins_begin - cubes_end < _BIN_OUTSIDE_M + CUBE.footprint_radius:
@@ -93,11 +80,11 @@ class SortTwo(TwoCubesTask):
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the unsorted cube, and the places of the cubes."""
         del env_id
-        red, blue = (grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
         swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])
         one_in = red_in | blue_in
-        reach_m = CUBE.half_height + REACH_M
+        reach_m = CUBE.half_height + grasping.REACH_M
         brought = torch.maximum(self._brought(moments, "red", red), self._brought(moments, "blue", blue))
         come = torch.maximum(approach(red.hand_m, reach_m), approach(blue.hand_m, reach_m))
         # A cube in its bin is not the hand's goal, unless both are.
@@ -132,31 +119,28 @@ class SortTwo(TwoCubesTask):
             nearly=red_in & blue_in,
         )
 
-    def _brought(self, moments: NamedState, colour: str, grasp: GraspFacts) -> torch.Tensor:
+    def _brought(self, moments: NamedState, colour: str, grasp: grasping.GraspFacts) -> torch.Tensor:
         """Return the share of the way to its bin that a cube is carried. Shape: (num_envs,)."""
         place = moments.body_position(f"{_BIN_OF[colour]}/body")
-        return grasp.carried * approach(terms.horizontal_distance(grasp.position, place), BIN_INSIDE_M)
+        return grasp.carried * approach(terms.horizontal_distance(grasp.position, place), grasping.BIN_INSIDE_M)
 
     def _is_inside(self, state: NamedState, colour: str, place: str) -> torch.Tensor:
-        return inside_bin(state, f"{colour}/body", f"{place}/body", half_height=CUBE.half_height)
+        return grasping.inside_bin(state, f"{colour}/body", f"{place}/body", half_height=CUBE.half_height)
 
     def _is_sorted(self, backend: NamedState, colour: str) -> torch.Tensor:
         return self._is_let_go(backend, colour, self._is_inside(backend, colour, _BIN_OF[colour]))
 
     def _is_let_go(self, state: NamedState, colour: str, inside: torch.Tensor) -> torch.Tensor:
         """True where a cube inside its bin rests there, and no finger is on or near it."""
-        let_go = ~touched(state, colour) & (tool_distance(state, self.robot, colour) > _AWAY_M)
-        return inside & at_rest(state, colour) & let_go
+        let_go = ~grasping.touched(state, colour) & (grasping.tool_distance(state, self.robot, colour) > _AWAY_M)
+        return inside & grasping.at_rest(state, colour) & let_go
 
     def _reward(self, backend: Backend, colour: str, sorted_in: dict[str, torch.Tensor]) -> torch.Tensor:
         position, place = backend.body_position(f"{colour}/body"), backend.body_position(f"{_BIN_OF[colour]}/body")
-        near = terms.closeness(tool_distance(backend, self.robot, colour), half_at=0.1)
-        held = grasped(backend, self.robot, colour)
+        near = terms.closeness(grasping.tool_distance(backend, self.robot, colour), half_at=0.1)
+        held = grasping.grasped(backend, self.robot, colour)
         on_the_way = 0.2 * near + held * (0.2 + 0.4 * terms.closeness(terms.distance(position, place), half_at=0.15))
         return torch.where(sorted_in[colour], 1.0, on_the_way)
 
 
-SORT_TWO = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: SortTwo(embodiment),
-)
+SORT_TWO = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: SortTwo(embodiment))

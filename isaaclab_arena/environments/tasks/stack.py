@@ -3,20 +3,12 @@
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
-from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
+from isaaclab_arena.environments.events import Facts, approach
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.grasping import (
-    REACH_M,
-    TwoCubesTask,
-    at_rest,
-    grasp_facts,
-    grasped,
-    tool_distance,
-    touched,
-)
+from isaaclab_arena.environments.tasks import grasping
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -29,7 +21,7 @@ _AWAY_M = 0.05
 _TOUCH = "red_touches_blue"
 
 
-class Stack(TwoCubesTask):
+class Stack(grasping.TwoCubesTask):
     """Solved when the red cube stands on the blue one, both at rest and no finger on or near it, for 0.5 s.
 
     Its centre is within 2 cm of straight above the other's. Lost when a cube falls off the table.
@@ -61,11 +53,11 @@ class Stack(TwoCubesTask):
         beside = terms.horizontal_distance(red, blue)
         above = red[:, 2] - blue[:, 2]
         on_top = _on_top(backend)
-        tcp_distance = tool_distance(backend, self.robot, "red")
+        tcp_distance = grasping.tool_distance(backend, self.robot, "red")
         let_go = self._let_go(backend, tcp_distance)
-        stands = on_top & at_rest(backend, "red") & at_rest(backend, "blue")
+        stands = on_top & grasping.at_rest(backend, "red") & grasping.at_rest(backend, "blue")
         success = self.held(stands & let_go, running)
-        held = grasped(backend, self.robot, "red", tcp_distance)
+        held = grasping.grasped(backend, self.robot, "red", tcp_distance)
         # A cube that is already on top keeps the reward of the grasp, so that a release costs nothing.
         reward = (
             0.2 * terms.closeness(tcp_distance, half_at=0.1)
@@ -84,26 +76,24 @@ class Stack(TwoCubesTask):
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the red cube stands on the blue one, released."""
         del env_ids
-        rests = at_rest(state, "red") & at_rest(state, "blue")
-        return _on_top(state) & rests & self._let_go(state, tool_distance(state, self.robot, "red"))
+        rests = grasping.at_rest(state, "red") & grasping.at_rest(state, "blue")
+        return _on_top(state) & rests & self._let_go(state, grasping.tool_distance(state, self.robot, "red"))
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the red cube: approach, hold, carry over the blue one, release."""
         del env_id
-        red, blue = (grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
-        reach_m = CUBE.half_height + REACH_M
+        red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         beside, above = terms.horizontal_distance(red.position, blue.position), red.height_m - blue.height_m
         on_top = _on_top(moments)
-        rests = at_rest(moments, "red") & at_rest(moments, "blue")
-        return Facts(
-            stages=(approach(red.hand_m, reach_m), red.held, red.carried * approach(beside, _BESIDE_M), on_top),
-            arm=arm_facts(moments, self.robot),
-            hand_m=red.hand_m,
-            reach_m=reach_m,
-            taken=red.held,
-            carried=red.carried,
+        rests = grasping.at_rest(moments, "red") & grasping.at_rest(moments, "blue")
+        return grasping.held_facts(
+            moments,
+            self.robot,
+            CUBE,
+            red,
+            (red.carried * approach(beside, _BESIDE_M), on_top),
+            placed=on_top,
             delivered=on_top,
-            strayed_m=strayed(red.position, red.held | on_top),
             wrong_object=blue.carried,
             other_m=blue.hand_m,
             wrong_order=(beside < _BESIDE_M) & (above < -_CUBE_M + _HEIGHT_TOLERANCE_M) & moments.touching(_TOUCH),
@@ -114,7 +104,7 @@ class Stack(TwoCubesTask):
 
     def _let_go(self, state: NamedState, tcp_distance: torch.Tensor) -> torch.Tensor:
         """True where no finger is on or near the cubes. Shape: (num_envs,), bool."""
-        return ~touched(state, "red") & ~touched(state, "blue") & (tcp_distance > _AWAY_M)
+        return ~grasping.touched(state, "red") & ~grasping.touched(state, "blue") & (tcp_distance > _AWAY_M)
 
 
 def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
@@ -125,7 +115,4 @@ def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
     return is_above & state.touching(_TOUCH) & terms.upright(state.body_orientation("blue/body"))
 
 
-STACK = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: Stack(embodiment),
-)
+STACK = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: Stack(embodiment))

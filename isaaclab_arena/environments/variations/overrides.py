@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -260,7 +261,7 @@ _NOT_OBJECTS = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Axis:
     """One kind of change."""
 
@@ -269,8 +270,8 @@ class Axis:
     names: tuple[str, ...]  # of its variations; only those with a nominal value count, from which levels depart
     reach: float  # distance of the edge from the nominal value, in multiples of the variation's range
     strength: str  # description of the strength, with its unit
-    is_exact: bool = False  # True: every episode of a level has the same strength; False: up to it
     libero_plus: str | None = None  # the axis of LIBERO-plus that covers it, None without one
+    is_exact: bool = False  # True: every episode of a level has the same strength; False: up to it
     pictures_only: bool = False  # True: only pictures change, so a policy without cameras is unaffected
 
     def owns(self, key: str) -> bool:
@@ -321,161 +322,73 @@ class Axis:
         return asset not in _NOT_OBJECTS if self.asset == _OBJECT else asset == self.asset
 
 
+_exact = partial(Axis, is_exact=True)
+_pictures = partial(Axis, pictures_only=True)
+_exact_pictures = partial(_exact, pictures_only=True)
 AXES: Mapping[str, Axis] = {
     axis.name: axis
     for axis in (
-        Axis(
-            name="object_position",
-            asset=_OBJECT,
-            names=("shift",),
-            reach=2.5,
-            strength="distance along x and y [m]",
-            libero_plus="layout",
+        Axis("object_position", _OBJECT, ("shift",), 2.5, "distance along x and y [m]", "layout"),
+        Axis("object_yaw", _OBJECT, ("turn",), 15.7, "angle [rad]", "layout"),
+        Axis("object_size", _OBJECT, ("size",), 1.5, "factor on lengths"),
+        Axis("object_mass", _OBJECT, ("mass",), 1.9, "mass [kg]"),
+        Axis("object_friction", _OBJECT, ("friction",), 2.0, "coefficient"),
+        _pictures("object_color", _OBJECT, ("color",), 1.0, "red, green and blue"),
+        _pictures(
+            "light",
+            "light",
+            ("direction", "intensity", "color"),
+            1.0,
+            "direction, and factors on intensity and colour",
+            "light",
         ),
-        Axis(
-            name="object_yaw", asset=_OBJECT, names=("turn",), reach=15.7, strength="angle [rad]", libero_plus="layout"
+        _pictures(
+            "camera_pose",
+            _OBJECT,
+            ("position", "rotation"),
+            2.0,
+            "distance along each axis [m] and angle about each axis [rad]",
+            "camera",
         ),
-        Axis(name="object_size", asset=_OBJECT, names=("size",), reach=1.5, strength="factor on lengths"),
-        Axis(name="object_mass", asset=_OBJECT, names=("mass",), reach=1.9, strength="mass [kg]"),
-        Axis(name="object_friction", asset=_OBJECT, names=("friction",), reach=2.0, strength="coefficient"),
-        Axis(
-            name="object_color",
-            asset=_OBJECT,
-            names=("color",),
-            reach=1.0,
-            strength="red, green and blue",
-            pictures_only=True,
+        Axis("robot_start", "robot", ("joint_shift",), 20.0, "angle of each joint [rad]", "robot start"),
+        Axis("table_height", "table", ("height",), 5.0, "height [m]"),
+        _exact_pictures(
+            "table_texture", "table", ("texture",), 1.0, "parts of another pattern on the table, of 5", "background"
         ),
-        Axis(
-            name="light",
-            asset="light",
-            names=("direction", "intensity", "color"),
-            reach=1.0,
-            strength="direction, and factors on intensity and colour",
-            libero_plus="light",
-            pictures_only=True,
+        _exact_pictures(
+            "background_texture",
+            "background",
+            ("texture",),
+            1.0,
+            "parts of another pattern on the floor around the table, of 5",
+            "background",
         ),
-        Axis(
-            name="camera_pose",
-            asset=_OBJECT,
-            names=("position", "rotation"),
-            reach=2.0,
-            strength="distance along each axis [m] and angle about each axis [rad]",
-            libero_plus="camera",
-            pictures_only=True,
+        _exact("distractors", "distractors", ("count",), 2.0, "number of objects", "layout"),
+        _exact(
+            "action_noise", "action", ("noise",), 0.4, "standard deviation as a share of each action's range", "noise"
         ),
-        Axis(
-            name="robot_start",
-            asset="robot",
-            names=("joint_shift",),
-            reach=20.0,
-            strength="angle of each joint [rad]",
-            libero_plus="robot start",
+        _exact(
+            "sensor_noise",
+            "observation",
+            ("noise",),
+            2.0,
+            "standard deviation on each observed number, in its own unit",
+            "noise",
         ),
-        Axis(name="table_height", asset="table", names=("height",), reach=5.0, strength="height [m]"),
-        Axis(
-            name="table_texture",
-            asset="table",
-            names=("texture",),
-            reach=1.0,
-            strength="parts of another pattern on the table, of 5",
-            is_exact=True,
-            libero_plus="background",
-            pictures_only=True,
+        _exact_pictures(
+            "picture_noise", "picture", ("noise",), 4.0, "standard deviation on each colour, of 255", "noise"
         ),
-        Axis(
-            name="background_texture",
-            asset="background",
-            names=("texture",),
-            reach=1.0,
-            strength="parts of another pattern on the floor around the table, of 5",
-            is_exact=True,
-            libero_plus="background",
-            pictures_only=True,
-        ),
-        Axis(
-            name="distractors",
-            asset="distractors",
-            names=("count",),
-            reach=2.0,
-            strength="number of objects",
-            is_exact=True,
-            libero_plus="layout",
-        ),
-        Axis(
-            name="action_noise",
-            asset="action",
-            names=("noise",),
-            reach=0.4,
-            strength="standard deviation as a share of each action's range",
-            is_exact=True,
-            libero_plus="noise",
-        ),
-        Axis(
-            name="sensor_noise",
-            asset="observation",
-            names=("noise",),
-            reach=2.0,
-            strength="standard deviation on each observed number, in its own unit",
-            is_exact=True,
-            libero_plus="noise",
-        ),
-        Axis(
-            name="picture_noise",
-            asset="picture",
-            names=("noise",),
-            reach=4.0,
-            strength="standard deviation on each colour, of 255",
-            is_exact=True,
-            libero_plus="noise",
-            pictures_only=True,
-        ),
-        Axis(
-            name="picture_blur",
-            asset="picture",
-            names=("blur",),
-            reach=3.0,
-            strength="standard deviation [pixels]",
-            is_exact=True,
-            libero_plus="noise",
-            pictures_only=True,
-        ),
-        Axis(
-            name="picture_exposure",
-            asset="picture",
-            names=("exposure",),
-            reach=2.0,
-            strength="light on the sensor [stops]",
-            libero_plus="light",
-            pictures_only=True,
-        ),
-        Axis(
-            name="picture_compression",
-            asset="picture",
-            names=("jpeg_quality",),
-            reach=1.8,
-            strength="quality of JPEG, of 100",
-            is_exact=True,
-            libero_plus="noise",
-            pictures_only=True,
-        ),
-        Axis(
-            name="delay",
-            asset="observation",
-            names=("delay",),
-            reach=5 / 3,
-            strength="age of observations [control steps]",
-            is_exact=True,
-            libero_plus="noise",
-        ),
-        Axis(
-            name=LANGUAGE,
-            asset="instruction",
-            names=("paraphrase",),
-            reach=1.0,
-            strength="number of the paraphrase, from near the task's own words to far from them",
-            is_exact=True,
-            libero_plus="language",
+        _exact_pictures("picture_blur", "picture", ("blur",), 3.0, "standard deviation [pixels]", "noise"),
+        _pictures("picture_exposure", "picture", ("exposure",), 2.0, "light on the sensor [stops]", "light"),
+        _exact_pictures("picture_compression", "picture", ("jpeg_quality",), 1.8, "quality of JPEG, of 100", "noise"),
+        _exact("delay", "observation", ("delay",), 5 / 3, "age of observations [control steps]", "noise"),
+        _exact(
+            LANGUAGE,
+            "instruction",
+            ("paraphrase",),
+            1.0,
+            "number of the paraphrase, from near the task's own words to far from them",
+            "language",
         ),
     )
 }

@@ -5,29 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.variations.catalogue import (
-    ACTION_NOISE,
-    ACTION_NOISE_SEED,
-    DISTRACTOR_COUNT,
-    LIGHT_COLOR,
-    LIGHT_DIRECTION,
-    LIGHT_INTENSITY,
-    OBSERVATION_DELAY,
-    OBSERVATION_NOISE,
-    OBSERVATION_NOISE_SEED,
-    PICTURE_BLUR,
-    PICTURE_EXPOSURE,
-    PICTURE_NOISE,
-    PICTURE_NOISE_SEED,
-    PICTURE_QUALITY,
-    TABLE_HEIGHT,
-    Distractors,
-    camera_assets,
-    drawn_patterns,
-    footprints,
-    object_bodies,
-    surface_changes,
-)
+from isaaclab_arena.environments.variations import catalogue
 from isaaclab_arena.environments.variations.disturbances import (
     NO_COMPRESSION,
     ActionNoise,
@@ -43,9 +21,9 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
 
 _SEEDS = {
-    ACTION_NOISE: ACTION_NOISE_SEED,
-    OBSERVATION_NOISE: OBSERVATION_NOISE_SEED,
-    PICTURE_NOISE: PICTURE_NOISE_SEED,
+    catalogue.ACTION_NOISE: catalogue.ACTION_NOISE_SEED,
+    catalogue.OBSERVATION_NOISE: catalogue.OBSERVATION_NOISE_SEED,
+    catalogue.PICTURE_NOISE: catalogue.PICTURE_NOISE_SEED,
 }
 """Conditions that are strengths of noise, and where its seed stands."""
 
@@ -61,7 +39,7 @@ class VariedWorld:
         task: Task,
         action_spec: ArraySpec,
         variations: Sequence[Variation],
-        distractors: Distractors,
+        distractors: catalogue.Distractors,
         device: torch.device,
     ) -> None:
         self._backend = backend
@@ -70,12 +48,12 @@ class VariedWorld:
         self._base_body = base_body
         self._variations = tuple(variations)
         self._distractors = distractors
-        self._footprints = footprints(self._model, task) if distractors.things else ()
-        self._objects = object_bodies(self._model, task)
-        self._cameras = camera_assets(self._model)
+        self._footprints = catalogue.footprints(self._model, task) if distractors.things else ()
+        self._objects = catalogue.object_bodies(self._model, task)
+        self._cameras = catalogue.camera_assets(self._model)
         self._noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
         self._delay = ObservationDelay(backend.num_envs, device)
-        blurs = (max(each.sampler.numbers) for each in variations if each.key == PICTURE_BLUR)
+        blurs = (max(each.sampler.numbers) for each in variations if each.key == catalogue.PICTURE_BLUR)
         self._disturbances = Disturbances(backend.num_envs, device, most_blur=max(blurs, default=0.0))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
@@ -98,8 +76,8 @@ class VariedWorld:
         for noise, seed in _SEEDS.items():
             if noise in varied:
                 varied[seed] = episode.noise_seed
-        varied |= drawn_patterns(varied, episode)
-        if DISTRACTOR_COUNT in varied:
+        varied |= catalogue.drawn_patterns(varied, episode)
+        if catalogue.DISTRACTOR_COUNT in varied:
             stream = episode.variation_generator("distractors.position")
             varied |= self._distractors.placed(self._footprints, varied, stream)
         return varied
@@ -108,25 +86,25 @@ class VariedWorld:
         """Apply variations to env slots (n,), int64, before the backend resets them."""
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
         # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
-        strengths = [number(own.get(ACTION_NOISE, 0.0)) for own in conditions]
-        seeds = [round(number(own.get(ACTION_NOISE_SEED, 0))) for own in conditions]
+        strengths = [number(own.get(catalogue.ACTION_NOISE, 0.0)) for own in conditions]
+        seeds = [round(number(own.get(catalogue.ACTION_NOISE_SEED, 0))) for own in conditions]
         self._noise.begin(slots, strengths, seeds)
-        self._delay.begin(env_ids, [round(number(own.get(OBSERVATION_DELAY, 0))) for own in conditions])
+        self._delay.begin(env_ids, [round(number(own.get(catalogue.OBSERVATION_DELAY, 0))) for own in conditions])
         disturbances = []
         for own in conditions:
-            seed = own.get(OBSERVATION_NOISE_SEED, own.get(PICTURE_NOISE_SEED, 0))
+            seed = own.get(catalogue.OBSERVATION_NOISE_SEED, own.get(catalogue.PICTURE_NOISE_SEED, 0))
             disturbance = Disturbance(
                 # A float would lose the last digits of the seed.
                 seed=seed if isinstance(seed, int) else round(number(seed)),
-                state_noise=number(own.get(OBSERVATION_NOISE, 0.0)),
-                picture_noise=number(own.get(PICTURE_NOISE, 0.0)),
-                blur=number(own.get(PICTURE_BLUR, 0.0)),
-                exposure=number(own.get(PICTURE_EXPOSURE, 0.0)),
-                quality=round(number(own.get(PICTURE_QUALITY, NO_COMPRESSION))),
+                state_noise=number(own.get(catalogue.OBSERVATION_NOISE, 0.0)),
+                picture_noise=number(own.get(catalogue.PICTURE_NOISE, 0.0)),
+                blur=number(own.get(catalogue.PICTURE_BLUR, 0.0)),
+                exposure=number(own.get(catalogue.PICTURE_EXPOSURE, 0.0)),
+                quality=round(number(own.get(catalogue.PICTURE_QUALITY, NO_COMPRESSION))),
             )
             disturbances.append(disturbance)
         self._disturbances.begin(env_ids, disturbances)
-        shifts = [-number(own.get(TABLE_HEIGHT, 0.0)) for own in conditions]
+        shifts = [-number(own.get(catalogue.TABLE_HEIGHT, 0.0)) for own in conditions]
         shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
 
@@ -159,7 +137,9 @@ class VariedWorld:
                 changes += slippery(model, body, number(conditions[f"{name}.friction"]))
             if f"{name}.color" in conditions:
                 changes += painted(model, body, point(conditions[f"{name}.color"]))
-        direction, intensity, tint = (conditions.get(key) for key in (LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR))
+        direction, intensity, tint = (
+            conditions.get(key) for key in (catalogue.LIGHT_DIRECTION, catalogue.LIGHT_INTENSITY, catalogue.LIGHT_COLOR)
+        )
         changes += lit(
             model,
             direction=None if direction is None else point(direction),
@@ -171,7 +151,7 @@ class VariedWorld:
             shift, turn = conditions.get(f"{asset}.position"), conditions.get(f"{asset}.rotation")
             if shift is not None or turn is not None:
                 changes += moved_camera(model, camera, shift=point(shift or nowhere), turn=point(turn or nowhere))
-        if TABLE_HEIGHT in conditions:
+        if catalogue.TABLE_HEIGHT in conditions:
             # A higher table is a lower base of the robot.
-            changes += shifted_body(model, self._base_body, (0.0, 0.0, -number(conditions[TABLE_HEIGHT])))
-        return [*changes, *surface_changes(model, conditions)]
+            changes += shifted_body(model, self._base_body, (0.0, 0.0, -number(conditions[catalogue.TABLE_HEIGHT])))
+        return [*changes, *catalogue.surface_changes(model, conditions)]

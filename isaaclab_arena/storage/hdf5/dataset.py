@@ -17,6 +17,7 @@ from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, i
 from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.logs import told
+from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.hdf5.episode_file import SUPERBLOCK_BYTES, EpisodeBlock, block_of, groups_above, superblock
 from isaaclab_arena.storage.hdf5.episodes import (
@@ -30,16 +31,6 @@ from isaaclab_arena.storage.hdf5.episodes import (
     verify_episodes,
 )
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import (
-    ACTIONS,
-    CAMERA_OBSERVATIONS,
-    DATA_GROUP,
-    DONES,
-    OBSERVATIONS,
-    REWARDS,
-    demo_name,
-    episode_index_of_file,
-)
 from isaaclab_arena.storage.recorded_episode import Arrays, RecordedEpisode, num_samples_of
 
 # One file of many episodes, made of files of one episode and of datasets.
@@ -58,7 +49,7 @@ def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
 def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     """Make a new file with episodes of other files through HDF5's library; compressed chunks are copied unchanged."""
     with hdf5_errors("write", target), h5py.File(target, "x", locking=False) as file:
-        data = file.create_group(DATA_GROUP)
+        data = file.create_group(layout.DATA_GROUP)
         total, env_args = 0, "{}"
         counted = told(sources, "consolidating", _final_name(target))
         for path, group_of_sources in groupby(counted, key=lambda source: source[1]):
@@ -66,7 +57,7 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
                 env_args = str(source.attributes(source.data).get("env_args", env_args))
                 for index, _ in group_of_sources:
                     group = source.group(index)
-                    h5o.copy(group, b".", data.id, demo_name(index).encode())
+                    h5o.copy(group, b".", data.id, layout.demo_name(index).encode())
                     total += num_samples_of(source.attributes(group))
         data.attrs["total"] = total
         data.attrs["env_args"] = env_args
@@ -85,7 +76,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
             # The superblock's place is kept free, and the file is valid HDF5 only once it is written.
             position = file.write(bytes(SUPERBLOCK_BYTES))
             for index, path in told(sources, "consolidating", _final_name(target)):
-                if episode_index_of_file(path.name) is not None:
+                if layout.episode_index_of_file(path.name) is not None:
                     with storage_errors("read", path):
                         block = block_of(path.read_bytes())
                 else:
@@ -108,7 +99,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                     )
                 if block is None or block.episode_index != index:
                     return False
-                members[demo_name(index)] = position + block.group_offset
+                members[layout.demo_name(index)] = position + block.group_offset
                 position += sum(map(file.write, block.pieces_at(position)))
                 total += block.num_samples
                 env_args = block.env_args
@@ -123,7 +114,9 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
         # episodes were checked before.
         indices = [index for index, _ in sources]
         with opened(target) as recording:
-            if sorted(recording.names) != sorted(indices) or ACTIONS.encode() not in recording.group(indices[-1]):
+            if sorted(recording.names) != sorted(indices) or layout.ACTIONS.encode() not in recording.group(
+                indices[-1]
+            ):
                 raise StorageError(f"{target} does not hold the episodes that were written to it")
     return True
 
@@ -150,8 +143,8 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
     """Copy episode files into one dataset, verify every episode there, then remove the episode files."""
     # An existing dataset keeps its episodes and gains those of the parts, so a repeat after a crash at any moment gives
     # the same file. A part that differs from the same episode of the dataset is a StorageError.
-    sources = {index: part for part in parts if (index := episode_index_of_file(part.name)) is not None}
-    strangers = [part for part in parts if episode_index_of_file(part.name) is None]
+    sources = {index: part for part in parts if (index := layout.episode_index_of_file(part.name)) is not None}
+    strangers = [part for part in parts if layout.episode_index_of_file(part.name) is None]
     damaged = [(part, f"{part} is not named like an episode file") for part in strangers]
     try:
         indices = _consolidate(sources, dataset)
@@ -189,7 +182,7 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
         comparing = told(twice.items(), "comparing", dataset.name)
         for (index, part), checksum in zip(comparing, checksums, strict=True):
             if read_checksums(part, [index]) != [checksum]:
-                raise StorageError(f"{dataset} and {part} both hold {demo_name(index)}, with different content")
+                raise StorageError(f"{dataset} and {part} both hold {layout.demo_name(index)}, with different content")
     everything = {**sources, **dict.fromkeys(kept, dataset)}
     if sources:
         with written_in_place(dataset, overwrite=True) as temporary:
@@ -254,28 +247,28 @@ def write_robomimic_file(
         hdf5_errors("write", path),
         h5py.File(temporary, "w", locking=False) as file,
     ):
-        data = file.create_group(DATA_GROUP)
+        data = file.create_group(layout.DATA_GROUP)
         # One episode at a time is held in memory.
         for episode in episodes:
-            group = data.create_group(demo_name(episode.episode_index))
-            actions = episode.arrays[ACTIONS]
+            group = data.create_group(layout.demo_name(episode.episode_index))
+            actions = episode.arrays[layout.ACTIONS]
             observations = observations_of(episode.arrays)
             if not observations:
                 raise StorageError(
-                    f"{demo_name(episode.episode_index)} was recorded without observations, and there is nothing to "
+                    f"{layout.demo_name(episode.episode_index)} was recorded without observations, and there is nothing to "
                     "learn from; record with --record_observations state, or all"
                 )
             group.attrs["num_samples"] = len(actions)
             for name in _KEPT_ATTRIBUTES:
                 if name in episode.attributes:
                     group.attrs[name] = episode.attributes[name]
-            group[ACTIONS] = scaled(actions)
+            group[layout.ACTIONS] = scaled(actions)
             dones = np.zeros(len(actions), np.uint8)
             dones[-1:] = 1
-            group[DONES] = episode.arrays.get(DONES, dones)
-            group[REWARDS] = episode.arrays.get(REWARDS, np.zeros(len(actions), np.float32))
+            group[layout.DONES] = episode.arrays.get(layout.DONES, dones)
+            group[layout.REWARDS] = episode.arrays.get(layout.REWARDS, np.zeros(len(actions), np.float32))
             for name, array in observations.items():
-                group[f"{OBSERVATIONS}/{name}"] = array
+                group[f"{layout.OBSERVATIONS}/{name}"] = array
                 # The observation after the last action is not recorded. `dones` is 1 there, so no learner uses it.
                 group[f"{NEXT_OBSERVATIONS}/{name}"] = np.concatenate([array[1:], array[-1:]])
             success = episode.attributes.get("success")
@@ -286,7 +279,7 @@ def write_robomimic_file(
         data.attrs["env_args"] = json_line(env_args)
         masks = masks_of(successes)
         for name, indices in masks.items():
-            file[f"{MASKS}/{name}"] = np.array([demo_name(index).encode() for index in indices])
+            file[f"{MASKS}/{name}"] = np.array([layout.demo_name(index).encode() for index in indices])
     return masks
 
 
@@ -312,23 +305,25 @@ def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
     # vector of size one. Images become RGB if their layout is certain. `FLAT` is added if group ``policy`` was
     # recorded.
     seen: dict[str, np.ndarray] = {}
-    for path, array in sorted(arrays.items(), key=lambda item: item[0].partition("/")[0] != OBSERVATIONS):
+    for path, array in sorted(arrays.items(), key=lambda item: item[0].partition("/")[0] != layout.OBSERVATIONS):
         group, _, term = path.partition("/")
-        if array.size == 0 or not (group in {OBSERVATIONS, CAMERA_OBSERVATIONS} or group.startswith("obs_")):
+        if array.size == 0 or not (
+            group in {layout.OBSERVATIONS, layout.CAMERA_OBSERVATIONS} or group.startswith("obs_")
+        ):
             continue
         name = term.replace("/", "_")
-        if group not in {OBSERVATIONS, CAMERA_OBSERVATIONS} or name in seen:
+        if group not in {layout.OBSERVATIONS, layout.CAMERA_OBSERVATIONS} or name in seen:
             name = f"{group.removeprefix('obs_')}_{name}"
         shown = array
-        if group == CAMERA_OBSERVATIONS:
+        if group == layout.CAMERA_OBSERVATIONS:
             # Depth, segmentation and image stacks stay unchanged.
             with suppress(ValueError):
                 shown = in_colours(array)
         seen[name] = shown[:, None] if shown.ndim == 1 else shown
     terms = {
-        path.removeprefix(f"{OBSERVATIONS}/"): array
+        path.removeprefix(f"{layout.OBSERVATIONS}/"): array
         for path, array in arrays.items()
-        if path.startswith(f"{OBSERVATIONS}/")
+        if path.startswith(f"{layout.OBSERVATIONS}/")
     }
     return {**seen, FLAT: flat_array(terms, batch_dims=1)} if terms else seen
 
