@@ -66,13 +66,6 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
     )
 
 
-def model_sha256(model: mujoco.MjModel) -> str:
-    """Return the SHA-256 of a compiled model: equal for equal physics, in any backend."""
-    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, buffer)
-    return hashlib.sha256(buffer.tobytes()).hexdigest()
-
-
 # Read the state of a batch of worlds by the names of joints, bodies, sites, actuators and sensors.
 
 
@@ -163,27 +156,20 @@ class ModelChange:
     value: tuple[float, ...]  # new value, flat, in the entry's order
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangedEntry:
-    """The values that worlds need in one entry of one field."""
-
-    field: str
-    entry: int  # index of the body, geom, light or camera
-    worlds: np.ndarray  # index into the given sequence of worlds, (n,), int64
-    values: np.ndarray  # (n, numbers of the entry), float64
-
-
-def changed_entries(changes: Sequence[Sequence[ModelChange]]) -> Iterator[ChangedEntry]:
-    """Yield the changes of many worlds, grouped by entry; ``changes`` has one list per world."""
+def write_changes(
+    changes: Sequence[Sequence[ModelChange]], fields: Mapping[str, np.ndarray], indices: np.ndarray
+) -> None:
+    """Write each world's changes into ``fields`` (num_worlds, ...) at the worlds' ``indices`` (len(changes),)."""
+    # The changes of one entry are written together. Of two in one world the later one stands last and wins.
     together: dict[tuple[str, int], tuple[list[int], list[tuple[float, ...]]]] = {}
-    for world, own in enumerate(changes):
+    for world, own in zip(indices.tolist(), changes, strict=True):
         for change in own:
             worlds, values = together.setdefault((change.field, change.entry), ([], []))
-            # Two changes of one entry in one world both stay: the later one stands last and wins.
             worlds.append(world)
             values.append(change.value)
     for (name, entry), (worlds, values) in together.items():
-        yield ChangedEntry(field=name, entry=entry, worlds=np.array(worlds), values=np.array(values, np.float64))
+        field = fields[name]
+        field[np.array(worlds), entry] = np.array(values, np.float64).reshape(-1, *field.shape[2:])
 
 
 def body_tree(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
@@ -234,11 +220,9 @@ def resized(model: mujoco.MjModel, body: str, *, mass: float | None, scale: floa
     # The root body keeps its own position; all below it moves with the scale.
     changes += [_change("body_ipos", index, model.body_ipos[index] * scale) for index in tree]
     changes += [_change("body_pos", index, model.body_pos[index] * scale) for index in tree[1:]]
-    for index in body_geoms(model, body):
-        changes += [
-            _change(field, index, getattr(model, field)[index] * scale)
-            for field in ("geom_size", "geom_pos", "geom_aabb")
-        ]
+    scaled = ("geom_size", "geom_pos", "geom_aabb")
+    geoms = body_geoms(model, body)
+    changes += [_change(field, index, getattr(model, field)[index] * scale) for index in geoms for field in scaled]
     sites = [index for index in range(model.nsite) if int(model.site_bodyid[index]) in tree]
     return changes + [_change("site_pos", index, model.site_pos[index] * scale) for index in sites]
 
@@ -255,14 +239,12 @@ def slippery(model: mujoco.MjModel, body: str, friction: float) -> list[ModelCha
 def painted(model: mujoco.MjModel, body: str, rgb: Sequence[float]) -> list[ModelChange]:
     """Return the changes that colour a body: every geom that looks like its first one. ``rgb``: (3,), 0 to 1."""
     geoms = body_geoms(model, body)
-    first = geoms[0]
-    alike = [
-        index
+    materials, colours, first = model.geom_matid, model.geom_rgba, geoms[0]
+    return [
+        _change("geom_rgba", index, (*rgb, colour_of(model, body)[3]))
         for index in geoms
-        if model.geom_matid[index] == model.geom_matid[first]
-        and (model.geom_rgba[index] == model.geom_rgba[first]).all()
+        if materials[index] == materials[first] and (colours[index] == colours[first]).all()
     ]
-    return [_change("geom_rgba", index, (*rgb, colour_of(model, body)[3])) for index in alike]
 
 
 def colour_of(model: mujoco.MjModel, body: str) -> tuple[float, ...]:
@@ -445,9 +427,11 @@ class Backend(NamedState, ABC):
     def close(self) -> None:
         """Release the device memory that would outlast the worlds."""
 
-    @abstractmethod
     def model_digest(self) -> str:
-        """Return a hash of the compiled model: equal for equal physics."""
+        """Return the SHA-256 of the compiled model: equal for equal physics, in any backend."""
+        buffer = np.empty(mujoco.mj_sizeModel(self.model), np.uint8)
+        mujoco.mj_saveModel(self.model, None, buffer)
+        return hashlib.sha256(buffer.tobytes()).hexdigest()
 
     @abstractmethod
     def engine(self) -> str:
@@ -464,37 +448,13 @@ class Simulated(Protocol):
     backend: Backend
     robot: Robot
 
-    @property
-    def task_name(self) -> str:
-        """Registered name of the task, for example ``lift_object``."""
-        ...
-
-    @property
-    def action_mode_name(self) -> str:
-        """The action mode: ``joint_position`` or ``ee_delta``."""
-        ...
-
-    @property
-    def landmarks(self) -> Mapping[str, str]:
-        """Role (``object``, ``bin``, ``target``, ``handle``) to the name of its body or site."""
-        ...
-
-    @property
-    def sizes(self) -> Mapping[str, float]:
-        """Lengths of the task's things [m], and ``object_round`` (0 or 1)."""
-        ...
+    task_name: str  # registered name of the task, for example ``lift_object``
+    action_mode_name: str  # ``joint_position`` or ``ee_delta``
+    landmarks: Mapping[str, str]  # role (``object``, ``bin``, ``target``, ``handle``) to its body or site
+    sizes: Mapping[str, float]  # lengths of the task's things [m], and ``object_round`` (0 or 1)
 
 
 # Turn the start states of many worlds into arrays. Worlds that name the same parts are written together.
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartBlock:
-    """The start values of one field, for worlds that name the same parts."""
-
-    worlds: np.ndarray  # index into the given sequence of worlds, (n,), int64
-    entries: np.ndarray  # entries of the field, (k,), int64
-    values: np.ndarray  # (n, k * numbers of an entry), float64
 
 
 def write_starts(
@@ -512,19 +472,16 @@ def write_starts(
     # Only named entries are written. An unknown name raises KeyError, a wrong number of values ValueError.
     for name, named, places in wanted:
         field = fields[name]
-        for block in start_blocks(named, places, entry_size=prod(field.shape[2:])):
-            values = block.values.reshape(len(block.worlds), len(block.entries), *field.shape[2:])
-            field[indices[block.worlds, None], block.entries] = values
+        for worlds, entries, values in _start_blocks(named, places, prod(field.shape[2:])):
+            field[indices[worlds, None], entries] = values.reshape(len(worlds), len(entries), *field.shape[2:])
 
 
-def start_blocks(
-    named: Sequence[Mapping[str, Sequence[float] | float]],
-    places: Mapping[str, slice | int],
-    *,
-    entry_size: int = 1,
-) -> Iterator[StartBlock]:
-    """Yield the worlds' values of one field, one block per distinct set of names; ``named`` has a map per world."""
-    # All values are plain numbers, or all are sequences with as many numbers as the entries of their name hold.
+def _start_blocks(
+    named: Sequence[Mapping[str, Sequence[float] | float]], places: Mapping[str, slice | int], entry_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield worlds (n,), their entries (k,) and values (n, k * entry_size) of one field, per distinct set of names."""
+    # ``named`` has a map per world. All values are plain numbers, or all are sequences with as many numbers as the
+    # entries of their name hold.
     worlds_by_names: dict[tuple[str, ...], list[int]] = {}
     for world, own in enumerate(named):
         worlds_by_names.setdefault(tuple(own), []).append(world)
@@ -542,12 +499,7 @@ def start_blocks(
             given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(names))
             if (given != sizes).any():
                 wrong = int(np.flatnonzero((given != sizes).any(axis=0))[0])
-                raise ValueError(
-                    f"'{names[wrong]}' is given another number of values than the {sizes[wrong]} that it has"
-                )
+                has = f"another number of values than the {sizes[wrong]} that it has"
+                raise ValueError(f"'{names[wrong]}' is given {has}")
             numbers = np.fromiter(chain.from_iterable(values), np.float64, given.sum())
-        yield StartBlock(
-            worlds=np.array(worlds),
-            entries=np.concatenate(entries),
-            values=numbers.reshape(len(worlds), sum(sizes)),
-        )
+        yield np.array(worlds), np.concatenate(entries), numbers.reshape(len(worlds), sum(sizes))

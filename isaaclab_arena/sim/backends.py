@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import glfw
 import mujoco
@@ -15,20 +15,10 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import (
-    Backend,
-    ModelChange,
-    StartState,
-    changed_entries,
-    model_names,
-    model_sha256,
-    write_starts,
-)
+from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, model_names, write_changes, write_starts
 
 # Simulate on the CPU: MuJoCo's own batch, stepped on a thread pool.
 
-# MuJoCo numbers the warnings of bad positions, velocities, accelerations and controls in this order.
-_BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
 
@@ -63,7 +53,9 @@ class MujocoBackend(Backend):
         self._warm_start = self.batch.bind("qacc_warmstart")
         self._start_fields = {name: self.batch.bind(name) for name in ("qpos", "qvel", "ctrl", "mocap_pos")}
         self._qpos, self._qvel = self._start_fields["qpos"], self._start_fields["qvel"]
-        self._num_warnings = self.batch.warning[:, _BAD_STATE_WARNINGS, 1]
+        # MuJoCo numbers the warnings of bad positions, velocities, accelerations and controls in this order.
+        first, last = int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL)
+        self._num_warnings = self.batch.warning[:, first : last + 1, 1]
         self._warnings_at_reset = self._num_warnings.copy()
         self._bytes_at_reset = self._warnings_at_reset.tobytes()
 
@@ -100,9 +92,7 @@ class MujocoBackend(Backend):
         self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
         for name, values in self._varied.items():
             values[ids] = getattr(self.model, name)
-        for changed in changed_entries(changes):
-            field = self._varied[changed.field]
-            field[ids[changed.worlds], changed.entry] = changed.values.reshape(-1, *field.shape[2:])
+        write_changes(changes, self._varied, ids)
         if self._varied:
             self.batch.set_const(ids)
 
@@ -149,10 +139,6 @@ class MujocoBackend(Backend):
         # A forward pass updates the contact sensors, which have to show the state after the last step.
         for name, tensor in self._derived.items():
             tensor.copy_(snapshot[name])
-
-    def model_digest(self) -> str:
-        """Return the SHA-256 of the compiled model."""
-        return model_sha256(self.model)
 
     def engine(self) -> str:
         """Return MuJoCo's version."""
@@ -243,9 +229,8 @@ def warp_worlds(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -
     """Return MuJoCo-Warp worlds on a device; EnvironmentBuildError if it cannot simulate the model."""
     from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
 
-    return WarpBackend(
-        model, num_envs=num_envs, device=device, deterministic=torch.are_deterministic_algorithms_enabled()
-    )
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return WarpBackend(model, num_envs=num_envs, device=device, deterministic=deterministic)
 
 
 def physics_step_s(backend: Backend, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -281,57 +266,30 @@ def make_backend(
     # If several callers build the same worlds, one of them calls `faster_backend` for all.
     if choice == "warp":
         return on_gpu(model, num_envs=num_envs, device=device)
-    if choice == "mujoco":
-        return MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
-    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads, on_gpu=on_gpu, step_s=step_s)[1]
-
-
-def faster_backend(
-    model: mujoco.MjModel,
-    *,
-    num_envs: int,
-    device: torch.device,
-    num_threads: int,
-    on_gpu: Callable[..., Backend] = warp_worlds,
-    step_s: Callable[[Backend], float] = physics_step_s,
-) -> SettledBackend:
-    """Return the name of the backend that steps these worlds faster on this machine."""
-    if device.type != "cuda":
-        return "mujoco"
-    # MuJoCo steps all worlds a few times. If that is faster than a GPU's launches, Warp is not measured.
-    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads, on_gpu=on_gpu, step_s=step_s)[0]
-
-
-def _faster(
-    model: mujoco.MjModel,
-    *,
-    num_envs: int,
-    device: torch.device,
-    num_threads: int,
-    on_gpu: Callable[..., Backend],
-    step_s: Callable[[Backend], float],
-) -> tuple[SettledBackend, Backend]:
     on_cpu = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
-    if device.type != "cuda":
-        return "mujoco", on_cpu
+    if choice == "mujoco" or device.type != "cuda":
+        return on_cpu
+
+    # A GPU cannot be faster than its own launches, so worlds that MuJoCo steps as fast are not measured there.
     cpu_s = step_s(on_cpu)
-    # A GPU cannot be faster than its own launches.
     if cpu_s < _LAUNCH_S:
         _LOG.info("backend mujoco: a step of %d worlds takes %.2g ms on the CPU", num_envs, 1e3 * cpu_s)
-        return "mujoco", on_cpu
+        return on_cpu
     try:
         worlds = on_gpu(model, num_envs=num_envs, device=device)
     except EnvironmentBuildError as error:
         _LOG.info("backend mujoco: %s", error)
-        return "mujoco", on_cpu
+        return on_cpu
     gpu_s = step_s(worlds)
-    name: SettledBackend = "warp" if gpu_s < cpu_s else "mujoco"
-    _LOG.info(
-        "backend %s: a step of %d worlds takes %.2g ms on the CPU, %.2g ms on %s",
-        name,
-        num_envs,
-        1e3 * cpu_s,
-        1e3 * gpu_s,
-        device,
+    name, times = "warp" if gpu_s < cpu_s else "mujoco", (1e3 * cpu_s, 1e3 * gpu_s)
+    _LOG.info("backend %s: a step of %d worlds takes %.2g ms on the CPU, %.2g ms on %s", name, num_envs, *times, device)
+    return worlds if name == "warp" else on_cpu
+
+
+def faster_backend(model: mujoco.MjModel, *, device: torch.device, **options: Any) -> SettledBackend:
+    """Return the name of the backend that `make_backend` chooses for ``auto``; nothing is built without a GPU."""
+    if device.type != "cuda":
+        return "mujoco"
+    return (
+        "mujoco" if isinstance(make_backend(model, choice="auto", device=device, **options), MujocoBackend) else "warp"
     )
-    return name, worlds if name == "warp" else on_cpu

@@ -409,8 +409,8 @@ def _known_of_run(output_directory: Path) -> Problem:
     named = f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
     message = (
         f"{known}{named} are there; what is lost with {layout.RUN_PLAN_FILE} are the options of the jobs, how many "
-        "episodes each has, and the options of the command line. If the above cannot be mended, run the job file again in a new "
-        "directory; recordings can still be replayed"
+        "episodes each has, and the options of the command line. If the above cannot be mended, run the job file again "
+        "in a new directory; recordings can still be replayed"
     )
     return Problem(message, file=str(output_directory))
 

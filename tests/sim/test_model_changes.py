@@ -1,22 +1,22 @@
-from isaaclab_arena.sim.backend import ModelChange, changed_entries
+import numpy as np
+
+from isaaclab_arena.sim.backend import ModelChange, write_changes
 
 
 def mass(entry: int, value: float) -> ModelChange:
     return ModelChange(field="body_mass", entry=entry, value=(value,))
 
 
-def test_changes_of_the_same_entry_come_together_with_the_worlds_that_want_them():
+def test_each_world_gets_its_own_changes_and_no_other():
     colour = ModelChange(field="geom_rgba", entry=4, value=(1.0, 0.0, 0.0, 1.0))
-    first, painted, second = changed_entries([[mass(1, 0.1), colour], [], [mass(1, 0.3), mass(2, 0.4)]])
-    assert (first.field, first.entry, first.worlds.tolist(), first.values.tolist()) == (
-        *("body_mass", 1, [0, 2]),
-        [[0.1], [0.3]],
-    )
-    assert (painted.field, painted.worlds.tolist(), painted.values.tolist()) == ("geom_rgba", [0], [[1.0, 0, 0, 1.0]])
-    assert (second.entry, second.worlds.tolist()) == (2, [2])
+    fields = {"body_mass": np.zeros((4, 3)), "geom_rgba": np.zeros((4, 5, 4))}
+    write_changes([[mass(1, 0.1), colour], [], [mass(1, 0.3), mass(2, 0.4)]], fields, np.array([3, 0, 1]))
+    assert fields["body_mass"].tolist() == [[0, 0, 0], [0, 0.3, 0.4], [0, 0, 0], [0, 0.1, 0]]
+    assert fields["geom_rgba"][3, 4].tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert fields["geom_rgba"].sum() == 2
 
 
-def test_the_later_of_two_changes_of_an_entry_stands_last():
-    (changed,) = changed_entries([[mass(1, 0.1), mass(1, 0.2)]])
-    assert changed.worlds.tolist() == [0, 0]
-    assert changed.values.tolist() == [[0.1], [0.2]]
+def test_the_later_of_two_changes_of_an_entry_wins():
+    fields = {"body_mass": np.zeros((1, 2))}
+    write_changes([[mass(1, 0.1), mass(1, 0.2)]], fields, np.arange(1))
+    assert fields["body_mass"].tolist() == [[0, 0.2]]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.backend import StartState, model_names, start_blocks, write_starts
+from isaaclab_arena.sim.backend import StartState, model_names, write_starts
 from isaaclab_arena.sim.scene import compose_scene
 from tests.sim.arm_and_cube import PARTS, start_of
 
@@ -49,22 +49,11 @@ def test_worlds_together_get_the_bits_that_they_get_one_by_one(model, dtype):
         assert (written[name][[1, 6]] == 0.5).all(), "other worlds stay as they are"
 
 
-def test_worlds_that_name_the_same_things_make_one_block():
-    places = {"hinge": slice(7, 8), "free": slice(0, 7)}
-    pose = (0.1, 0.2, 0.3, 1.0, 0.0, 0.0, 0.0)
-    named = [{"hinge": (float(world),), "free": pose} for world in range(5)] + [{"hinge": (9.0,)}, {}]
-    both, hinge = start_blocks(named, places)
-    assert both.worlds.tolist() == [0, 1, 2, 3, 4]
-    assert both.entries.tolist() == [7, 0, 1, 2, 3, 4, 5, 6]
-    assert both.values[3].tolist() == [3.0, *pose]
-    assert (hinge.worlds.tolist(), hinge.values.tolist()) == ([5], [[9.0]])
-
-
-def test_another_number_of_values_than_a_joint_has_is_refused_by_name():
+def test_another_number_of_values_than_a_joint_has_is_refused_by_name(model):
     # Together they are as many numbers as they should be.
-    named = [{"first": (1.0, 2.0), "second": (3.0,)}]
-    with pytest.raises(ValueError, match="'first' is given another number of values than the 1 that it has"):
-        list(start_blocks(named, {"first": slice(0, 1), "second": slice(1, 3)}))
+    start = StartState(joint_positions={"robot/panda_joint1": (1.0, 2.0), "object/free": (0.1, 0.2, 0.3, 1, 0, 0)})
+    with pytest.raises(ValueError, match="'robot/panda_joint1' is given another number of values than the 1 that it"):
+        write_starts([start], model_names(model), fields(model, 1, np.float64), np.arange(1))
 
 
 def test_starts_and_worlds_have_to_be_as_many(model):

@@ -22,9 +22,8 @@ from isaaclab_arena.sim.backend import (
     ModelChange,
     ModelNames,
     StartState,
-    changed_entries,
     model_names,
-    model_sha256,
+    write_changes,
     write_starts,
 )
 from isaaclab_arena.sim.math import rotate
@@ -73,9 +72,7 @@ class VariedModel:
         wanted = {
             name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0) for name in self.changed
         }
-        for changed in changed_entries(changes):
-            per_world = wanted[changed.field]
-            per_world[changed.worlds, changed.entry] = changed.values.reshape(-1, *per_world.shape[2:])
+        write_changes(changes, wanted, np.arange(len(changes)))
         # A world without any variation has no say in a shared field.
         asking = np.array([bool(own) for own in changes])
         for name in wanted.keys() & _SHARED:
@@ -173,15 +170,6 @@ class BufferSizes:
     constraints: int  # of any one world
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoomUsed:
-    """Room that a batch of worlds needed, available or not."""
-
-    missed: int  # union of Data.overflow over all worlds
-    contacts: int  # of all worlds together
-    constraints: int  # of the world that has most
-
-
 def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
     """Measure a model's buffer sizes on the CPU under random controls, and add headroom."""
     data = mujoco.MjData(model)
@@ -223,17 +211,17 @@ class Room:
             most_constraints=data.njmax,
         )
 
-    def used(self) -> RoomUsed:
-        """Return the room that worlds needed since ``overflow`` was cleared."""
+    def used(self) -> tuple[int, int, int]:
+        """Return `Data.overflow` of all worlds together, their contacts, and the most constraints of a world."""
+        # Room that was needed since ``overflow`` was cleared, available or not.
         contacts = torch.cat(self.contacts).max()
         # Torch has no bitwise OR of all numbers.
         masks = self.overflow
         bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
         any_bits = (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
         # One read for all three: each read from a GPU takes as long as a small network.
-        numbers = torch.stack((any_bits, contacts, self.constraints.max())).tolist()
-        missed, contacts, constraints = map(int, numbers)
-        return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
+        missed, most_contacts, constraints = torch.stack((any_bits, contacts, self.constraints.max())).tolist()
+        return int(missed), int(most_contacts), int(constraints)
 
     def was_enough(self) -> torch.Tensor:
         """Return a tensor that is True if everything fitted since ``overflow`` was cleared. Shape: (), bool."""
@@ -542,10 +530,6 @@ class WarpBackend(Backend):
         for name in _DERIVED:
             getattr(self, name).copy_(snapshot[name])
 
-    def model_digest(self) -> str:
-        """Return the SHA-256 of the compiled model."""
-        return model_sha256(self.model)
-
     def engine(self) -> str:
         """Return MuJoCo-Warp's version and device."""
         return f"mujoco_warp {mujoco_warp.__version__} on {self.device}"
@@ -580,14 +564,12 @@ class WarpBackend(Backend):
             run()
             if self._rollback.had_room():  # waits for the GPU
                 return
-            used = self._room.used()
-            if used.missed & _LEFT_OUT:
-                names = mujoco_warp.OverflowType(used.missed & _LEFT_OUT)
-                raise EnvironmentBuildError(
-                    f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; "
-                    "use the backend 'mujoco'"
-                )
-            self._grow(used)
+            missed, contacts, constraints = self._room.used()
+            if missed & _LEFT_OUT:
+                names = repr(mujoco_warp.OverflowType(missed & _LEFT_OUT))
+                reason = f"left out contacts ({names}), for which it cannot make room"
+                raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
+            self._grow(contacts / self.num_envs, constraints)
             # The parts in ``undone`` (None: all) are restored before the repetition.
             self._rollback.put_back(undone)
         raise EnvironmentBuildError(
@@ -595,22 +577,18 @@ class WarpBackend(Backend):
             f"{self.sizes.constraints} constraints to a world; use the backend 'mujoco', or fewer environments"
         )
 
-    def _grow(self, used: RoomUsed) -> None:
+    def _grow(self, contacts: float, constraints: int) -> None:
+        """Make room for more than so many contacts and constraints of a world."""
         before = self.sizes
-        self.sizes = BufferSizes(
-            contacts=round(_GROWTH * max(before.contacts, used.contacts / self.num_envs)),
-            constraints=round(_GROWTH * max(before.constraints, used.constraints)),
+        self.sizes = now = BufferSizes(
+            contacts=round(_GROWTH * max(before.contacts, contacts)),
+            constraints=round(_GROWTH * max(before.constraints, constraints)),
         )
-        _LOG.info(
-            "room for contacts grows from %d to %d, for constraints from %d to %d to a world",
-            before.contacts,
-            self.sizes.contacts,
-            before.constraints,
-            self.sizes.constraints,
-        )
+        grown = f"from {before.contacts} to {now.contacts}, for constraints from {before.constraints}"
+        _LOG.info("room for contacts grows %s to %d to a world", grown, now.constraints)
         self.launcher.forget_graphs()
         with self.launcher.compiling():
-            self._data = with_more_room(self.model, self._data, self.sizes)
+            self._data = with_more_room(self.model, self._data, now)
         self._room = Room.of(self._data)
         self._rollback.move_into(self._room)
 

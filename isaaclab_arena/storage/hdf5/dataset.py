@@ -250,14 +250,13 @@ def write_robomimic_file(
         data = file.create_group(layout.DATA_GROUP)
         # One episode at a time is held in memory.
         for episode in episodes:
-            group = data.create_group(layout.demo_name(episode.episode_index))
+            group_name = layout.demo_name(episode.episode_index)
+            group = data.create_group(group_name)
             actions = episode.arrays[layout.ACTIONS]
             observations = observations_of(episode.arrays)
             if not observations:
-                raise StorageError(
-                    f"{layout.demo_name(episode.episode_index)} was recorded without observations, and there is nothing to "
-                    "learn from; record with --record_observations state, or all"
-                )
+                way_out = "there is nothing to learn from; record with --record_observations state, or all"
+                raise StorageError(f"{group_name} was recorded without observations, and {way_out}")
             group.attrs["num_samples"] = len(actions)
             for name in _KEPT_ATTRIBUTES:
                 if name in episode.attributes:

@@ -12,7 +12,7 @@ from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState, painted, resized, shifted_body, slippery
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import BufferSizes, RoomUsed, WarpBackend, probed_sizes
+from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend, probed_sizes
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 
 CPU = torch.device("cpu")
@@ -215,8 +215,8 @@ def test_where_contacts_do_not_fit_the_step_is_made_again_with_more_room(model, 
 class NeverLarger(WarpBackend):
     """Has no memory for more room."""
 
-    def _grow(self, used: RoomUsed) -> None:
-        del used
+    def _grow(self, contacts: float, constraints: int) -> None:
+        del contacts, constraints
 
 
 def test_contacts_that_cannot_fit_are_an_error_and_never_silent(model):
