@@ -12,14 +12,8 @@ VISIBLE_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos",
 """Fields of a state that a picture shows."""
 
 VISIBLE_FIELDS = (
-    "geom_size",
-    "geom_rgba",
-    "mat_rgba",
-    "mat_texid",
-    "light_active",
-    "light_ambient",
-    "light_diffuse",
-    "light_specular",
+    *("geom_size", "geom_rgba", "mat_rgba", "mat_texid"),
+    *("light_active", "light_ambient", "light_diffuse", "light_specular"),
 )
 """Fields of a model that change a picture by other means than a pose; a world may have values of its own."""
 

@@ -279,7 +279,7 @@ class StepRollback:
 
         # Keeps the current state of all worlds, before a step or a partial update.
         self.keep = Replayed(self._copy_all, capture, name="keeping worlds")
-        # A tensor that is True if everything fitted.
+        # A tensor that is True if everything fitted in the present room, which `move_into` replaces.
         self.had_room = Replayed(self._see_room, capture, name="whether worlds had room")
         self._settle = Replayed(self._put_back_others, capture, name="putting worlds back")
         self._settle_if_room = Replayed(self._put_back_unmade, capture, name="putting worlds back that had no room")
@@ -325,7 +325,7 @@ class StepRollback:
             before.copy_(self._live[name])
 
     def _see_room(self) -> torch.Tensor:
-        return self._room.was_enough()  # of the present room, which `move_into` replaces
+        return self._room.was_enough()
 
     def _put_back_others(self) -> None:
         self._restore(self._before, ~self._chosen)

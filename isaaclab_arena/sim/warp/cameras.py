@@ -25,16 +25,8 @@ from isaaclab_arena.sim.warp.kernels import cpu_turn, one_compiler_at_a_time, wa
 
 # One kernel for all these shapes serves every scene; by default each mix of shapes compiles anew.
 _GEOM_TYPES = tuple(
-    int(kind)
-    for kind in (
-        mujoco.mjtGeom.mjGEOM_PLANE,
-        mujoco.mjtGeom.mjGEOM_SPHERE,
-        mujoco.mjtGeom.mjGEOM_CAPSULE,
-        mujoco.mjtGeom.mjGEOM_ELLIPSOID,
-        mujoco.mjtGeom.mjGEOM_CYLINDER,
-        mujoco.mjtGeom.mjGEOM_BOX,
-        mujoco.mjtGeom.mjGEOM_MESH,
-    )
+    int(getattr(mujoco.mjtGeom, f"mjGEOM_{kind}"))
+    for kind in ("PLANE", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
 LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData] | None]
 """Returns the model and the state of a world, with current poses of geoms, cameras and lights."""

@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Condition
+from types import SimpleNamespace
 from typing import Any, Protocol, Self
 
 import torch
@@ -114,55 +116,38 @@ class _CpuUsers:
 _CPU_USERS = _CpuUsers()
 
 
-def one_compiler_at_a_time() -> AbstractContextManager[None]:
+_COMPILING = SimpleNamespace(depth=0, has_waited=False)
+"""How many blocks of this process hold the right to compile, one in the other, and whether one had to wait for it."""
+
+
+@contextmanager
+def one_compiler_at_a_time() -> Iterator[None]:
     """Let one process of this machine compile Warp's kernels; others wait and load the results. Reentrant."""
     _start_warp()
-    return _COMPILERS.one_at_a_time(Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE)
-
-
-class _Compilers:
-    """Holds the right to compile: one thread of one process."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._has_waited = False
-
-    @contextmanager
-    def one_at_a_time(self, path: Path) -> Iterator[None]:
-        # The same lock as Warp's turn: with two locks, two threads could each hold one and wait for the other.
-        with _TURN:
-            self._depth += 1
-            try:
-                # A second lock of the same file in one process would wait for itself.
-                with self._locked(path) if self._depth == 1 else nullcontext():
-                    yield
-            finally:
-                self._depth -= 1
-
-    @contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        with ExitStack() as held:
-            try:
-                lock = held.enter_context(path.open("a"))
+    # The same lock as Warp's turn: with two locks, two threads could each hold one and wait for the other.
+    with _TURN, ExitStack() as held:
+        _COMPILING.depth += 1
+        try:
+            # A second lock of the same file in one process would wait for itself.
+            if _COMPILING.depth == 1:
+                lock = held.enter_context(Path(str(warp.config.kernel_cache_dir), _LOCK_FILE).open("a"))
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     # The first wait may take minutes; later ones are short, because the kernels are cached.
-                    _LOG.log(
-                        logging.DEBUG if self._has_waited else logging.INFO,
-                        "waiting until another process has compiled or loaded its kernels",
-                    )
-                    self._has_waited = True
+                    level = logging.DEBUG if _COMPILING.has_waited else logging.INFO
+                    _LOG.log(level, "waiting until another process has compiled or loaded its kernels")
+                    _COMPILING.has_waited = True
                     began = time.perf_counter()
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     KERNELS.add(KernelTimes(wait_s=time.perf_counter() - began))
-            except OSError as error:
-                # Some home directories are on file systems without locks, or read-only.
-                _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
+        except OSError as error:
+            # Some home directories are on file systems without locks, or read-only.
+            _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
+        try:
             yield
-
-
-_COMPILERS = _Compilers()
+        finally:
+            _COMPILING.depth -= 1
 
 
 class _Listener:
@@ -233,23 +218,18 @@ class Stream(Protocol):
         """Hold further work until all work queued on another stream so far is done."""
 
 
+@dataclass(frozen=True)
 class GpuStreams:
     """Warp's two streams on a GPU, ordered after earlier torch work and before later torch work."""
 
-    def __init__(
-        self,
-        blocking: Stream,
-        independent: Stream,
-        *,
-        of_torch: Callable[[], Stream],
-        entered: Callable[[Any], AbstractContextManager[Any]],
-    ) -> None:
-        # Warp frees temporary memory as soon as a launch is queued, in the order of the GPU's default stream. So
-        # launches use a stream that synchronises with that one, as Warp's own streams do.
-        # A graph keeps its memory and must not synchronise. Else the default stream, where another thread's network
-        # runs, would stop during a capture, and wait during a replay.
-        self._blocking, self._independent = blocking, independent
-        self._of_torch, self._entered = of_torch, entered
+    # Warp frees temporary memory as soon as a launch is queued, in the order of the GPU's default stream. So single
+    # launches use a stream that synchronises with that one, as Warp's own streams do.
+    blocking: Stream
+    # A graph keeps its memory and must not synchronise. Else the default stream, where another thread's network runs,
+    # would stop during a capture, and wait during a replay.
+    independent: Stream
+    of_torch: Callable[[], Stream]  # torch's current stream
+    entered: Callable[[Any], AbstractContextManager[Any]]  # makes a stream Warp's current one
 
     @classmethod
     def on(cls, device: torch.device) -> Self:
@@ -264,19 +244,12 @@ class GpuStreams:
             entered=partial(warp.ScopedStream, sync_enter=False),
         )
 
-    def for_launches(self) -> AbstractContextManager[None]:
-        """Let Warp launch single kernels."""
-        return self._ordered(self._blocking)
-
-    def for_graphs(self) -> AbstractContextManager[None]:
-        """Let Warp capture and replay graphs."""
-        return self._ordered(self._independent)
-
     @contextmanager
-    def _ordered(self, stream: Stream) -> Iterator[None]:
-        torch_stream = self._of_torch()
+    def ordered(self, stream: Stream) -> Iterator[None]:
+        """Let Warp work in one of the streams."""
+        torch_stream = self.of_torch()
         stream.wait_stream(torch_stream)
-        with self._entered(stream):
+        with self.entered(stream):
             yield
         torch_stream.wait_stream(stream)
 
@@ -290,7 +263,15 @@ class Launcher:
         # On the CPU there are no streams. ``capture`` is for torch's work between the kernels, by default as a GPU
         # graph; None if nothing can be captured.
         self.warp_device = warp_device(device)
-        self.capture = self._in_turn(capture or capture_on(device))
+        capture = capture or capture_on(device)
+
+        # Torch waits for the whole GPU before it captures, and no wait for the GPU is allowed during a capture. So no
+        # other thread may capture Warp's work meanwhile.
+        def in_turn(capture: Capture, work: Callable[[], None]) -> Callable[[], None]:
+            with warp_turn(self.warp_device):
+                return capture(work)
+
+        self.capture: Capture | None = partial(in_turn, capture) if capture else None
         self._streams = GpuStreams.on(device) if streams is None and self.warp_device.is_cuda else streams
         self._graphs: dict[str, warp.Graph | None] = {}
 
@@ -298,7 +279,7 @@ class Launcher:
     def work(self) -> Iterator[None]:
         """Let Warp work on the device, after earlier and before later torch work."""
         streams = self._streams
-        with warp_turn(self.warp_device), nullcontext() if streams is None else streams.for_launches():
+        with warp_turn(self.warp_device), nullcontext() if streams is None else streams.ordered(streams.blocking):
             yield
 
     @contextmanager
@@ -316,21 +297,14 @@ class Launcher:
             self._graphs[kind] = None
             return
         streams = self._streams
-        with warp_turn(self.warp_device), nullcontext() if streams is None else streams.for_graphs():
-            graph = self._graphs[kind] = self._graphs[kind] or self._captured(launch)
-            warp.capture_launch(graph)
-
-    def _in_turn(self, capture: Capture | None) -> Capture | None:
-        """Wrap a capture of torch's work, so that no other thread captures Warp's meanwhile."""
-        if capture is None:
-            return None
-
-        # Torch waits for the whole GPU before it captures, and no wait for the GPU is allowed during a capture.
-        def captured(work: Callable[[], None]) -> Callable[[], None]:
-            with warp_turn(self.warp_device):
-                return capture(work)
-
-        return captured
+        with warp_turn(self.warp_device), nullcontext() if streams is None else streams.ordered(streams.independent):
+            if self._graphs[kind] is None:
+                # No thread may be in a `cpu_turn` meanwhile. Warp has one capture per process. It records this thread's
+                # launches alone, but CPU launches of other threads add their arrays to the same list, without a lock.
+                with _CPU_USERS.alone(), warp.ScopedCapture(device=self.warp_device) as capture:
+                    launch()
+                self._graphs[kind] = capture.graph
+            warp.capture_launch(self._graphs[kind])
 
     def forget_graphs(self) -> None:
         """Delete all graphs, before their arrays are replaced, and release their memory."""
@@ -339,10 +313,3 @@ class Launcher:
             warp.synchronize_device(self.warp_device)
             self._graphs.clear()
             trim_graph_memory(self.warp_device)
-
-    def _captured(self, launch: Callable[[], None]) -> Any:
-        # No thread may be in a `cpu_turn` meanwhile. Warp has one capture per process. It records this thread's
-        # launches alone, but CPU launches of other threads add their arrays to the same list, without a lock.
-        with _CPU_USERS.alone(), warp.ScopedCapture(device=self.warp_device) as capture:
-            launch()
-        return capture.graph
