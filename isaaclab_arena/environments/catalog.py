@@ -57,7 +57,7 @@ EMBODIMENTS = Registry(
         "so101": "isaaclab_arena.environments.robots.embodiment:SO101",
     },
     entry_point_group="isaaclab_arena.embodiments",
-    schemes={"menagerie": "isaaclab_arena.environments.robots.menagerie:menagerie_embodiment"},
+    schemes={"menagerie": "isaaclab_arena.environments.robots.described:menagerie_embodiment"},
 )
 
 _OBJECTS = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box", "plate", "bin", "blue_cube")

@@ -1,5 +1,7 @@
-"""An embodiment of a robot's description and its MJCF file, whose names are all checked first."""
+"""An embodiment of a robot's description and its MJCF file, whose names are all checked first; MuJoCo Menagerie's."""
 
+import importlib
+import importlib.util
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,14 +14,46 @@ from isaaclab_arena.environments.robots.embodiment import Embodiment, Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import expanded, not_a_plain_file
 from isaaclab_arena.sim.mjcf_trial import wrong_with_mjcf
-from isaaclab_arena.sim.scene import PartFrame, Robot, file_outside
+from isaaclab_arena.sim.scene import ASSETS, PartFrame, Robot, file_outside
 
-# Find a checkout of MuJoCo Menagerie through its environment variable.
+# Robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with descriptions that come along.
+
+_PACKAGE = "mujoco_menagerie"
 
 
 def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the directory of a checkout of MuJoCo Menagerie, None if MENAGERIE_ROOT is not set."""
     return expanded(environ.get("MENAGERIE_ROOT")) or None
+
+
+def menagerie_embodiment(name: str) -> Embodiment:
+    """Return a Menagerie robot by its directory, such as ``franka_emika_panda``; ConfigError if it is missing."""
+    descriptions = {path.stem: path for path in (ASSETS / "robots" / "menagerie").glob("*.yaml")}
+    if name not in descriptions:
+        hint = did_you_mean(name, descriptions)
+        raise ConfigError(
+            f"no description of the robot '{name}' of MuJoCo Menagerie{hint}; any other is used through a description "
+            f"of your own, as docs/how_to/robots.md shows"
+        )
+
+    # A checkout comes before the package, which is optional.
+    root = menagerie_root()
+    if root is not None:
+        directory = Path(root) / name
+        if not directory.is_dir():
+            raise ConfigError(f"MENAGERIE_ROOT is '{root}', which holds no directory '{name}'")
+    elif importlib.util.find_spec(_PACKAGE) is None:
+        raise ConfigError(
+            f"the files of '{name}' are not here: set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install "
+            f"mujoco-menagerie, which downloads them"
+        )
+    else:
+        package = importlib.import_module(_PACKAGE)
+        try:
+            directory = Path(package.get(name).path())
+        except package.MenagerieError as error:
+            raise ConfigError(f"mujoco-menagerie cannot provide '{name}': {error}") from error
+    return described_embodiment(descriptions[name], directory=directory)
 
 
 # Make an embodiment of a robot's description and its MJCF file, and check every name first.
@@ -46,15 +80,8 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
         x, y, _ = description.base.position
         reach_m = max(math.hypot(a - x, b - y) for a in (low[0], high[0]) for b in (low[1], high[1]))
     tallest_m = math.inf if description.workspace.tallest is None else description.workspace.tallest
-    tool = description.tool
     cameras = (
-        PartFrame(
-            name=camera.name,
-            body=camera.body,
-            position=camera.position,
-            quaternion=camera.quaternion,
-            camera_fovy_deg=camera.fovy_deg,
-        )
+        PartFrame(camera_fovy_deg=camera.fovy_deg, **camera.model_dump(exclude={"fovy_deg"}))
         for camera in description.cameras
     )
     return Embodiment(
@@ -63,10 +90,7 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
         workspace=Workspace(low=low, high=high, reach_m=reach_m, tallest_m=tallest_m),
         position=description.base.position,
         quaternion=description.base.quaternion,
-        frames=(
-            PartFrame(name=_TOOL, body=tool.body, position=tool.position, quaternion=tool.quaternion),
-            *cameras,
-        ),
+        frames=(PartFrame(name=_TOOL, **dict(description.tool)), *cameras),
         gravity_compensation=description.gravity_compensation,
     )
 
@@ -119,10 +143,8 @@ class _Checker:
         for index, camera in enumerate(description.cameras):
             self._named(f"cameras.{index}.body", _BODY, camera.body)
             if camera.name in taken:
-                message = (
-                    f"there is a camera called '{camera.name}' already; give this one another name, or leave it out"
-                )
-                self._problem(f"cameras.{index}.name", message)
+                way_out = "give this one another name, or leave it out"
+                self._problem(f"cameras.{index}.name", f"there is a camera called '{camera.name}' already; {way_out}")
             taken.append(camera.name)
         self._arm(description)
         self._gripper(description)
@@ -172,9 +194,8 @@ class _Checker:
             return
         arm = description.arm
         self._each_once("gripper.joints", (*dict.fromkeys(arm.joints), *gripper.joints), "joints")
-        self._each_once(
-            "gripper.actuator", (*dict.fromkeys(arm.actuators or arm.joints), gripper.actuator), "actuators"
-        )
+        actuators = (*dict.fromkeys(arm.actuators or arm.joints), gripper.actuator)
+        self._each_once("gripper.actuator", actuators, "actuators")
         for index, joint in enumerate(gripper.joints):
             self._named(f"gripper.joints.{index}", _JOINT, joint)
         for index, body in enumerate(gripper.bodies):
@@ -185,11 +206,10 @@ class _Checker:
             slack = 1e-6 * (high - low)
             for key in ("closed_control", "open_control"):
                 # An actuator without a range has 0 for both ends.
-                if low < high and not low - slack <= getattr(gripper, key) <= high + slack:
-                    message = (
-                        f"{getattr(gripper, key):g} is beyond what '{gripper.actuator}' takes, {low:g} to {high:g}"
-                    )
-                    self._problem(f"gripper.{key}", message)
+                control = getattr(gripper, key)
+                if low < high and not low - slack <= control <= high + slack:
+                    takes = f"beyond what '{gripper.actuator}' takes, {low:g} to {high:g}"
+                    self._problem(f"gripper.{key}", f"{control:g} is {takes}")
         if len(gripper.open) != len(gripper.joints):
             self._problem("gripper.open", f"has {len(gripper.open)} entries for {len(gripper.joints)} joints")
         if gripper.closed_control == gripper.open_control:
@@ -211,6 +231,7 @@ class _Checker:
 def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
     arm, gripper = description.arm, description.gripper
     actuators = arm.joints if arm.actuators is None else arm.actuators
+    joints = [model.joint(joint) for joint in arm.joints]
     # An arm with fewer than six joints cannot reach every orientation.
     weight = 1.0 if len(arm.joints) >= 6 else 0.05
     torques = []
@@ -222,8 +243,8 @@ def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
         name=description.name,
         arm_joints=_in_scene(arm.joints),
         arm_actuators=_in_scene(actuators),
-        joint_low=tuple(float(model.joint(joint).range[0]) for joint in arm.joints),
-        joint_high=tuple(float(model.joint(joint).range[1]) for joint in arm.joints),
+        joint_low=tuple(float(joint.range[0]) for joint in joints),
+        joint_high=tuple(float(joint.range[1]) for joint in joints),
         joint_velocity_limit=(arm.velocity_limit,) * len(arm.joints),
         joint_torque_limit=tuple(torques),
         home=arm.home,

@@ -12,8 +12,7 @@ import numpy as np
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
-from isaaclab_arena.environments.variations.disturbances import NO_COMPRESSION
-from isaaclab_arena.environments.variations.overrides import SHIFT, TURN
+from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import (
@@ -169,13 +168,12 @@ def _name(asset: str, pattern: int, parts: int) -> str:
 # Build the catalogue: every possible variation of an environment, from its task and its compiled model.
 
 ACTION_NOISE = "action.noise"
-ACTION_NOISE_SEED = "action.noise_seed"
 OBSERVATION_DELAY = "observation.delay"
 OBSERVATION_NOISE = "observation.noise"
-OBSERVATION_NOISE_SEED = "observation.noise_seed"
 PICTURE_NOISE, PICTURE_BLUR, PICTURE_EXPOSURE = "picture.noise", "picture.blur", "picture.exposure"
-PICTURE_NOISE_SEED = "picture.noise_seed"
 PICTURE_QUALITY = "picture.jpeg_quality"
+NO_COMPRESSION = 100
+"""The quality that stands for pictures that are not compressed at all."""
 PARAPHRASE = "instruction.paraphrase"
 DISTRACTOR_COUNT = "distractors.count"
 TABLE_HEIGHT = "table.height"
@@ -378,14 +376,17 @@ def _robot_and_table(scene: Scene) -> Iterator[Variation]:
 
 def _senses(scene: Scene) -> Iterator[Variation]:
     """Yield the variations of actions, observations, pictures and surfaces."""
-    words, seed = "standard deviation of the action noise, as a share of each action's range", (ACTION_NOISE_SEED,)
+    words, seed = "standard deviation of the action noise, as a share of each action's range", (SEEDS[ACTION_NOISE],)
     yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
     words, limits = "age of the observations", (0, MAX_DELAY)
     yield _variation("observation", "delay", "control steps", words, (0, 3), limits, 0, integer=True)
-    words, seed = "standard deviation of the noise on each observed number, in its own unit", (OBSERVATION_NOISE_SEED,)
+    words, seed = (
+        "standard deviation of the noise on each observed number, in its own unit",
+        (SEEDS[OBSERVATION_NOISE],),
+    )
     yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
     if camera_assets(scene.model):
-        words, seed = "standard deviation of the noise on each colour", (PICTURE_NOISE_SEED,)
+        words, seed = "standard deviation of the noise on each colour", (SEEDS[PICTURE_NOISE],)
         yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0, companions=seed)
         words = "standard deviation of a Gaussian blur"
         yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)

@@ -16,13 +16,9 @@ from isaaclab_arena.nested import leaves
 SHIFT, TURN, JOINT_SHIFT = "shift", "turn", "robot.joint_shift"
 ROBOT_START = "robot.joint_position"
 _SIZE = "size"
-_DRAWN = {
-    "action.noise": ("action.noise_seed",),
-    "observation.noise": ("observation.noise_seed",),
-    "picture.noise": ("picture.noise_seed",),
-    "table.texture": ("table.pattern",),
-    "background.texture": ("background.pattern",),
-}
+SEEDS = {noise: f"{noise}_seed" for noise in ("action.noise", "observation.noise", "picture.noise")}
+"""Variations that are strengths of noise, and the conditions with its seed."""
+_DRAWN = {**SEEDS, "table.texture": "table.pattern", "background.texture": "background.pattern"}
 _COUNT, _DISTRACTOR = "distractors.count", "distractor_"
 
 
@@ -60,7 +56,7 @@ def differs_only_by(
     except (KeyError, TypeError, ValueError):
         # Recordings may hold any value; a start that cannot be shifted was not.
         return False
-    drawn = {each for key in keys for each in _DRAWN.get(key, ())}
+    drawn = {_DRAWN.get(key) for key in keys}
     return all(
         _plain(expected.get(key)) == _plain(now.get(key))
         or key in drawn

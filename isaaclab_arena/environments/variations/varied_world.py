@@ -1,31 +1,425 @@
-"""A world with variations on: draws them for an episode, and puts them into effect when the episode starts."""
+"""A world with variations on: draws them for an episode, applies them, and disturbs observations and actions."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_device
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations import catalogue
-from isaaclab_arena.environments.variations.disturbances import (
-    NO_COMPRESSION,
-    ActionNoise,
-    Disturbance,
-    Disturbances,
-    ObservationDelay,
-)
-from isaaclab_arena.environments.variations.overrides import with_moved_starts
+from isaaclab_arena.environments.variations.overrides import SEEDS, with_moved_starts
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
 
-_SEEDS = {
-    catalogue.ACTION_NOISE: catalogue.ACTION_NOISE_SEED,
-    catalogue.OBSERVATION_NOISE: catalogue.OBSERVATION_NOISE_SEED,
-    catalogue.PICTURE_NOISE: catalogue.PICTURE_NOISE_SEED,
-}
-"""Conditions that are strengths of noise, and where its seed stands."""
+# Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
+#
+# Packing the quantised numbers into bytes loses nothing, so it is left out. Whole numbers below 2**53 are exact as
+# float64 in any order of summation. So the pixels are the same on every machine and device and beside any other
+# pictures, and the number of operations of a step does not depend on the number of pictures.
+
+_SIDE = 8
+_BITS = 13
+_LUMINANCE = (
+    *(16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29),
+    *(51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121),
+    *(120, 101, 72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMINANCE = (
+    *(17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99),
+    *(99, 99, 99, 99, *(99,) * 32),
+)
+_HALF = 1 << 15
+_TO_Y = (19595, 38470, 7471)
+_TO_CB = (-11059, -21709, 32768)
+_TO_CR = (32768, -27439, -5329)
+_CR_TO_RED, _CB_TO_GREEN, _CR_TO_GREEN, _CB_TO_BLUE = 91881, 22554, 46802, 116130
+
+
+def quantisation_tables(quality: int) -> np.ndarray:
+    """Return JPEG's quantisation steps of luminance and chrominance. Shape: (2, 8, 8), float64 whole numbers."""
+    # The quality, 1 to 100, scales the standard's tables as libjpeg does.
+    scale = 5000 // quality if quality < 50 else 200 - 2 * quality
+    base = np.array([_LUMINANCE, _CHROMINANCE]).reshape(2, _SIDE, _SIDE)
+    return np.clip((base * scale + 50) // 100, 1, 255).astype(np.float64)
+
+
+def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    """Return pictures (n, height, width, 3), uint8, after JPEG with ``tables`` (n, 2, 8, 8), float64."""
+    height, width = pictures.shape[1:3]
+    # Whole blocks of colour are needed, so the last line and column repeat.
+    for side in (1, 2):
+        length = pictures.shape[side]
+        places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
+        pictures = pictures.index_select(side, places)
+    red, green, blue = pictures.to(torch.int64).unbind(-1)
+    # One bit less than a half, as in libjpeg, keeps white from becoming 256.
+    middle = (128 << 16) + _HALF - 1
+    luminance, *chrominance = (
+        (weights[0] * red + weights[1] * green + weights[2] * blue + more) >> 16
+        for weights, more in ((_TO_Y, _HALF), (_TO_CB, middle), (_TO_CR, middle))
+    )
+    brightness = _quantised(luminance, tables[:, 0])
+
+    # Colour has half the resolution, as in cameras and datasets.
+    colours = []
+    for plane in chrominance:
+        # Means of 2 x 2 pixels round halves down and up in turn.
+        total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
+        bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
+        colours.append(_upsampled(_quantised((total + bias) >> 2, tables[:, 1])) - 128)
+
+    bluish, reddish = colours
+    shown = torch.stack(
+        (
+            brightness + ((_CR_TO_RED * reddish + _HALF) >> 16),
+            brightness + ((-_CB_TO_GREEN * bluish - _CR_TO_GREEN * reddish + _HALF) >> 16),
+            brightness + ((_CB_TO_BLUE * bluish + _HALF) >> 16),
+        ),
+        dim=-1,
+    )
+    return shown[:, :height, :width].clamp(0, 255).to(torch.uint8)
+
+
+def _upsampled(plane: torch.Tensor) -> torch.Tensor:
+    """Return a plane of twice the size: three parts of the nearest and one of the next pixel, along both sides."""
+    # An edge pixel is its own neighbour. The sums are rounded after the second side.
+    for side, more, shift in ((1, (0, 0), 0), (2, (8, 7), 4)):
+        places = torch.arange(plane.shape[side], device=plane.device)
+        before = plane.index_select(side, (places - 1).clamp(min=0))
+        after = plane.index_select(side, (places + 1).clamp(max=plane.shape[side] - 1))
+        both = (3 * plane + before + more[0]) >> shift, (3 * plane + after + more[1]) >> shift
+        plane = torch.stack(both, dim=side + 1).flatten(side, side + 1)
+    return plane
+
+
+def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Round each frequency of 8 x 8 blocks of a plane (n, height, width), int64, to ``steps`` (n, 8, 8)."""
+    # The matrix of the cosine transform of 8 numbers, times 2**13, rounded.
+    frequency, place = np.arange(_SIDE)[:, None], np.arange(_SIDE)[None]
+    scale = np.where(frequency == 0, np.sqrt(1 / _SIDE), np.sqrt(2 / _SIDE))
+    rounded = np.rint(2**_BITS * scale * np.cos((2 * place + 1) * frequency * np.pi / (2 * _SIDE)))
+    cosines = torch.from_numpy(rounded).to(plane.device)
+
+    num, height, width = plane.shape
+    blocks = plane.reshape(num, height // _SIDE, _SIDE, width // _SIDE, _SIDE).transpose(2, 3).to(torch.float64) - 128.0
+    steps = steps[:, None, None]
+    kept = (cosines @ blocks @ cosines.T / (4.0**_BITS * steps)).round() * steps
+    back = ((cosines.T @ kept @ cosines) / 4.0**_BITS).round() + 128.0
+    return back.clamp(0, 255).to(torch.int64).transpose(2, 3).reshape(num, height, width)
+
+
+# Add noise to a policy's actions, and delay to its observations.
+
+NOISE_STEPS = 64
+"""Control steps whose noise is drawn at once. That of whole episodes would be gigabytes for thousands of env slots."""
+
+
+class ActionNoise:
+    """Adds noise to actions, from a stream of each episode, so no other env slot can change it."""
+
+    def __init__(self, spec: ArraySpec, num_envs: int, *, device: torch.device) -> None:
+        # Elements without bounds have a range of 1.
+        size = spec.shape[0]
+        low = np.zeros(size) if spec.low is None else np.asarray(spec.low)
+        high = np.ones(size) if spec.high is None else np.asarray(spec.high)
+        self._range = np.where(np.isfinite(high - low), high - low, 1.0)
+        self._shape = (num_envs, NOISE_STEPS, size)
+        self._noise: torch.Tensor | None = None
+        self._is_noisy = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        self._num_steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
+        # Noise is drawn for `NOISE_STEPS` at a time, so a step costs the same for any num_envs. A resting env slot
+        # keeps its place in the noise. On a GPU that would need a synchronisation, so there the next episode restarts
+        # it.
+        self._streams: dict[int, tuple[np.random.Generator, float]] = {}
+        self._draws = np.zeros(num_envs, bool)
+        self._num_used = np.zeros(num_envs, np.int64)
+
+    def begin(self, env_ids: Sequence[int], strengths: Sequence[float], seeds: Sequence[int]) -> None:
+        """Start the noise of env slots: standard deviations as shares of each element's range, and stream seeds."""
+        are_noisy = [strength > 0 for strength in strengths]
+        if self._noise is None:
+            if not any(are_noisy):
+                return
+            self._noise = torch.zeros(self._shape, dtype=torch.float64, device=self._is_noisy.device)
+        begun = torch.tensor([*env_ids]), torch.tensor(are_noisy)
+        slots, is_noisy = on_device(begun, self._is_noisy.device)
+        self._num_steps[slots] = 0
+        self._is_noisy[slots] = is_noisy
+        self._num_used[[*env_ids]], self._draws[[*env_ids]] = 0, are_noisy
+        for env_id, strength, seed in zip(env_ids, strengths, seeds, strict=True):
+            self._streams[env_id] = np.random.default_rng(seed), strength
+        self._draw(self._noise, [env_id for env_id, is_noisy in zip(env_ids, are_noisy, strict=True) if is_noisy])
+
+    def added(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        """Return ``action`` (num_envs, action_dim) with noise on the env slots of ``running`` (num_envs,), bool."""
+        if self._noise is None:
+            return action
+        noise = self._noise[self._all_slots, self._num_steps % NOISE_STEPS].to(action)
+        self._num_steps += running
+        moved = running.numpy() if running.is_cpu else np.ones_like(self._draws)
+        self._num_used += moved
+        used_up = np.flatnonzero(self._draws & moved & (self._num_used % NOISE_STEPS == 0))
+        self._draw(self._noise, used_up.tolist())
+        return torch.where((running & self._is_noisy)[:, None], action + noise, action)
+
+    def _draw(self, noise: torch.Tensor, env_ids: Sequence[int]) -> None:
+        """Draw the noise of the env slots' next `NOISE_STEPS` control steps."""
+        if not env_ids:
+            return
+        drawn = np.empty((len(env_ids), *self._shape[1:]))
+        for own, env_id in zip(drawn, env_ids, strict=True):
+            stream, strength = self._streams[env_id]
+            own[:] = stream.standard_normal(own.shape) * self._range * strength
+        slots, there = on_device((torch.tensor(env_ids), torch.from_numpy(drawn)), noise.device)
+        noise[slots] = there
+
+
+class ObservationDelay:
+    """Returns the observation of some control steps ago, or the episode's first one before that."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        # Each env slot counts its own observations, so resets and steps of others do not count for it. Nothing is
+        # stored until an episode has a delay.
+        self._delay = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._latest = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
+        self._depth = 1
+        self._past: dict[tuple[str, str], torch.Tensor] = {}
+
+    @property
+    def is_none(self) -> bool:
+        """True if no env slot has had a delay."""
+        return self._depth == 1
+
+    def begin(self, env_ids: torch.Tensor, delays: Sequence[int]) -> None:
+        """Start env slots (n,), int64, with delays [control steps]; their next observation is their first."""
+        depth = 1 + max(delays, default=0)
+        if depth > self._depth:
+            # The history grows, and keeps the stored observations of every env slot.
+            kept = self._latest - torch.arange(self._depth, device=self._latest.device)[:, None]
+            for term, past in self._past.items():
+                deeper = past.new_zeros(depth, *past.shape[1:])
+                deeper[kept % depth, self._all_slots] = past[kept % self._depth, self._all_slots]
+                self._past[term] = deeper
+            self._depth = depth
+        env_ids = env_ids.to(self._delay.device)
+        self._delay[env_ids] = torch.tensor(delays).to(env_ids.device, non_blocking=True)
+        self._latest[env_ids] = -1
+
+    def delayed(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return the delayed observation; env slots outside ``moved`` (num_envs,), bool, repeat their last one."""
+        if self.is_none:
+            return observation
+        moved = moved.to(self._delay.device)
+        self._latest += moved
+        kept_at = self._latest % self._depth
+        shown_at = (self._latest - self._delay).clamp(min=0) % self._depth
+        is_delayed = self._delay > 0
+
+        # A ring of ``depth`` observations per term; the episode's first one stands for all before it.
+        def shown(group: str, name: str, now: torch.Tensor) -> torch.Tensor:
+            if (group, name) not in self._past:
+                self._past[group, name] = now.new_zeros(self._depth, *now.shape)
+            past, slots, shape = self._past[group, name], self._all_slots, (-1, *(1,) * (now.dim() - 1))
+            past[kept_at, slots] = torch.where(moved.reshape(shape), now, past[kept_at, slots])
+            return torch.where(is_delayed.reshape(shape), past[shown_at, slots], now)
+
+        return {
+            group: {name: shown(group, name, now) for name, now in terms.items()}
+            for group, terms in observation.items()
+        }
+
+
+# Disturb the policies' observations: noise on numbers, and exposure, blur, noise and compression of pictures.
+#
+# Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in turn.
+# So other readers do not change it, and the number of operations of a step does not depend on num_envs.
+
+_GAMMA = 2.2
+_ODD = -0x61C8864680B583EB
+_FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+_SQRT_3 = math.sqrt(3.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """The disturbance of one episode's observations; by default none."""
+
+    seed: int = 0  # of its noise, 0 to 2**63 - 1
+    state_noise: float = 0.0  # standard deviation on each observed number, in its unit
+    picture_noise: float = 0.0  # standard deviation on each colour, of 255
+    blur: float = 0.0  # standard deviation [pixels]
+    exposure: float = 0.0  # stops; below 0 is darker
+    quality: int = catalogue.NO_COMPRESSION  # of JPEG, 1 to 99; 100 for no compression
+
+
+class Disturbances:
+    """Disturbs the observations of each env slot; an undisturbed env slot keeps its bits."""
+
+    def __init__(self, num_envs: int, device: torch.device, *, most_blur: float) -> None:
+        self._radius = math.ceil(3.0 * most_blur)  # [pixels]
+        self._steps = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
+        self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._strengths = {
+            name: torch.zeros(num_envs, device=device) for name in ("state_noise", "picture_noise", "blur")
+        }
+        self._tables = torch.arange(256, dtype=torch.uint8, device=device).repeat(num_envs, 1)
+        self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
+        self._is_compressed = torch.zeros(num_envs, device=device)
+        self._quantisation = torch.ones(num_envs, 2, 8, 8, dtype=torch.float64, device=device)
+        self._columns: torch.Tensor | None = None
+        self._are_on = dict.fromkeys((*self._strengths, "exposure", "quality"), False)
+
+    def begin(self, env_ids: torch.Tensor, disturbances: Sequence[Disturbance]) -> None:
+        """Start env slots (n,), int64, with their disturbances; their next observation is their first."""
+        env_ids = env_ids.to(self._steps.device)
+        self._steps[env_ids] = -1
+        kept = [*self._strengths.values(), self._is_compressed, self._seeds]
+        wanted = [[getattr(each, name) for each in disturbances] for name in self._strengths]
+        wanted += [
+            [each.quality != catalogue.NO_COMPRESSION for each in disturbances],
+            [each.seed for each in disturbances],
+        ]
+        own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
+        kept += [self._tables, self._weights, self._quantisation]
+        own.append(torch.from_numpy(np.stack([exposure_table(each.exposure) for each in disturbances])))
+        # The weights of each Gaussian blur sum to 1.
+        away, blurs = np.arange(-self._radius, self._radius + 1), []
+        for each in disturbances:
+            weights = np.exp(-0.5 * (away / each.blur) ** 2) if each.blur > 0.0 else (away == 0).astype(float)
+            blurs.append(weights / weights.sum())
+        own.append(torch.from_numpy(np.stack(blurs)).to(self._weights.dtype))
+        own.append(torch.from_numpy(np.stack([quantisation_tables(each.quality) for each in disturbances])))
+        for to, values in zip(kept, on_device(own, env_ids.device), strict=True):
+            to[env_ids] = values
+        # A disturbance that no episode has had costs nothing in a step.
+        nothing = Disturbance()
+        for name, is_on in self._are_on.items():
+            self._are_on[name] = is_on or any(getattr(each, name) != getattr(nothing, name) for each in disturbances)
+
+    def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return the disturbed observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
+        self._steps += moved.to(self._steps.device)
+        if not any(self._are_on.values()):
+            return observation
+        seen = dict(observation)
+        if self._are_on["state_noise"]:
+            # Noise is computed for all terms at once: on a GPU each operation costs.
+            terms = seen["policy"]
+            sizes = [now[0].numel() for now in terms.values()]
+            if self._columns is None:
+                number = [number for number, size in enumerate(sizes) for _ in range(size)]
+                place = [place for size in sizes for place in range(1, size + 1)]
+                self._columns = torch.tensor([number, place], device=self._steps.device)
+            numbers, places = self._columns
+            keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
+            noise = _spread(mixed(keys + places * _ODD)) * self._strengths["state_noise"][:, None]
+            # An env slot without noise keeps its bits: adding 0 would change -0.
+            is_noisy, noisy = self._strengths["state_noise"] > 0, {}
+            for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
+                is_changed = is_noisy.reshape(-1, *(1,) * (now.dim() - 1))
+                noisy[name] = torch.where(is_changed, now + each.reshape(now.shape).to(now), now)
+            seen["policy"] = noisy
+        if CAMERAS in seen and any(self._are_on[each] for each in ("picture_noise", "blur", "exposure", "quality")):
+            seen[CAMERAS] = {
+                name: self._picture(number, name, shown) if name.endswith("_rgb") else shown
+                for number, (name, shown) in enumerate(seen[CAMERAS].items())
+            }
+        return seen
+
+    def _picture(self, number: int, name: str, shown: torch.Tensor | PartialImages) -> torch.Tensor | PartialImages:
+        """Return disturbed pictures (num_envs, height, width, 3), or those of the env slots that have some."""
+        if isinstance(shown, PartialImages):
+            slots = torch.tensor(shown.env_ids, dtype=torch.int64, device=self._steps.device)
+            pictures = shown[shown.env_ids]
+        else:
+            slots, pictures = torch.arange(len(self._steps), device=self._steps.device), shown
+        if self._are_on["exposure"]:
+            pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
+        if self._are_on["blur"]:
+            blurred = blurred_pictures(pictures, self._weights[slots])
+            pictures = torch.where(_of_slots(self._strengths["blur"], slots) > 0, blurred, pictures)
+        if self._are_on["picture_noise"] and len(pictures):
+            # Negative numbers: no picture shares the number of a term of the state.
+            keys = mixed(mixed(self._seeds ^ (-1 - number)) + self._steps * _ODD)
+            strength = _of_slots(self._strengths["picture_noise"], slots)
+            noise = noise_of(keys[slots], pictures[0].numel()).reshape(pictures.shape)
+            pictures = torch.where(strength > 0, _as_colours(pictures + strength * noise), pictures)
+        if self._are_on["quality"]:
+            compressed = compressed_pictures(pictures, self._quantisation[slots])
+            pictures = torch.where(_of_slots(self._is_compressed, slots) > 0, compressed, pictures)
+        if not isinstance(shown, PartialImages):
+            return pictures
+        places = np.full(len(shown), -1)
+        places[shown.env_ids] = np.arange(len(shown.env_ids))
+        return PartialImages(name, pictures, places)
+
+
+def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:
+    """Return ``count`` nearly normal numbers per key (n,), int64. Shape: (n, count), float32, equal on all devices."""
+    return _spread(mixed(keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _ODD))
+
+
+def _spread(bits: torch.Tensor) -> torch.Tensor:
+    """Return sums of the four 16-bit parts, scaled to mean 0 and standard deviation 1. Any shape, int64 to float32."""
+    parts = torch.zeros_like(bits)
+    for part in range(4):
+        parts += _shifted(bits, 16 * part) & 0xFFFF
+    return (parts.to(torch.float32) / 65535.0 - 2.0) * _SQRT_3
+
+
+def mixed(numbers: torch.Tensor) -> torch.Tensor:
+    """Return hashed numbers: the finaliser of SplitMix64. Any shape, int64."""
+    numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
+    numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND
+    return numbers ^ _shifted(numbers, 31)
+
+
+def exposure_table(stops: float) -> np.ndarray:
+    """Return the brightness of each of 256 values under 2**stops times the light. Shape: (256,), uint8."""
+    if stops == 0.0:
+        return np.arange(256, dtype=np.uint8)
+    light = (np.arange(256) / 255.0) ** _GAMMA * 2.0**stops
+    return np.rint(255.0 * np.minimum(light, 1.0) ** (1.0 / _GAMMA)).astype(np.uint8)
+
+
+def blurred_pictures(pictures: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Blur pictures (n, height, width, channels), uint8, along both sides by weights (n, 2 * radius + 1)."""
+    blurred = pictures.to(torch.float32)
+    for side in (1, 2):
+        length, reach = blurred.shape[side], weights.shape[1] // 2
+        # A fixed order of sums gives the same bits for any number of pictures; a convolution might not.
+        total = torch.zeros_like(blurred)
+        for away in range(-reach, reach + 1):
+            # Edge pixels repeat beyond the edge.
+            places = torch.arange(length, device=blurred.device).add(away).clamp(0, length - 1)
+            total = total + weights[:, away + reach].reshape(-1, 1, 1, 1) * blurred.index_select(side, places)
+        blurred = total
+    return _as_colours(blurred)
+
+
+def _as_colours(values: torch.Tensor) -> torch.Tensor:
+    return values.round().clamp(0, 255).to(torch.uint8)
+
+
+def _of_slots(strengths: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    return strengths[slots].reshape(-1, 1, 1, 1)
+
+
+def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
+    """Return a logical right shift of int64: zeros come in from the left."""
+    return (numbers >> places) & ((1 << (64 - places)) - 1) if places else numbers
+
+
+# The variations of one environment, drawn for an episode and put into effect when it starts.
 
 
 class VariedWorld:
@@ -73,7 +467,7 @@ class VariedWorld:
                 value = (*value, *before[len(value) :])
             varied[variation.key] = value
         varied = with_moved_starts(varied, [variation.key for variation in self._variations])
-        for noise, seed in _SEEDS.items():
+        for noise, seed in SEEDS.items():
             if noise in varied:
                 varied[seed] = episode.noise_seed
         varied |= catalogue.drawn_patterns(varied, episode)
@@ -87,12 +481,12 @@ class VariedWorld:
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
         # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
         strengths = [number(own.get(catalogue.ACTION_NOISE, 0.0)) for own in conditions]
-        seeds = [round(number(own.get(catalogue.ACTION_NOISE_SEED, 0))) for own in conditions]
+        seeds = [round(number(own.get(SEEDS[catalogue.ACTION_NOISE], 0))) for own in conditions]
         self._noise.begin(slots, strengths, seeds)
         self._delay.begin(env_ids, [round(number(own.get(catalogue.OBSERVATION_DELAY, 0))) for own in conditions])
         disturbances = []
         for own in conditions:
-            seed = own.get(catalogue.OBSERVATION_NOISE_SEED, own.get(catalogue.PICTURE_NOISE_SEED, 0))
+            seed = own.get(SEEDS[catalogue.OBSERVATION_NOISE], own.get(SEEDS[catalogue.PICTURE_NOISE], 0))
             disturbance = Disturbance(
                 # A float would lose the last digits of the seed.
                 seed=seed if isinstance(seed, int) else round(number(seed)),
@@ -100,7 +494,7 @@ class VariedWorld:
                 picture_noise=number(own.get(catalogue.PICTURE_NOISE, 0.0)),
                 blur=number(own.get(catalogue.PICTURE_BLUR, 0.0)),
                 exposure=number(own.get(catalogue.PICTURE_EXPOSURE, 0.0)),
-                quality=round(number(own.get(catalogue.PICTURE_QUALITY, NO_COMPRESSION))),
+                quality=round(number(own.get(catalogue.PICTURE_QUALITY, catalogue.NO_COMPRESSION))),
             )
             disturbances.append(disturbance)
         self._disturbances.begin(env_ids, disturbances)

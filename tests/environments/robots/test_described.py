@@ -6,9 +6,8 @@ import pytest
 import torch
 import yaml
 
-from isaaclab_arena.environments.robots.described import described_embodiment
+from isaaclab_arena.environments.robots.described import described_embodiment, menagerie_embodiment
 from isaaclab_arena.environments.robots.lookup import find_embodiment
-from isaaclab_arena.environments.robots.menagerie import menagerie_embodiment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.interfaces.episode import Outcome

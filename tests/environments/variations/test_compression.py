@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from benchmarks.simulation.varied_steps import OperationCount
-from isaaclab_arena.environments.variations.disturbances import compressed_pictures, quantisation_tables
+from isaaclab_arena.environments.variations.varied_world import compressed_pictures, quantisation_tables
 
 LEAST_ALIKE = 1.0
 """Mean difference of colours, of 255: libraries round their transforms a little differently."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.variations.disturbances import (
+from isaaclab_arena.environments.variations.varied_world import (
     Disturbance,
     Disturbances,
     blurred_pictures,

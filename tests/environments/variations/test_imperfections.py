@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.variations.disturbances import NOISE_STEPS, ActionNoise, ObservationDelay
+from isaaclab_arena.environments.variations.varied_world import NOISE_STEPS, ActionNoise, ObservationDelay
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 CPU = torch.device("cpu")
