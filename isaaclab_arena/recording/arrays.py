@@ -24,8 +24,6 @@ from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.storage import layout
 
-# Numbers of env slots across all environments of a job.
-
 
 class SlotNumbers:
     """Number the env slots of several environments consecutively from 0; those of any other keep their numbers."""
@@ -37,9 +35,6 @@ class SlotNumbers:
     def of(self, environment: Environment, env_id: int) -> int:
         """Return the job-wide number of an environment's env slot."""
         return self._first.get(environment, 0) + env_id
-
-
-# Keep the control steps of running episodes in a ring buffer, with a few writes per step.
 
 
 class StepRing:
@@ -147,8 +142,6 @@ def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
     # tensors with NaN in deterministic mode, and so touches all pages; NumPy does not.
     return torch.from_numpy(np.empty(shape, dtype))
 
-
-# Keep the arrays of running episodes: observations, actions, rewards and simulation states.
 
 _PARTS = "parts"
 

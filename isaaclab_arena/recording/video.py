@@ -204,8 +204,6 @@ class FilmThreads:
                 self._changed.notify_all()
 
 
-# Write one video frame by frame; the file appears under its name when it is complete.
-
 # The macroblock tree of x264 core 165 is not deterministic. Without it, equal frames make equal files, an eighth larger
 # at the same quality.
 _ENCODER = {"preset": "veryfast", "crf": "18", "x264-params": "mbtree=0"}
@@ -339,8 +337,6 @@ def _write_sheet(path: Path, strips: Sequence[Strip]) -> None:
     write_png(path, sheet)
 
 
-# The videos of one running episode, which a thread beside the loop draws and encodes.
-
 Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 """Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
 
@@ -432,8 +428,6 @@ class EpisodeVideo:
                 self._bars[width] = caption_bar(width, [f"{self._job}, {text}", text, text.removeprefix("episode ")])
             self.files[camera].add(np.concatenate([frame, self._bars[width]]))
 
-
-# Film episodes: a video per episode and camera, and a contact sheet of the job.
 
 _LOG = logging.getLogger(__name__)
 

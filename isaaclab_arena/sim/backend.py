@@ -17,8 +17,6 @@ from isaaclab_arena.sim.math import multiply_numbers, rotate
 from isaaclab_arena.sim.replayed import Capture
 from isaaclab_arena.sim.scene import Robot
 
-# Find the named parts of a compiled model, and compute its hash.
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelNames:
@@ -64,9 +62,6 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
         mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
         free_joints=free_joints,
     )
-
-
-# Read the state of a batch of worlds by the names of joints, bodies, sites, actuators and sensors.
 
 
 class NamedState:
@@ -438,9 +433,6 @@ class Backend(NamedState, ABC):
         """Return name and version of the physics engine."""
 
 
-# Give scripted policies and renderers the simulation's state, which observations do not contain.
-
-
 @runtime_checkable
 class Simulated(Protocol):
     """An environment that exposes its simulation and robot."""
@@ -452,9 +444,6 @@ class Simulated(Protocol):
     action_mode_name: str  # ``joint_position`` or ``ee_delta``
     landmarks: Mapping[str, str]  # role (``object``, ``bin``, ``target``, ``handle``) to its body or site
     sizes: Mapping[str, float]  # lengths of the task's things [m], and ``object_round`` (0 or 1)
-
-
-# Turn the start states of many worlds into arrays. Worlds that name the same parts are written together.
 
 
 def write_starts(

@@ -17,8 +17,6 @@ from mujoco import batch as mujoco_batch
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, model_names, write_changes, write_starts
 
-# Simulate on the CPU: MuJoCo's own batch, stepped on a thread pool.
-
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
 
@@ -212,8 +210,6 @@ class Window:
             mujoco.mj_forward(self._model, self._data)
         self._viewer.sync()
 
-
-# Choose the physics backend of a batch of worlds: MuJoCo on CPU threads, or MuJoCo-Warp on the device.
 
 _LOG = logging.getLogger(__name__)
 

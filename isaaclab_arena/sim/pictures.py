@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-# Copy all that a picture of a world depends on, so that it can be drawn later while the world moves on.
-
 VISIBLE_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 """Fields of a state that a picture shows."""
 

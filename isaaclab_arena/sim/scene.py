@@ -350,8 +350,6 @@ def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
     return spec
 
 
-# Define a robot arm: the names of its parts and its limits, for environments and policies.
-
 _NUM_FINGERS = 2
 
 
@@ -402,9 +400,6 @@ class Robot:
         return (self.gripper_open - self.gripper_closed) / self.gripper_width if self.gripper_width else 0.0
 
 
-# Define a robot on a floor: the names of its parts, and the effect of its actions.
-
-
 @dataclass(frozen=True, kw_only=True)
 class FloorRobot:
     """A robot on a floor; an action sets each control to ``default_control + action_scale * action``."""
@@ -452,9 +447,6 @@ class FloorRobot:
                 problems.append(Problem(message, file=file))
         if problems:
             raise ConfigError(problems)
-
-
-# Compute poses of a robot without a simulation: its sites' positions, and velocities between poses.
 
 
 class FloorRobotPoses:

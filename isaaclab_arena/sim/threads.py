@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Choose the number of physics threads of a rank.
-
 
 def default_num_threads(local_world_size: int = 1) -> int:
     """Return this rank's share of the usable cores, at least 1; ``local_world_size`` ranks share the machine."""

@@ -12,8 +12,6 @@ from pathlib import Path
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.storage.atomic import storage_errors
 
-# Compute the SHA-256 of files and directories in pieces; only regular files are opened.
-
 _PIECE_BYTES = 1 << 20
 _SETTLED_NS = 2_000_000_000
 """A file that was changed less long before it is read may change again without another time, as clocks tick slowly."""

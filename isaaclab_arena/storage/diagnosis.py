@@ -25,8 +25,6 @@ from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_DIRECTORY, 
 from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.recordings import contradiction, datasets, episode_files
 
-# Read the recordings of a job, and check each against its checksum and its commit line. This writes nothing.
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCopy:

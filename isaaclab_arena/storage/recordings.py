@@ -69,9 +69,6 @@ def contradiction(line: CommitLine, attributes: Mapping[str, AttributeValue]) ->
     return None
 
 
-# Find recordings: the files for a path, and the episodes in them.
-
-
 def find_recordings(path: str, *, key: str) -> list[Path]:
     """Return the recordings at a file, a job's directory or a pattern, sorted. ConfigError with `key` if none."""
     found: list[Path] = []

@@ -258,9 +258,6 @@ def remove_if_empty(directory: Path) -> None:
                 raise
 
 
-# Repair a job's files according to its diagnosis. The next recovery completes an interrupted repair.
-
-
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
     """Repair the files of a job, and return the repairs, one sentence each. A clean diagnosis writes nothing."""
     aside = job_directory / layout.SET_ASIDE_DIRECTORY

@@ -56,8 +56,6 @@ def menagerie_embodiment(name: str) -> Embodiment:
     return described_embodiment(descriptions[name], directory=directory)
 
 
-# Make an embodiment of a robot's description and its MJCF file, and check every name first.
-
 _TOOL = "arena_tool"
 _JOINT, _ACTUATOR, _BODY = mujoco.mjtObj.mjOBJ_JOINT, mujoco.mjtObj.mjOBJ_ACTUATOR, mujoco.mjtObj.mjOBJ_BODY
 _KINDS = {_JOINT: "joint", _ACTUATOR: "actuator", _BODY: "body"}

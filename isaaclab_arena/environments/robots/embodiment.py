@@ -6,8 +6,6 @@ from typing import TypeAlias
 
 from isaaclab_arena.sim.scene import CameraPose, PartFrame, Robot, ScenePart
 
-# Define a robot's workspace on the table, and scale tasks from one workspace to another.
-
 TABLE = "scenes/table.xml"
 """The scene that every robot on the table stands in, relative to the package's assets."""
 
@@ -49,9 +47,6 @@ class Workspace:
 
 
 REFERENCE_WORKSPACE = Workspace(low=(0.40, -0.25, 0.10), high=(0.60, 0.25, 0.45), reach_m=0.855)
-
-
-# Define an embodiment: a robot, its MJCF file, and its workspace.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,6 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_me
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.sim.scene import ASSETS, ContentKey, content_key, files_of, stamps
 
-# Find the robot of an ``embodiment`` option; refuse one that moves unlike its description or cannot reach the task.
-
 _LOG = logging.getLogger(__name__)
 _SAMPLES = 16
 _POSITION = ".position"
@@ -111,9 +109,6 @@ def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, .
         if not each.fails:
             _LOG.warning("embodiment %s: %s: %s", name, each.key, each.message)
     return tuple(f"{name}: {each.key}: {each.message}" for each in found if each.fails)
-
-
-# Find the files of a robot or an object from outside this package.
 
 
 def robot_files(name: str) -> dict[str, Path]:

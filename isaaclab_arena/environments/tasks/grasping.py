@@ -19,8 +19,6 @@ from isaaclab_arena.sim.backend import NamedState
 from isaaclab_arena.sim.math import norm, rotate_inverse
 from isaaclab_arena.sim.scene import ContactSensor, Robot
 
-# Define the shared parts of tasks with a grasp.
-
 OBJECT_BODY = "object/body"
 OBJECT_JOINT = "object/free"
 
@@ -194,8 +192,6 @@ def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: fl
     in_bin = terms.inside_box(local, (-BIN_INSIDE_M, -BIN_INSIDE_M, 0.0), (BIN_INSIDE_M, BIN_INSIDE_M, highest))
     return in_bin & terms.upright(orientation)
 
-
-# Define the shared parts of tasks with a red and a blue cube.
 
 COLOURS = ("red", "blue")
 CUBES = tuple(

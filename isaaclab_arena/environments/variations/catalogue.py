@@ -165,8 +165,6 @@ def _name(asset: str, pattern: int, parts: int) -> str:
     return f"{asset}_{TEXTURE}_{pattern}_{parts}"
 
 
-# Build the catalogue: every possible variation of an environment, from its task and its compiled model.
-
 ACTION_NOISE = "action.noise"
 OBSERVATION_DELAY = "observation.delay"
 OBSERVATION_NOISE = "observation.noise"

@@ -419,9 +419,6 @@ def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
     return (numbers >> places) & ((1 << (64 - places)) - 1) if places else numbers
 
 
-# The variations of one environment, drawn for an episode and put into effect when it starts.
-
-
 class VariedWorld:
     """The variations of one environment; an episode's conditions hold all of them, so recorded ones reproduce it."""
 

@@ -30,8 +30,6 @@ from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.replayed import Capture, Replayed
 from isaaclab_arena.sim.warp.kernels import Launcher
 
-# MuJoCo-Warp's model, with values that differ between worlds.
-
 _FOLLOWING = (
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
     *("actuator_acc0", "geom_rbound", "geom_aabb", "geom_size", "eq_data"),
@@ -101,9 +99,6 @@ class VariedModel:
         else:
             own = shared[None]
         return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
-
-
-# Send start states to a device: assembled on the host in one array, and copied at once.
 
 
 class StartSender:

@@ -204,8 +204,6 @@ class FewWorlds:
         return shown, self._data
 
 
-# Render many worlds of a `WarpBackend` at once, on their device, as tensors.
-
 _BYTES_PER_PIXEL = 4
 _NUMBERS = count()
 """Tells the graphs of several `BatchCameras` of one backend apart."""

@@ -24,8 +24,6 @@ from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.replayed import Capture, capture_on
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes, module_times
 
-# Set Warp up for this package: quiet, on the caller's device, with kernels compiled once for all ranks.
-
 _LOG = logging.getLogger(__name__)
 _LOCK_FILE = "isaaclab_arena.lock"
 _TURN = threading.RLock()
@@ -206,9 +204,6 @@ def stderr_without(words: bytes) -> Iterator[None]:
         with said:
             said.seek(0)
             os.write(2, b"".join(line for line in said if words not in line))
-
-
-# Launch Warp's work on its own streams, and repeated work as one graph.
 
 
 class Stream(Protocol):

@@ -126,9 +126,6 @@ def _final_name(target: Path) -> str:
     return target.name.removeprefix(".").partition(".hdf5")[0] + ".hdf5"
 
 
-# From one file per episode, which survives any crash, to one dataset per job, which users want.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Consolidation:
     """The result of `consolidate`."""
