@@ -70,9 +70,8 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
     lines = {line.episode_index: line for line in read_commits(directory, job).lines}
-    recordings = read_recordings(directory, job, lines.values())
-    yield from (f"{path.name}: {reason}" for path, reason in recordings.unreadable)
-    copies = recordings.by_episode
+    copies, unreadable = read_recordings(directory, job, lines.values())
+    yield from (f"{path.name}: {reason}" for path, reason in unreadable)
     for index, recorded in copies.items():
         if index not in lines:
             yield f"{recorded[0].path} holds {demo_name(index)}, which has no line in the commit record"

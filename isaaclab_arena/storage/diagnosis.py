@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain
@@ -12,15 +12,8 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, parse_line
+from isaaclab_arena.storage.hdf5 import episodes
 from isaaclab_arena.storage.hdf5.episode_file import EpisodeTemplate, block_of
-from isaaclab_arena.storage.hdf5.episodes import (
-    AlikeEpisodes,
-    OpenRecording,
-    hdf5_errors,
-    list_episodes,
-    mapped,
-    opened,
-)
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_DIRECTORY, dataset_file_name, is_dataset_of
 from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.recordings import contradiction, datasets, episode_files
@@ -49,20 +42,14 @@ class RecordedCopy:
         return self.path.parent.name == EPISODES_DIRECTORY
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRecordings:
-    """All recordings of a job."""
-
-    by_episode: Mapping[int, Sequence[RecordedCopy]]  # recordings of each episode by index, datasets first
-    unreadable: tuple[tuple[Path, str], ...]  # files that are named like datasets but are not, with the reason
-
-
 class EpisodeExaminer:
     """Check recorded episodes one by one; equal structure makes the next one twenty times as fast."""
 
-    def __init__(self, open_recording: Callable[[Path], AbstractContextManager[OpenRecording]] = opened) -> None:
+    def __init__(
+        self, open_recording: Callable[[Path], AbstractContextManager[episodes.OpenRecording]] = episodes.opened
+    ) -> None:
         self._opened = open_recording
-        self._episodes = AlikeEpisodes()
+        self._episodes = episodes.AlikeEpisodes()
 
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
         """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
@@ -72,25 +59,29 @@ class EpisodeExaminer:
             if attributes is not None:
                 return [attributes]
         with self._opened(path) as recording:
-            content = mapped(path)
+            content = episodes.mapped(path)
             indices = told(episode_indices, "checking", path.name)
             return [self._examined(recording, index, content) for index in indices]
 
     def _examined(
-        self, recording: OpenRecording, episode_index: int, content: memoryview
+        self, recording: episodes.OpenRecording, episode_index: int, content: memoryview
     ) -> dict[str, AttributeValue] | DamagedFileError:
         # The error's traceback holds this frame. If the frame held the list of all errors, too, the mapped file would
         # stay in memory until the next garbage collection.
         try:
-            with hdf5_errors("read", recording.path):
+            with episodes.hdf5_errors("read", recording.path):
                 whole = self._episodes.read(recording, episode_index, content)
                 return recording.verified_attributes(episode_index) if whole is None else whole.attributes
         except DamagedFileError as error:
             return error
 
 
-def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
+def read_recordings(
+    job_directory: Path, job: str, lines: Iterable[CommitLine]
+) -> tuple[Mapping[int, list[RecordedCopy]], list[tuple[Path, str]]]:
     """Compare every recorded array of a job with its checksum and commit line. StorageError if a file is unreadable."""
+    # Returned are the recordings of each episode by index, datasets first, and files that are named like datasets but
+    # are not, with the reason.
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     unreadable: list[tuple[Path, str]] = []
     by_index = {line.episode_index: line for line in lines}
@@ -98,7 +89,7 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
     try:
         for path in datasets(job_directory, job):
             try:
-                indices = list_episodes(path)
+                indices = episodes.list_episodes(path)
             except DamagedFileError as error:
                 unreadable.append((path, str(error)))
             else:
@@ -106,10 +97,9 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
         for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
             _add_copies(copies, path, [index], by_index, examiner)
     except StorageError as error:
-        raise StorageError(
-            f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
-        ) from error
-    return JobRecordings(by_episode=dict(copies), unreadable=tuple(unreadable))
+        way_out = "if that stays so, move the file away, and the episodes that it holds run again"
+        raise StorageError(f"{error}; {way_out}") from error
+    return copies, unreadable
 
 
 def _add_copies(
@@ -125,20 +115,14 @@ def _add_copies(
     except DamagedFileError as error:
         examined = [error] * len(indices)
     for index, found in zip(indices, examined, strict=True):
+        line, copy = lines.get(index), RecordedCopy(episode_index=index, path=path, checksum=None)
         if isinstance(found, DamagedFileError):
-            copies[index].append(RecordedCopy(episode_index=index, path=path, checksum=None, damage=str(found)))
-            continue
-        line, checksum = lines.get(index), int(found["checksum"])
-        is_committed = line is not None and line.checksum == checksum
-        copies[index].append(
-            RecordedCopy(
-                episode_index=index,
-                path=path,
-                checksum=checksum,
-                contradiction=contradiction(line, found) if line is not None and is_committed else None,
-                attributes={} if is_committed else found,
-            )
-        )
+            copy = replace(copy, damage=str(found))
+        elif line is not None and line.checksum == found["checksum"]:
+            copy = replace(copy, checksum=line.checksum, contradiction=contradiction(line, found))
+        else:
+            copy = replace(copy, checksum=int(found["checksum"]), attributes=found)
+        copies[index].append(copy)
 
 
 def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
@@ -190,14 +174,6 @@ class PlannedEpisodes:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Discarded:
-    """A recording in the wrong place."""
-
-    copy: RecordedCopy
-    reason: str | None  # None for a duplicate, which need not be kept
-
-
 @dataclass(kw_only=True)
 class Diagnosis:
     """The repairs that the files of a job need."""
@@ -207,7 +183,8 @@ class Diagnosis:
     withdrawn: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)  # finished episodes with an error whose recordings are lost
     adopted: list[CommitLine] = field(default_factory=list)  # lines to commit for recordings without one
-    discarded: list[Discarded] = field(default_factory=list)  # recordings to remove
+    # Recordings to remove, with the reason; None for a duplicate, which need not be kept.
+    discarded: list[tuple[RecordedCopy, str | None]] = field(default_factory=list)
     # Episode files to copy, by name of the dataset.
     consolidated: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
     # Files whose content does not match their names, with the reason.
@@ -215,18 +192,22 @@ class Diagnosis:
     has_stray_lines: bool = False  # commit files hold lines that are torn, malformed or of another job
 
 
-def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
-    """Compare the commit lines of a job with its recordings; see `Diagnosis`."""
-    diagnosis = Diagnosis(unreadable=list(recordings.unreadable))
+def diagnose(
+    expected: PlannedEpisodes,
+    log: CommitLog,
+    recordings: tuple[Mapping[int, Sequence[RecordedCopy]], Sequence[tuple[Path, str]]],
+) -> Diagnosis:
+    """Compare the commit lines of a job with its `read_recordings`; see `Diagnosis`."""
+    copies, unreadable = recordings
+    diagnosis = Diagnosis(unreadable=list(unreadable))
     lines = {line.episode_index: line for line in log.lines}
-    copies = recordings.by_episode
     for index in sorted(lines.keys() | copies.keys()):
         line, found = lines.get(index), copies.get(index, [])
         if expected.num_episodes is None or index < expected.num_episodes:
             _diagnose(expected, line, found, diagnosis, unequal=index in log.unequal_episodes)
             continue
         diagnosis.withdrawn.update({index} & lines.keys())
-        diagnosis.discarded += [Discarded(copy=copy, reason="the plan has no such episode") for copy in found]
+        diagnosis.discarded += [(copy, "the plan has no such episode") for copy in found]
     return diagnosis
 
 
@@ -250,7 +231,7 @@ def _diagnose(
         if not expected.retries(line):
             diagnosis.finished.add(line.episode_index)
         return
-    diagnosis.discarded += [Discarded(copy=copy, reason=copy.flaw) for copy in copies if copy.flaw is not None]
+    diagnosis.discarded += [(copy, copy.flaw) for copy in copies if copy.flaw is not None]
     intact = [copy for copy in copies if copy.flaw is None]
     is_recorded = line is not None and any(copy.checksum == line.checksum for copy in intact)
     # A carried line counts before the committed one: it is only adopted if that one is missing, unrecorded or an error.
@@ -284,7 +265,7 @@ def _diagnose(
             reason = "it ended in an error and runs again"
         else:
             reason = "a later attempt took the place of its error"
-        diagnosis.discarded.append(Discarded(copy=copy, reason=reasons.get(copy.path) or reason))
+        diagnosis.discarded.append((copy, reasons.get(copy.path) or reason))
 
 
 def _adoptable(
@@ -341,4 +322,4 @@ def _keep_one(line: CommitLine, intact: Sequence[RecordedCopy], diagnosis: Diagn
         diagnosis.consolidated[name] += parts
     has_home = bool(parts) or any(copy.path.name == name for copy in in_datasets)
     surplus = [copy for copy in in_datasets if copy.path.name != name] if has_home else in_datasets[1:]
-    diagnosis.discarded += [Discarded(copy=copy, reason=None) for copy in surplus]
+    diagnosis.discarded += [(copy, None) for copy in surplus]

@@ -19,7 +19,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage import layout
+from isaaclab_arena.storage import commits, layout, run_plan
 from isaaclab_arena.storage.atomic import (
     FileThereError,
     check_plain,
@@ -28,20 +28,10 @@ from isaaclab_arena.storage.atomic import (
     write_bytes,
     written_in_place,
 )
-from isaaclab_arena.storage.commits import (
-    CommitLine,
-    CommitWriter,
-    JobReport,
-    JobResultStatus,
-    job_standing,
-    parse_line,
-    read_commits,
-    read_job_reports,
-)
 from isaaclab_arena.storage.diagnosis import (
     Diagnosis,
-    Discarded,
     PlannedEpisodes,
+    RecordedCopy,
     dataset_named_by,
     diagnose,
     read_recordings,
@@ -51,18 +41,6 @@ from isaaclab_arena.storage.hdf5.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_checksums, verify_episodes
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
-from isaaclab_arena.storage.run_plan import (
-    AttemptEntry,
-    PlanEntry,
-    RunLock,
-    RunPlan,
-    attempt_numbers,
-    plan_copy_path,
-    read_attempts,
-    read_plan_copy,
-    read_run_plan,
-    write_run_plan,
-)
 
 # Set files and episodes aside: their content moves to a directory such as ``set_aside/`` of the job.
 #
@@ -137,7 +115,7 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
 
-def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
+def remove_temporary_files(output_directory: Path, plan: run_plan.RunPlan) -> list[str]:
     """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
     owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
     for job in plan.jobs:
@@ -177,7 +155,7 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
     files = list(episode_files(job_directory))
     if not (files or is_all or any(job_directory.glob(layout.JOB_BEGUN_PATTERN))):
         return Leftovers()
-    lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
+    lines = {line.episode_index: line for line in commits.read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
     # Only a file whose checksum matches its commit line may enter a dataset.
@@ -211,7 +189,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
 
 
-def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], object]) -> list[str]:
+def put_in_place(path: Path, line: commits.CommitLine, text: str, write: Callable[[], object]) -> list[str]:
     """Write an episode's file, and return the lines to commit. `text` is the formatted `line`."""
     # The file may exist: from a rank that died before the commit, or from a rank that was presumed dead.
     with suppress(FileThereError):
@@ -233,12 +211,12 @@ def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], ob
     return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
 
 
-def _left_behind(path: Path, expected: CommitLine) -> CommitLine:
+def _left_behind(path: Path, expected: commits.CommitLine) -> commits.CommitLine:
     """Return the commit line in a file. DamagedFileError if the file is damaged or is not the expected episode."""
     verify_episodes(path, [expected.episode_index])
     attributes = read_attributes(path, expected.episode_index)
     try:
-        line = parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
+        line = commits.parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
     except ValueError as error:
         raise DamagedFileError(f"{path} does not say how its episode went") from error
     found = (line.job_name, line.episode_index, line.checksum)
@@ -273,7 +251,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
         kept = []
         for text in lines:
             with suppress(ValueError):
-                line = parse_line(text)
+                line = commits.parse_line(text)
                 if line.job_name == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
                     kept.append(text)
         if len(kept) < len(lines):
@@ -286,40 +264,30 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
         episodes = in_words(sorted(runs_again))
         notes.append(f"{episodes} had a commit line, but has no recording that fits it; not finished")
     if diagnosis.lost:
-        notes.append(
-            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
-            "--retry_errors runs it again"
-        )
+        stands = "the error stands, --retry_errors runs it again"
+        notes.append(f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; {stands}")
 
     for path, reason in diagnosis.unreadable:
         notes.append(f"set aside {path.name}: {reason}")
         move_aside(path, aside)
     notes += _discard(diagnosis.discarded, aside)
     if diagnosis.adopted:
-        notes.append(
-            f"adopted {in_words(line.episode_index for line in diagnosis.adopted)}: recorded, but not committed"
-        )
-        with closing(CommitWriter(job_directory, rank=0)) as writer:
+        adopted = in_words(line.episode_index for line in diagnosis.adopted)
+        notes.append(f"adopted {adopted}: recorded, but not committed")
+        with closing(commits.CommitWriter(job_directory, rank=0)) as writer:
             for line in diagnosis.adopted:
                 writer.write(line)
     consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
     return [*(f"job '{job}': {note}" for note in notes), *consolidated]
 
 
-def set_job_aside(
-    job_directory: Path,
-    job: str,
-    *,
-    attempt: int,
-    why: str = "it is limited by steps and did not come to its end",
-) -> list[str]:
+def set_job_aside(job_directory: Path, job: str, *, attempt: int, why: str) -> list[str]:
     """Move all files of a job to ``set_aside/attempt_<attempt>``, so that it can start over. Return the repairs."""
     parts = [path for path, _ in episode_files(job_directory)]
-    patterns = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
-    lines = [path for pattern in patterns for path in job_directory.glob(pattern)]
     # Commit lines and reports move last, because they mark the job as begun.
-    served = [path for path in (job_directory / layout.SERVED_MODEL_FILE,) if path.exists()]
-    files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
+    patterns = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
+    lines = sorted(path for pattern in patterns for path in job_directory.glob(pattern))
+    files = [*parts, *datasets(job_directory, job), *lines, *job_directory.glob(layout.SERVED_MODEL_FILE)]
     if not files:
         return []
     directory = job_directory / layout.SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
@@ -329,31 +297,30 @@ def set_job_aside(
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
 
-def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
+def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) -> Iterator[str]:
     """Remove recordings from the datasets and the episode files. Yield a note for each of the first ones."""
     # Group by dataset, so that each dataset is rewritten only once.
-    by_dataset: defaultdict[Path, list[Discarded]] = defaultdict(list)
-    for each in discarded:
-        if not each.copy.is_part:
-            by_dataset[each.copy.path].append(each)
+    by_dataset: defaultdict[Path, list[tuple[RecordedCopy, str | None]]] = defaultdict(list)
+    for copy, reason in discarded:
+        if not copy.is_part:
+            by_dataset[copy.path].append((copy, reason))
     for dataset, dropped in by_dataset.items():
-        if any(each.copy.damage is not None for each in dropped):
+        if any(copy.damage is not None for copy, _ in dropped):
             # A damaged recording cannot be copied, but a user may still read parts of it.
             keep_aside(dataset, aside)
         else:
-            for each in dropped:
-                if each.reason is not None:
-                    keep_episode_aside(dataset, each.copy.episode_index, aside)
-        drop_episodes(dataset, {each.copy.episode_index for each in dropped})
-    for each in discarded:
-        if each.copy.is_part:
-            move_aside(each.copy.path, aside)
+            for copy, reason in dropped:
+                if reason is not None:
+                    keep_episode_aside(dataset, copy.episode_index, aside)
+        drop_episodes(dataset, {copy.episode_index for copy, _ in dropped})
+    for copy, _ in discarded:
+        if copy.is_part:
+            move_aside(copy.path, aside)
 
     most_notes = 20
-    for each in discarded[:most_notes]:
-        what = f"episode {each.copy.episode_index} of {each.copy.path.name}"
-        is_copy = each.reason is None
-        yield f"removed {what}: it is recorded elsewhere too" if is_copy else f"set aside {what}: {each.reason}"
+    for copy, reason in discarded[:most_notes]:
+        what = f"episode {copy.episode_index} of {copy.path.name}"
+        yield f"removed {what}: it is recorded elsewhere too" if reason is None else f"set aside {what}: {reason}"
     if len(discarded) > most_notes:
         yield f"set aside {len(discarded) - most_notes} more recordings of episodes"
     remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
@@ -362,22 +329,14 @@ def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
 # Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run.
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecoveredPlan:
-    """A recovered plan."""
-
-    plan: RunPlan
-    is_made_anew: bool  # rebuilt from other files, not copied
-
-
-def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> RecoveredPlan:
-    """Restore ``run.json`` from its copy, or with `rebuild` if there is no copy; a damaged file is set aside."""
+def recover_plan(output_directory: Path, rebuild: Callable[[Path], run_plan.RunPlan]) -> tuple[run_plan.RunPlan, bool]:
+    """Restore ``run.json`` from its copy, or with `rebuild`, for which True is returned; set a damaged file aside."""
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
-    with RunLock(output_directory).hold_alone():
+    with run_plan.RunLock(output_directory).hold_alone():
         try:
-            read_run_plan(output_directory)
+            run_plan.read_run_plan(output_directory)
         except ConfigError:
             pass
         else:
@@ -385,43 +344,41 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> 
                 Problem(f"holds a whole {layout.RUN_PLAN_FILE}: nothing is lost", file=str(output_directory))
             )
         try:
-            recovered = RecoveredPlan(plan=_copied(output_directory), is_made_anew=False)
+            plan, is_made_anew = _copied(output_directory), False
         except ConfigError as no_copy:
             try:
-                recovered = RecoveredPlan(plan=rebuild(output_directory), is_made_anew=True)
+                plan, is_made_anew = rebuild(output_directory), True
             except (ConfigError, StorageError) as error:
                 missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
                 raise ConfigError([*no_copy.problems, *missing, _known_of_run(output_directory)]) from error
         path = output_directory / layout.RUN_PLAN_FILE
         if path.exists():
             move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
-        write_run_plan(output_directory, recovered.plan)
-    return recovered
+        run_plan.write_run_plan(output_directory, plan)
+    return plan, is_made_anew
 
 
 def _known_of_run(output_directory: Path) -> Problem:
     """Return the problem of a plan that is lost: the known facts of the run, and the way out."""
     jobs = _jobs_with_results(output_directory)
-    known = f"{len(attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
+    known = f"{len(run_plan.attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
     named = f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
-    message = (
-        f"{known}{named} are there; what is lost with {layout.RUN_PLAN_FILE} are the options of the jobs, how many "
-        "episodes each has, and the options of the command line. If the above cannot be mended, run the job file again "
-        "in a new directory; recordings can still be replayed"
-    )
-    return Problem(message, file=str(output_directory))
+    lost = "the options of the jobs, how many episodes each has, and the options of the command line"
+    way_out = "run the job file again in a new directory; recordings can still be replayed"
+    message = f"what is lost with {layout.RUN_PLAN_FILE} are {lost}. If the above cannot be mended, {way_out}"
+    return Problem(f"{known}{named} are there; {message}", file=str(output_directory))
 
 
-def _copied(output_directory: Path) -> RunPlan:
+def _copied(output_directory: Path) -> run_plan.RunPlan:
     """Return the copied plan. ConfigError if a recording was made with another configuration."""
-    plan = read_plan_copy(output_directory)
+    plan = run_plan.read_plan_copy(output_directory)
     hashes: Mapping[str, str] = {}
     # A damaged recording says nothing about the plan.
     with suppress(StorageError):
         hashes = recorded_config_hashes(output_directory)
     if any(found != plan.config_hash for found in hashes.values()):
         message = "is of another run: recordings were made with another configuration"
-        raise ConfigError(Problem(message, file=str(plan_copy_path(output_directory))))
+        raise ConfigError(Problem(message, file=str(run_plan.plan_copy_path(output_directory))))
     return plan
 
 
@@ -452,22 +409,22 @@ def _jobs_with_results(output_directory: Path) -> list[str]:
 class RecoveredJob:
     """The state of a job after its recovery."""
 
-    job: PlanEntry
+    job: run_plan.PlanEntry
     finished: EpisodeRanges = ()  # episodes that must not run again
-    reports: Sequence[JobReport] = ()
+    reports: Sequence[commits.JobReport] = ()
     is_whole: bool = True  # every committed episode still counts
     last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
 
-    def left(self, needed: int | None = None) -> AttemptEntry | None:
+    def left(self, needed: int | None = None) -> run_plan.AttemptEntry | None:
         """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
-        standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
+        standing = commits.job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
         is_lacking = standing.planned is None and not self.is_whole
-        if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
+        if standing.status in (commits.JobResultStatus.SKIPPED, commits.JobResultStatus.COMPLETED) and not is_lacking:
             return None
         # A job that has all needed episodes runs none of the others, but still owes its report.
         is_decided = needed is not None and standing.planned is not None and not standing.missing
         finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
-        return AttemptEntry(job=self.job.name, finished=finished)
+        return run_plan.AttemptEntry(job=self.job.name, finished=finished)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -477,19 +434,19 @@ class Recovery:
     jobs: tuple[RecoveredJob, ...]  # in the plan's order
     notes: tuple[str, ...]  # findings and repairs, for the user
 
-    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[AttemptEntry, ...]:
+    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[run_plan.AttemptEntry, ...]:
         """Return the unfinished jobs. `needed` maps a job's name to its required number of episodes, None for all."""
         left = (job.left(needed(job.job.name)) for job in self.jobs if job.left() is not None)
         return tuple(entry for entry in left if entry is not None)
 
 
-def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
+def recover_run(output_directory: Path, plan: run_plan.RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
     """Check and repair every file of a run, for the new attempt number `attempt`."""
     # No other process may work on the run. Files that may hold user data are moved into ``set_aside/``, never deleted.
     notes = []
     written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
     logs = sorted((output_directory / "logs").glob("*"))
-    for path in (*written, *logs, plan_copy_path(output_directory)):
+    for path in (*written, *logs, run_plan.plan_copy_path(output_directory)):
         # A directory or pipe may occupy the name of a table, page or log. A link to a file elsewhere belongs to the
         # user: it is written through or replaced.
         why = not_a_plain_file(path) if os.path.lexists(path) else None
@@ -497,7 +454,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
             notes.append(f"set aside {path}: {why}")
             move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
     notes += remove_temporary_files(output_directory, plan)
-    begun, damaged = read_attempts(output_directory, plan.run_id)
+    begun, damaged = run_plan.read_attempts(output_directory, plan.run_id)
     notes += damaged
     retrying = [each for each in begun if each.retry_errors]
     jobs = []
@@ -520,7 +477,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
 
 
 def _recover_job(
-    directory: Path, job: PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
+    directory: Path, job: run_plan.PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
 ) -> tuple[RecoveredJob, list[str]]:
     """Repair the files of a job, and return its state and the notes for the user."""
     if not job.is_to_run:
@@ -542,8 +499,8 @@ def _recover_job(
             set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
             move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
 
-    log = read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
-    reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
+    log = commits.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
+    reports, unread = commits.read_job_reports(directory, job.name, run, skip_unreadable=False)
     notes = list(log.problems)
     for path in sorted(directory.glob(layout.COMMIT_FILE_PATTERN)):
         with storage_errors("read", path), path.open("rb") as file:
@@ -574,5 +531,6 @@ def _recover_job(
         or any(report.num_episodes is None and report.env_steps > 0 for report in reports)
     )
     if is_limited_by_steps and recovered.left() is not None:
-        return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1)]
+        why = "it is limited by steps and did not come to its end"
+        return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1, why=why)]
     return recovered, [*notes, *repair_job(directory, job.name, diagnosis, seed=job.config.seed)]

@@ -115,11 +115,11 @@ class RecoverOptions:
 def main(argv: Sequence[str]) -> int:
     """Recover the plan of one run, and show the possible next steps; ConfigError if it cannot be restored."""
     options = tyro.cli(RecoverOptions, args=list(argv), prog="isaaclab-arena recover")
-    recovered = recover_plan(options.output_directory, partial(rebuilt_plan, may_import=not options.no_import))
-    plan = recovered.plan
+    rebuild = partial(rebuilt_plan, may_import=not options.no_import)
+    plan, is_made_anew = recover_plan(options.output_directory, rebuild)
     jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
     told = f"{options.output_directory / RUN_PLAN_FILE} is there again, with {jobs}; merge, verify, or resume"
-    if recovered.is_made_anew:
+    if is_made_anew:
         told += f"\nmade anew from what was typed: {' '.join(plan.command_line)}; its jobs are those that were recorded"
     print(plain_text(told, keep_lines=True))
     return 0

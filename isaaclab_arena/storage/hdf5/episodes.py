@@ -25,15 +25,7 @@ from h5py import (
 
 from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
 from isaaclab_arena.storage.atomic import check_plain, storage_error, storage_errors, write_bytes
-from isaaclab_arena.storage.hdf5.episode_file import (
-    ZSTD_FILTER,
-    EpisodeTemplate,
-    WholeEpisode,
-    compressed_episode_file,
-    episode_file,
-    load_zstd,
-    template_of,
-)
+from isaaclab_arena.storage.hdf5 import episode_file
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.recorded_episode import (
@@ -253,7 +245,7 @@ class OpenRecording:
         num_samples_of(attributes)
         return attributes
 
-    def template(self, group: h5py.h5g.GroupID) -> EpisodeTemplate | None:
+    def template(self, group: h5py.h5g.GroupID) -> episode_file.EpisodeTemplate | None:
         """Return the structure of an episode's group, None if this program cannot have written it."""
         kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
         attributes = []
@@ -263,7 +255,7 @@ class OpenRecording:
             if kind is None:
                 return None
             attributes.append((attribute.name.decode(), None if kind.kind in "OS" else kind))
-        return template_of(tuple((name, *kinds[name]) for name in sorted(kinds)), tuple(attributes))
+        return episode_file.template_of(tuple((name, *kinds[name]) for name in sorted(kinds)), tuple(attributes))
 
     def arrays(self, group: h5py.h5g.GroupID) -> dict[str, np.ndarray]:
         """Return all arrays below a group by their path."""
@@ -293,9 +285,9 @@ class OpenRecording:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         except OSError:
             # Files with Zstandard need an optional plugin, which is loaded only on demand.
-            if h5py.h5z.filter_avail(ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
+            if h5py.h5z.filter_avail(episode_file.ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
                 raise
-            load_zstd()
+            episode_file.load_zstd()
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         return array
 
@@ -304,9 +296,11 @@ class AlikeEpisodes:
     """Read episodes of equal structure without HDF5's library, in a twentieth of its time."""
 
     def __init__(self) -> None:
-        self.template: EpisodeTemplate | None = None  # structure of the last episode
+        self.template: episode_file.EpisodeTemplate | None = None  # structure of the last episode
 
-    def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
+    def read(
+        self, recording: OpenRecording, episode_index: int, content: memoryview
+    ) -> episode_file.WholeEpisode | None:
         """Return an intact episode, None if only the library can judge it. StorageError if the file lacks it."""
         group = recording.group(episode_index)
         address = h5o.get_info(group).addr
@@ -387,7 +381,7 @@ def write_episode(
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
     if compression is not Compression.NONE:
-        write_bytes(path, compressed_episode_file(episode, attributes, compression), overwrite=overwrite)
+        write_bytes(path, episode_file.compressed_episode_file(episode, attributes, compression), overwrite=overwrite)
         return crc
 
     arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
@@ -405,8 +399,10 @@ def write_episode(
             kind, stored = array.dtype, array.tobytes()
         kinds.append((name, kind))
         values.append(stored)
-    content = episode_file(
-        template_of(tuple([(name, array.dtype, array.ndim) for name, array in arrays.items()]), tuple(kinds)),
+    content = episode_file.episode_file(
+        episode_file.template_of(
+            tuple([(name, array.dtype, array.ndim) for name, array in arrays.items()]), tuple(kinds)
+        ),
         tuple(arrays.values()),
         values,
         env_args=json_line(episode.env_args),
