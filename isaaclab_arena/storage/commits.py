@@ -368,18 +368,9 @@ class JobReport:
 def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int, run: str | None) -> JobReport:
     """Return the report of a job that failed outside its episodes; its times are unknown. `error` is one line."""
     at = now()
-    return JobReport(
-        job=job,
-        rank=rank,
-        device=device,
-        status=ReportedStatus.FAILED,
-        started_at=at,
-        ended_at=at,
-        wall_s=0.0,
-        error=error,
-        attempt=attempt,
-        run=run,
-    )
+    times: dict[str, Any] = {"started_at": at, "ended_at": at, "wall_s": 0.0}
+    where: dict[str, Any] = {"rank": rank, "device": device, "attempt": attempt, "run": run}
+    return JobReport(job=job, status=ReportedStatus.FAILED, error=error, **where, **times)
 
 
 def write_job_report(job_directory: Path, report: JobReport) -> Path:

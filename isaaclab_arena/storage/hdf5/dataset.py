@@ -216,15 +216,8 @@ NEXT_OBSERVATIONS = "next_obs"
 MASKS = "mask"
 
 _KEPT_ATTRIBUTES = (
-    "job",
-    "episode_index",
-    "seed",
-    "episode_seed",
-    "success",
-    "outcome",
-    "episode_return",
-    "control_dt",
-    "language_instruction",
+    *("job", "episode_index", "seed", "episode_seed", "success", "outcome", "episode_return"),
+    *("control_dt", "language_instruction"),
 )
 
 

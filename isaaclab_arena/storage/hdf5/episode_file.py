@@ -57,13 +57,8 @@ HEAP_HEADER_BYTES = 16
 HEAP_ENTRY_BYTES = _HEAP_ENTRY.size
 _BYTES_OF_ADDRESS = np.arange(8)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """One message of an object header."""
-
-    kind: int  # number in the specification
-    content: bytes  # without padding
+Message: TypeAlias = tuple[int, bytes]
+"""One message of an object header: its number in the specification, and its content without padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +99,11 @@ def superblock(*, root_address: int, end_address: int) -> bytes:
 def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
     """Return an object header, and the offset of each message's content in it."""
     parts, offsets, position = [], [], 16
-    for message in messages:
-        content = padded(message.content)
+    for kind, unpadded in messages:
+        content = padded(unpadded)
         if len(content) > _MAX_MESSAGE_BYTES:
             raise ValueError(f"an object header message of {len(content)} bytes does not fit")
-        parts.append(struct.pack("<HHB3x", message.kind, len(content), 0) + content)
+        parts.append(struct.pack("<HHB3x", kind, len(content), 0) + content)
         offsets.append(position + 8)
         position += 8 + len(content)
     prefix = struct.pack("<BxHIIxxxx", 1, len(messages), 1, position - 16)
@@ -122,13 +117,13 @@ def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
     head += padded(encoded_name) + padded(kind) + padded(space)
     # A text is stored there as a reference.
     num_bytes = _TEXT.size if dtype is None else dtype.itemsize
-    return Message(kind=_ATTRIBUTE, content=head + bytes(num_bytes)), len(head)
+    return (_ATTRIBUTE, head + bytes(num_bytes)), len(head)
 
 
 def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) -> tuple[Block, tuple[int, ...]]:
     """Return a group, and the offset of each further message's content. Members are names and addresses."""
     # Members' addresses are relative to the group, so earlier objects have negative ones. `messages` are attributes.
-    header, offsets = object_header((Message(kind=_SYMBOL_TABLE, content=bytes(16)), *messages))
+    header, offsets = object_header(((_SYMBOL_TABLE, bytes(16)), *messages))
     by_name = sorted((name.encode(), address) for name, address in members)
 
     # A local heap holds the names after an empty one.
@@ -294,10 +289,10 @@ class EpisodeTemplate:
         members: dict[str, dict[str, int]] = {"": {}}
         for path, dtype, rank in arrays:
             messages = (
-                Message(kind=_DATASPACE, content=_dataspace(rank)),
-                Message(kind=_DATATYPE, content=_encoded_type(dtype)),
-                Message(kind=_FILL_VALUE, content=_DEFAULT_FILL),
-                Message(kind=_LAYOUT, content=bytes((3, 1)) + bytes(16)),
+                (_DATASPACE, _dataspace(rank)),
+                (_DATATYPE, _encoded_type(dtype)),
+                (_FILL_VALUE, _DEFAULT_FILL),
+                (_LAYOUT, bytes((3, 1)) + bytes(16)),
             )
             header, offsets = object_header(messages)
             position = len(self._structure)
@@ -452,7 +447,7 @@ class EpisodeTemplate:
         self._structure += block.at(position)
         self._pointers += (block.pointers + position).tolist()
         return position, [
-            _ValueSlot(name=name, dtype=dtype, at=position + at + inside, num_bytes=len(message.content) - inside)
+            _ValueSlot(name=name, dtype=dtype, at=position + at + inside, num_bytes=len(message[1]) - inside)
             for (name, dtype), at, (message, inside) in zip(attributes, offsets, messages, strict=True)
         ]
 
@@ -552,9 +547,7 @@ def block_of(content: bytes | bytearray) -> EpisodeBlock | None:
     if len(content) < _POINTERS_ADDRESS:
         return None
     signature, crc, num_pointers, num_bytes, *numbers = _INDEX.unpack_from(content, _INDEX_ADDRESS)
-    if (signature, num_bytes) != (_SIGNATURE, len(content)):
-        return None
-    if crc != zlib.crc32(memoryview(content)[_CHECKED_FROM:]):
+    if (signature, num_bytes) != (_SIGNATURE, len(content)) or crc != zlib.crc32(memoryview(content)[_CHECKED_FROM:]):
         return None
     position, env_args_at, env_args_bytes, group_offset, episode_index, num_samples = numbers
     return EpisodeBlock(
