@@ -124,6 +124,14 @@ class NamedState:
         return torch.cat((velocity[:, :3], angular), dim=-1)
 
 
+def posed(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[mujoco.MjModel, mujoco.MjData]:
+    """Return a model and its state after an update of the poses of geoms, cameras and lights."""
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_comPos(model, data)
+    mujoco.mj_camlight(model, data)
+    return model, data
+
+
 def side_by_side(indices: torch.Tensor) -> torch.Tensor | slice:
     """Return indices (n,), int64, as a slice if they are contiguous: a third of the time to read and write."""
     # A slice reads a view of the memory; an index tensor reads a copy.

@@ -15,7 +15,7 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, model_names, write_changes, write_starts
+from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, model_names, posed, write_changes, write_starts
 
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
@@ -149,11 +149,7 @@ class MujocoBackend(Backend):
         data = self.batch.get_data(env_id, self._shown)
         if self._varied:
             self._shown_model = self.batch.get_model(env_id, self._shown_model)
-        model = self.model if self._shown_model is None else self._shown_model
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_comPos(model, data)
-        mujoco.mj_camlight(model, data)
-        return model, data
+        return posed(self._shown_model or self.model, data)
 
     def _forward(self, ids: np.ndarray) -> None:
         # A forward pass overwrites the warm start, and a restored world needs the stored one.
@@ -176,15 +172,12 @@ def has_display() -> bool:
 
 
 class Window:
-    """Shows one world of a batch, at most in real time; RuntimeError if no window can be opened."""
+    """Shows the first world of a batch, at most in real time; RuntimeError if no window can be opened."""
 
-    def __init__(self, backend: MujocoBackend, env_id: int = 0) -> None:
+    def __init__(self, backend: MujocoBackend) -> None:
         import mujoco.viewer  # noqa: PLC0415  fails on machines without a window system
 
-        self._backend = backend
-        self._env_id = env_id
-        self._model = backend.model
-        self._data = mujoco.MjData(backend.model)
+        self._backend, self._model, self._data = backend, backend.model, mujoco.MjData(backend.model)
         self._next_s = time.perf_counter()
         self._viewer = mujoco.viewer.launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
 
@@ -206,7 +199,7 @@ class Window:
         time.sleep(max(0.0, self._next_s - time.perf_counter()))
         self._next_s = max(self._next_s, time.perf_counter()) + wait_s
         with self._viewer.lock():
-            self._backend.batch.get_data(self._env_id, self._data)
+            self._backend.batch.get_data(0, self._data)
             mujoco.mj_forward(self._model, self._data)
         self._viewer.sync()
 

@@ -5,6 +5,7 @@ import html
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -75,15 +76,12 @@ def content_key(mjcf: Path) -> ContentKey:
 
 def stamps(files: Iterable[Path]) -> ContentKey:
     """Return each file with inode, size and times, which every write changes; no numbers for a missing file."""
-    found = []
-    for path in files:
-        try:
+    found: dict[Path, tuple[int, ...]] = dict.fromkeys(files, ())
+    for path in found:
+        with suppress(OSError):
             status = path.stat()
-        except OSError:
-            found.append((path, ()))
-        else:
-            found.append((path, (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)))
-    return tuple(found)
+            found[path] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return tuple(found.items())
 
 
 def _named_files(files: list[Path]) -> Iterator[Path]:
@@ -114,9 +112,8 @@ def _named_files(files: list[Path]) -> Iterator[Path]:
                 (names if word[0].startswith("file") else directories).update(spellings)
     starts = {base / directory for base in {file.parent for file in files} for directory in directories}
     if len(starts) * len(names) > _MAX_PLACES:
-        raise OSError(
-            errno.E2BIG, f"names {len(names)} files in {len(starts)} directories, which is too many", str(files[0])
-        )
+        reason = f"names {len(names)} files in {len(starts)} directories, which is too many"
+        raise OSError(errno.E2BIG, reason, str(files[0]))
     for path in (start / name for start in starts for name in names):
         try:
             if path.exists() and not path.is_dir():

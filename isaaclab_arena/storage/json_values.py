@@ -126,9 +126,8 @@ def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> 
     if found is None:
         raise ConfigError(Problem("was not written by this program: it has no schema_version", file=str(path)))
     if found != schema_version:
-        raise ConfigError(
-            Problem(f"has schema version {found}; this program reads version {schema_version}", file=str(path))
-        )
+        message = f"has schema version {found}; this program reads version {schema_version}"
+        raise ConfigError(Problem(message, file=str(path)))
     try:
         return adapter(value_type).validate_python(document)
     except ValidationError as error:

@@ -112,9 +112,8 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
             raise ConfigError(Problem(str(error), key=key)) from error
         for index in indices:
             if index in found:
-                raise ConfigError(
-                    Problem(f"{found[index]} and {file} both hold {layout.demo_name(index)}; name one", key=key)
-                )
+                both = f"{found[index]} and {file} both hold {layout.demo_name(index)}"
+                raise ConfigError(Problem(f"{both}; name one", key=key))
             found[index] = file
     if not found:
         raise ConfigError(Problem("the recording holds no episodes", key=key))

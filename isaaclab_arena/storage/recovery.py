@@ -340,9 +340,8 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], run_plan.RunP
         except ConfigError:
             pass
         else:
-            raise ConfigError(
-                Problem(f"holds a whole {layout.RUN_PLAN_FILE}: nothing is lost", file=str(output_directory))
-            )
+            message = f"holds a whole {layout.RUN_PLAN_FILE}: nothing is lost"
+            raise ConfigError(Problem(message, file=str(output_directory)))
         try:
             plan, is_made_anew = _copied(output_directory), False
         except ConfigError as no_copy:

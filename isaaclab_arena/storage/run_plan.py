@@ -66,18 +66,11 @@ class RunLock:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 # The error is not from another run: this file system has no locks, and reports that in one of several
                 # ways.
-                _LOG.warning(
-                    "%s cannot be locked on this file system (%s): never start two runs in one directory",
-                    self._path,
-                    error.strerror,
-                )
+                cannot = "cannot be locked on this file system"
+                _LOG.warning("%s %s (%s): never start two runs in one directory", self._path, cannot, error.strerror)
                 return
-            raise ConfigError(
-                Problem(
-                    "another run is at work in this directory; wait until it has ended, or choose another one",
-                    file=str(self._path.parent),
-                )
-            ) from error
+            message = "another run is at work in this directory; wait until it has ended, or choose another one"
+            raise ConfigError(Problem(message, file=str(self._path.parent))) from error
 
 
 # ``run.json``: the plan of a run, written before it starts, so that missing results can be named later.

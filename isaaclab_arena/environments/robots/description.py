@@ -166,9 +166,8 @@ def read_description(path: Path) -> RobotDescription:
         return RobotDescription.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as invalid:
         known = sorted(RobotDescription.model_fields)
-        raise ConfigError(
-            [
-                Problem(error_message(error, known), file=str(path), key=key_path(error) or None)
-                for error in invalid.errors(include_url=False)
-            ]
-        ) from invalid
+        problems = [
+            Problem(error_message(error, known), file=str(path), key=key_path(error) or None)
+            for error in invalid.errors(include_url=False)
+        ]
+        raise ConfigError(problems) from invalid

@@ -68,10 +68,8 @@ def refuse_too_tall(thing: ObjectAsset, embodiment: Embodiment) -> None:
     """Raise ConfigError for an object taller than the robot can grasp from above or push."""
     height_m, tallest_m = 2 * thing.half_height, embodiment.workspace.tallest_m
     if height_m > tallest_m:
-        message = (
-            f"object '{thing.name}' is {height_m:.2f} m tall, but '{embodiment.robot.name}' can bring its hand over "
-            f"things of at most {tallest_m:.2f} m"
-        )
+        limit = f"can bring its hand over things of at most {tallest_m:.2f} m"
+        message = f"object '{thing.name}' is {height_m:.2f} m tall, but '{embodiment.robot.name}' {limit}"
         raise ConfigError(Problem(message, key="object"))
 
 
@@ -85,14 +83,9 @@ def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
             x, y, *_ = point(value)
             distance_m = math.hypot(x - base_x, y - base_y)
             if distance_m > embodiment.workspace.reach_m:
-                thing, robot = name.removesuffix(_POSITION), embodiment.robot.name
-                raise ConfigError(
-                    Problem(
-                        f"'{task.spec.name}' puts the {thing} {distance_m:.2f} m from the base of '{robot}', "
-                        f"which reaches {embodiment.workspace.reach_m:.2f} m",
-                        key="embodiment",
-                    )
-                )
+                reaches = f"'{embodiment.robot.name}', which reaches {embodiment.workspace.reach_m:.2f} m"
+                put = f"'{task.spec.name}' puts the {name.removesuffix(_POSITION)} {distance_m:.2f} m"
+                raise ConfigError(Problem(f"{put} from the base of {reaches}", key="embodiment"))
 
 
 @lru_cache(maxsize=32)

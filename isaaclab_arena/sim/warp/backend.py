@@ -23,6 +23,7 @@ from isaaclab_arena.sim.backend import (
     ModelNames,
     StartState,
     model_names,
+    posed,
     write_changes,
     write_starts,
 )
@@ -78,26 +79,20 @@ class VariedModel:
             if len(per_world) == 0:
                 continue
             if (per_world != per_world[0]).any():
-                raise EnvironmentBuildError(
-                    f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
-                )
+                reason = f"has one '{name}' for all worlds, and they are to differ"
+                raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
             values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
-        put = [warp.to_torch(getattr(self._put, name)) for name in wanted]
-        own = [
-            torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype)
-            for per_world, values in zip(wanted.values(), put, strict=True)
-        ]
+        put, own = [warp.to_torch(getattr(self._put, name)) for name in wanted], []
+        for per_world, values in zip(wanted.values(), put, strict=True):
+            own.append(torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype))
         for values, there in zip(put, on_device(own, env_ids.device), strict=True):
             values[env_ids] = there
 
     def field(self, name: str) -> np.ndarray:
         """Return a copy of a field in every world. Shape: (num_envs, ...)."""
-        shared = np.asarray(getattr(self._model, name))
+        own = shared = np.asarray(getattr(self._model, name))
         if name in self.fields:
-            own = getattr(self._put, name).numpy()
-            own = own.reshape(-1, *shared.shape).astype(shared.dtype)
-        else:
-            own = shared[None]
+            own = getattr(self._put, name).numpy().reshape(-1, *shared.shape).astype(shared.dtype)
         return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
 
 
@@ -165,10 +160,10 @@ class BufferSizes:
     constraints: int  # of any one world
 
 
-def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
+def probed_sizes(model: mujoco.MjModel) -> BufferSizes:
     """Measure a model's buffer sizes on the CPU under random controls, and add headroom."""
     data = mujoco.MjData(model)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     # Random controls provoke contacts; unlimited actuators get -1 to 1.
     limited = model.actuator_ctrllimited.astype(bool)
     low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
@@ -396,20 +391,18 @@ class WarpBackend(Backend):
             try:
                 self._model = mujoco_warp.put_model(model)
             except NotImplementedError as error:
-                raise EnvironmentBuildError(
-                    f"MuJoCo-Warp cannot simulate this scene: {error}; use backend 'mujoco'"
-                ) from error
+                reason = f"MuJoCo-Warp cannot simulate this scene: {error}; use backend 'mujoco'"
+                raise EnvironmentBuildError(reason) from error
             # This backend handles overflows, so the kernels do not print them.
             self._model.opt.warn_overflow = 0
             if deterministic:
                 self._model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
             self._data = make_data(model, num_envs, self.sizes)
         self._varied = VariedModel(model, self._model, num_envs)
-        self.qpos, self.qvel, self.ctrl = (self._view(name) for name in ("qpos", "qvel", "ctrl"))
-        self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
-        self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
-        self._room = Room.of(self._data)
         self._state = {name: self._view(name) for name in _STATE}
+        self.qpos, self.qvel, self.ctrl = (self._state[name] for name in ("qpos", "qvel", "ctrl"))
+        self.xpos, self.xquat, self.site_xpos, self.sensordata = map(self._view, _DERIVED)
+        self._room = Room.of(self._data)
         self.capture = self.launcher.capture
         self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
         self._starts = StartSender(self.names, self._rollback.at_rest)
@@ -478,12 +471,10 @@ class WarpBackend(Backend):
     def jacobian(self, body: str, site: str) -> torch.Tensor:
         """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
         if (body, site) not in self._jacobians:
-            number, on = self.num_envs, self.device
-            self._jacobians[body, site] = (
-                torch.zeros((2, number, 3, self.model.nv), dtype=torch.float32, device=on),
-                torch.zeros((number, 3), dtype=torch.float32, device=on),
-                torch.full((number,), self.names.bodies[body], dtype=torch.int32, device=on),
-            )
+            zeros = partial(torch.zeros, dtype=torch.float32, device=self.device)
+            bodies = torch.full((self.num_envs,), self.names.bodies[body], dtype=torch.int32, device=self.device)
+            found = zeros((2, self.num_envs, 3, self.model.nv))
+            self._jacobians[body, site] = found, zeros((self.num_envs, 3)), bodies
         found, points, bodies = self._jacobians[body, site]
 
         def launch() -> None:
@@ -536,11 +527,7 @@ class WarpBackend(Backend):
             self._shown_model = model = self._shown_model or copy.copy(self.model)
             for name in self._varied.fields:
                 getattr(model, name)[:] = self.model_field(name)[env_id]
-        data = next(self._on_host([env_id]))
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_comPos(model, data)
-        mujoco.mj_camlight(model, data)
-        return model, data
+        return posed(model, next(self._on_host([env_id])))
 
     def close(self) -> None:
         """Release the memory of graphs; see `Backend.close`."""
