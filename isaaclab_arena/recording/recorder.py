@@ -36,15 +36,9 @@ ROBOMIMIC_ENV_TYPE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingOptions:
-    """Options of recording.
+    """Options of recording."""
 
-    Attributes:
-        write_dataset: Whether arrays are recorded at all; results of episodes always are.
-        observations: Which observations are recorded.
-        compression: How arrays are compressed.
-    """
-
-    write_dataset: bool = True
+    write_dataset: bool = True  # False: arrays are not recorded; results of episodes always are
     observations: RecordedObservations = RecordedObservations.STATE
     compression: Compression = Compression.NONE
 

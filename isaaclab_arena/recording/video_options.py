@@ -7,21 +7,13 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 
 @dataclass(frozen=True, kw_only=True)
 class VideoOptions:
-    """What is filmed.
+    """The films of a job."""
 
-    Attributes:
-        camera: Whether there is a video of each camera that policies see or could see.
-        viewport: Whether there is a video of the whole scene.
-        first_episodes: How many episodes of a job, from episode 0; all where None.
-        only_failures: Whether only episodes that did not succeed are kept.
-        frames_per_second: Frames of a second of the robot's time; at most one per control step.
-    """
-
-    camera: bool = False
-    viewport: bool = False
-    first_episodes: int | None = None
-    only_failures: bool = False
-    frames_per_second: float = 10.0
+    camera: bool = False  # a video of each camera that policies see or could see
+    viewport: bool = False  # a video of the whole scene
+    first_episodes: int | None = None  # number of filmed episodes, from episode 0; None for all
+    only_failures: bool = False  # True: only episodes that did not succeed are kept
+    frames_per_second: float = 10.0  # of the robot's time; at most one frame per control step
 
     @property
     def wanted(self) -> bool:

@@ -339,24 +339,18 @@ class Backend(NamedState, ABC):
 
     The tensors are live views of the simulation: read them after `step`, copy what must last, and write only
     ``ctrl``. Their values do not depend on ``num_envs`` or on the number of threads.
-
-    Attributes:
-        model: The compiled model that the worlds share.
-        num_envs: Number of worlds.
-        reproducible: Whether the same calls give the same bits again.
-        renders: Whether `isaaclab_arena.sim.warp.cameras` can render the worlds on their own device.
-        capture: Captures the torch work that follows a step as a graph; None if capture does not pay. See `Replayed`.
-        physics_dt: Time that one substep advances [s].
-        diverged: Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions,
-            velocities, accelerations or controls, or a number that is not finite. Shape: (num_envs,), bool.
     """
 
-    model: mujoco.MjModel
-    num_envs: int
-    reproducible: bool
-    renders: bool = False
-    capture: Capture | None = None
-    physics_dt: float
+    model: mujoco.MjModel  # compiled, shared by all worlds
+    num_envs: int  # number of worlds
+    reproducible: bool  # the same calls give the same bits again
+    renders: bool = False  # `isaaclab_arena.sim.warp.cameras` can render the worlds on their own device
+    capture: Capture | None = (
+        None  # captures torch's work after a step as a graph, see `Replayed`; None if not worth it
+    )
+    physics_dt: float  # time that one substep advances [s]
+    # Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions, velocities,
+    # accelerations or controls, or a number that is not finite. (num_envs,), bool.
     diverged: torch.Tensor
 
     @abstractmethod

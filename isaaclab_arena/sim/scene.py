@@ -416,6 +416,10 @@ class FloorRobot:
     viewport: CameraPose
     holds_targets: bool = True  # True for position targets, False for forces
 
+    def by_joint(self, root: Sequence[float], joints: Iterable[float]) -> dict[str, Sequence[float]]:
+        """Return positions or velocities of a free root and of `joints` by name, as a start state holds them."""
+        return {str(self.free_joint): root, **{name: (value,) for name, value in zip(self.joints, joints, strict=True)}}
+
     def __post_init__(self) -> None:
         # Check the names against the file, then the lengths, and report all problems in one ConfigError.
         names, file = part_names(self.asset), str(ASSETS / self.asset)

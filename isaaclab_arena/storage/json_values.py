@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,14 +95,12 @@ def _harmless(text: str) -> str:
     return _HALF_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", escaped)
 
 
+_cached_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
 def adapter(value_type: type[Value]) -> TypeAdapter[Value]:
     """Return the validator of a dataclass for JSON, cached per type."""
     return _cached_adapter(value_type)
-
-
-@cache
-def _cached_adapter(value_type: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(value_type)
 
 
 def read_json(path: Path) -> Any:

@@ -20,7 +20,6 @@ from isaaclab_arena.environments.tasks.humanoid import (
     JOINTS,
     KEYPOINTS,
     PELVIS,
-    ROOT,
     HumanoidTask,
     ReferenceMotion,
     read_motion,
@@ -104,18 +103,10 @@ class TrackMotion(HumanoidTask):
         motion, frame = self._motion, self._frame_at(conditions)
         root = (*motion.root_position[frame].tolist(), *motion.root_orientation[frame].tolist())
         joints = motion.joint_position[frame] + np.array(point(conditions["robot.joint_offset"]))
+        root_velocity, velocities = motion.root_velocity[frame].tolist(), motion.joint_velocity[frame].tolist()
         return StartState(
-            joint_positions={
-                ROOT: root,
-                **{joint: (value,) for joint, value in zip(HUMANOID.joints, joints.tolist(), strict=True)},
-            },
-            joint_velocities={
-                ROOT: motion.root_velocity[frame].tolist(),
-                **{
-                    joint: (value,)
-                    for joint, value in zip(HUMANOID.joints, motion.joint_velocity[frame].tolist(), strict=True)
-                },
-            },
+            joint_positions=HUMANOID.by_joint(root, joints.tolist()),
+            joint_velocities=HUMANOID.by_joint(root_velocity, velocities),
             controls=dict(zip(HUMANOID.actuators, motion.joint_position[frame].tolist(), strict=True)),
         )
 
@@ -161,8 +152,9 @@ class TrackMotion(HumanoidTask):
         self._joint_errors = self._joint_errors + torch.where(running, joint_error, 0.0)
         steps = self._length.clamp(min=1)
         mean_error = self._keypoint_errors / steps
-        off = _off_course(backend, self._root_position[self._frame], self._root_orientation[self._frame])
-        height, turn, astray = off.rise.abs(), norm(off.turn), off.astray()
+        rise, turned = _off_course(backend, self._root_position[self._frame], self._root_orientation[self._frame])
+        height, turn = rise.abs(), norm(turned)
+        astray = _astray(rise, turned)
         at_the_end = self._frame >= self._last_frame
         success = at_the_end & ~astray & (mean_error < LARGEST_KEYPOINT_ERROR_M)
         # The motion of a late start ends before the time limit, so a failure at its end is terminal.
@@ -192,16 +184,16 @@ class TrackMotion(HumanoidTask):
             return torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
 
         motion = self._motion
-        off = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
+        rise, turned = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
         errors = _keypoint_error(moments, of_frames(motion.keypoints)).numpy()
         due = self._last_frame - first
         # The start is not judged. Once the sum of errors exceeds the limit for the whole motion, no later step can
         # lower it.
         mean_error = (errors.cumsum() - errors[0]) / due
-        too_far = off.astray()
+        too_far = _astray(rise, turned)
         # The robot falls where the pelvis is too low, or tilts more than it yaws.
-        yaw = off.turn[:, 2]
-        falls = (off.rise < -FARTHEST_HEIGHT_M) | (dot(off.turn, off.turn) > 2 * yaw * yaw)
+        yaw = turned[:, 2]
+        falls = (rise < -FARTHEST_HEIGHT_M) | (dot(turned, turned) > 2 * yaw * yaw)
         astray = ever(too_far.numpy())
         lost = astray | (mean_error >= LARGEST_KEYPOINT_ERROR_M)
         return FloorFacts(
@@ -230,22 +222,17 @@ class TrackMotion(HumanoidTask):
         return min(round(number(conditions["motion.start_s"]) / self.control_dt), self._last_frame - 1)
 
 
-@dataclass(frozen=True)
-class _OffCourse:
-    """The deviation of the pelvis from the motion."""
-
-    rise: torch.Tensor  # above the motion's height [m], (n,)
-    turn: torch.Tensor  # rotation from the pelvis to the motion [rad]; see `rotation_error`, (n, 3)
-
-    def astray(self) -> torch.Tensor:
-        """True where the deviation is too large. Shape: (n,), bool."""
-        return (self.rise.abs() > FARTHEST_HEIGHT_M) | (norm(self.turn) > FARTHEST_TURN_RAD)
-
-
-def _off_course(state: NamedState, position: torch.Tensor, orientation: torch.Tensor) -> _OffCourse:
-    """Return the pelvis' deviation from a motion's positions (n, 3) and orientations (n, 4)."""
+def _off_course(
+    state: NamedState, position: torch.Tensor, orientation: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the pelvis' rise above a motion [m] and its `rotation_error`. (n, 3), (n, 4) -> (n,), (n, 3)."""
     rise = (state.body_position(PELVIS) - position)[:, 2]
-    return _OffCourse(rise, rotation_error(orientation, state.body_orientation(PELVIS)))
+    return rise, rotation_error(orientation, state.body_orientation(PELVIS))
+
+
+def _astray(rise: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+    """True where the pelvis is too far off the motion. Shapes: (n,), (n, 3) -> (n,), bool."""
+    return (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
 
 
 def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:

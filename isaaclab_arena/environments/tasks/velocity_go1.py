@@ -125,9 +125,8 @@ class VelocityGo1(FloorTask):
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the robot on its feet."""
-        joints = zip(GO1.joints, point(conditions["robot.joint_position"]), strict=True)
         pose = upright_pose((0.0, 0.0, _START_HEIGHT_M), number(conditions["robot.yaw"]))
-        return StartState(joint_positions={"robot/free": pose, **{name: (value,) for name, value in joints}})
+        return StartState(joint_positions=GO1.by_joint(pose, point(conditions["robot.joint_position"])))
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return its proprioception, its last action, a gait clock, and its command."""

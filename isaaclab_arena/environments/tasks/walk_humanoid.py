@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -61,14 +61,8 @@ class WalkHumanoid(HumanoidTask):
             ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
             for name, foot in zip(_CONTACTS, FEET, strict=True)
         )
-        super().__init__(
-            TaskSpec(
-                name="walk_humanoid",
-                instruction="walk straight ahead",
-                time_limit_s=_TIME_LIMIT_S,
-                contact_sensors=tuple(feet),
-            )
-        )
+        spec = TaskSpec(name="walk_humanoid", instruction="walk straight ahead", time_limit_s=_TIME_LIMIT_S)
+        super().__init__(replace(spec, contact_sensors=tuple(feet)))
         self._episode_length = round(_TIME_LIMIT_S / self.control_dt)
         self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
 
@@ -96,13 +90,8 @@ class WalkHumanoid(HumanoidTask):
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the humanoid upright at the origin."""
-        joints = zip(HUMANOID.joints, point(conditions["robot.joint_position"]), strict=True)
-        return StartState(
-            joint_positions={
-                ROOT: upright_pose((0.0, 0.0, STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"]),
-                **{joint: (value,) for joint, value in joints},
-            }
-        )
+        root = upright_pose((0.0, 0.0, STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"])
+        return StartState(joint_positions=HUMANOID.by_joint(root, point(conditions["robot.joint_position"])))
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Store the commanded speed of env slots (n,), int64."""

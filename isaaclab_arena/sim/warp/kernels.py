@@ -293,13 +293,14 @@ class Launcher:
             return
         streams = self._streams
         with warp_turn(self.warp_device), nullcontext() if streams is None else streams.ordered(streams.independent):
-            if self._graphs[kind] is None:
+            graph: Any = self._graphs[kind]
+            if graph is None:
                 # No thread may be in a `cpu_turn` meanwhile. Warp has one capture per process. It records this thread's
                 # launches alone, but CPU launches of other threads add their arrays to the same list, without a lock.
                 with _CPU_USERS.alone(), warp.ScopedCapture(device=self.warp_device) as capture:
                     launch()
-                self._graphs[kind] = capture.graph
-            warp.capture_launch(self._graphs[kind])
+                graph = self._graphs[kind] = capture.graph
+            warp.capture_launch(graph)
 
     def forget_graphs(self) -> None:
         """Delete all graphs, before their arrays are replaced, and release their memory."""
