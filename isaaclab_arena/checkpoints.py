@@ -139,11 +139,9 @@ def _header(file: Path) -> tuple[Any, int]:
         header_bytes = int.from_bytes(stream.read(8), "little")
         room = num_bytes - 8
         if header_bytes > room:
-            message = f"is damaged: it has {num_bytes} bytes, and its header alone would have {header_bytes}"
-            raise _DamagedError(message)
+            raise _DamagedError(f"is damaged: it has {num_bytes} bytes, and its header alone would have {header_bytes}")
         if header_bytes > MAX_HEADER_BYTES:
-            message = f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed"
-            raise _DamagedError(message)
+            raise _DamagedError(f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed")
         return json.loads(stream.read(header_bytes)), room - header_bytes
 
 

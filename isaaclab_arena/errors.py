@@ -1,8 +1,9 @@
 """The exceptions of this package, by who can correct the cause."""
 
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 MAX_PROBLEMS_SHOWN = 20
@@ -80,15 +81,55 @@ class ConfigError(ArenaError):
         problems: Every problem, in the order of the file.
     """
 
-    def __init__(self, problems: Sequence[Problem] | Problem | str) -> None:
+    def __init__(
+        self,
+        problems: Sequence[Problem] | Problem | str,
+        *,
+        file: str | None = None,
+        job: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        # A text is the message of the only problem, at ``file``, ``job`` and ``key``.
         if isinstance(problems, str):
-            problems = Problem(problems)
+            problems = Problem(problems, file=file, job=job, key=key)
         if isinstance(problems, Problem):
             problems = (problems,)
         self.problems: tuple[Problem, ...] = tuple(problems)
         lines = [str(problem) for problem in self.problems[:MAX_PROBLEMS_SHOWN]]
         hidden = len(self.problems) - len(lines)
         super().__init__("\n".join([*lines, f"... and {hidden} more problems"] if hidden else lines))
+
+
+def refuse(problems: Sequence[Problem]) -> None:
+    """Raise `ConfigError` with all problems, if there is any."""
+    if problems:
+        raise ConfigError(problems)
+
+
+@contextmanager
+def problems_at(*, below: str | None = None, **place: str) -> Iterator[None]:
+    """Place the problems of a ``with`` block: at another ``file``, ``job`` or ``key``, or with keys `below` a key."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(placed(error.problems, below=below, **place)) from error
+
+
+@contextmanager
+def problems_into(problems: list[Problem], *, below: str | None = None, **place: str) -> Iterator[None]:
+    """Add the problems of a ``with`` block to others, placed as by `problems_at`, and go on after the block."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += placed(error.problems, below=below, **place)
+
+
+def placed(problems: Iterable[Problem], *, below: str | None = None, **place: str) -> list[Problem]:
+    """Return problems at another place; see `problems_at`."""
+    found = [replace(problem, **place) for problem in problems]
+    if below is None:
+        return found
+    return [replace(problem, key=f"{below}.{problem.key}" if problem.key else below) for problem in found]
 
 
 def shortened(text: str, most: int = MAX_NAME_CHARACTERS) -> str:

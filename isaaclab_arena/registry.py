@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Self
 
-from isaaclab_arena.errors import MAX_NAME_CHARACTERS, ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import MAX_NAME_CHARACTERS, ConfigError, did_you_mean
 
 # Packages whose names load from their defining modules on first use.
 
@@ -144,7 +144,7 @@ def check_optional_library(module: str, *, key: str) -> None:
     """Refuse a library that is not installed, without loading it; see `optional_library`."""
     if importlib.util.find_spec(module) is None:
         message = f"needs the package {module}; install it with: pip install 'isaaclab-arena-mujoco[{module}]'"
-        raise ConfigError(Problem(message, key=key))
+        raise ConfigError(message, key=key)
 
 
 def _origin(entry: Any) -> Any:

@@ -155,7 +155,7 @@ def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_g
     if isinstance(plain.get("resume"), bool):
         plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
     if plain.get("resume") == "":
-        raise ConfigError(Problem("does not say which run; name its directory, here or as output_dir", key="--resume"))
+        raise ConfigError("does not say which run; name its directory, here or as output_dir", key="--resume")
     # A guest runs in the caller's process, which the watchdog must not end.
     without_watchdog = {"step_timeout_s": 0.0, "build_timeout_s": 0.0}
     wanted = {**(without_watchdog if is_guest else {}), **plain}
@@ -164,7 +164,7 @@ def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_g
     except ConfigError as error:
         raise ConfigError([replace(each, key=f"--{each.key}") for each in error.problems]) from error
     if options.list_variations:
-        raise ConfigError(Problem("shows, and runs nothing; use isaaclab-arena", key="--list_variations"))
+        raise ConfigError("shows, and runs nothing; use isaaclab-arena", key="--list_variations")
     options.check()
     return options
 
@@ -232,7 +232,7 @@ class OneJobAsked:
         options = run_options(RunOptions, self.given, is_guest=is_guest)
         if self.policy is not None and options.pipeline > 1 and not isinstance(self.policy, SharesNetwork):
             message = "needs a policy of its own for each group, and one object was given; name a class instead"
-            raise ConfigError(Problem(message, key="--pipeline"))
+            raise ConfigError(message, key="--pipeline")
         return options
 
     def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
@@ -248,7 +248,7 @@ class OneJobAsked:
                 "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
                 "or name a class"
             )
-            raise ConfigError(Problem(message, key="--resume"))
+            raise ConfigError(message, key="--resume")
         if given is None:
             options_of_policy(self.block["policy_type"], may_import=not options.no_import)
         options = replace(options, split_jobs=True) if world_size > 1 else options
@@ -262,7 +262,7 @@ class OneJobAsked:
                 f"'{self.block['policy_type']}' lives in this process alone and cannot be sent to others; name a class "
                 "that can be imported, or evaluate on the ranks of a process group, each with its own"
             )
-            raise ConfigError(Problem(message, key="num_ranks"))
+            raise ConfigError(message, key="num_ranks")
         path = directory / "job.json"
         path.write_text(json.dumps({"jobs": [self.block]}), encoding="utf-8")
         return ["--eval_jobs_config", str(path), "--split_jobs", *as_arguments(replace(options, split_jobs=False))]
@@ -276,10 +276,10 @@ def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, n
     given = {name: value if name == "policy" else expanded(value) for name, value in given.items()}
     missing = [name for name in ("environment", "policy") if given.get(name) is None]
     if num_ranks is not None and num_ranks < 1:
-        raise ConfigError(Problem(f"must be at least 1, got {num_ranks}", key="num_ranks"))
+        raise ConfigError(f"must be at least 1, got {num_ranks}", key="num_ranks")
     if jobs is not None:
         if len(missing) < 2:
-            raise ConfigError(Problem("give either this or an environment and a policy", key="jobs"))
+            raise ConfigError("give either this or an environment and a policy", key="jobs")
         return JobFileAsked(path=str(given_path(jobs)), given=given)
     if missing:
         message = "is missing; give a job file, or an environment and a policy"
@@ -297,7 +297,7 @@ def _one_job(
 ) -> OneJobAsked:
     policy_type, policy_class, lent = _resolved(policy)
     if lent is not None and policy_config:
-        raise ConfigError(Problem("has no effect on an object; it has its options already", key="policy_config"))
+        raise ConfigError("has no effect on an object; it has its options already", key="policy_config")
 
     # Arguments are options of the run, keys of the job, or else options of the environment.
     options: dict[str, Any] = {}
@@ -330,7 +330,7 @@ def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | None, Any]:
         return name_of_lent(policy), in_memory_policy_class(policy), policy
     name = name_of_lent(policy)
     if not issubclass(policy, PolicyBase):
-        raise ConfigError(Problem(f"'{name}' is no policy: it must be a class derived from PolicyBase", key="policy"))
+        raise ConfigError(f"'{name}' is no policy: it must be a class derived from PolicyBase", key="policy")
     module = importlib.import_module(policy.__module__)
     can_be_imported = module.__name__ != "__main__" and getattr(module, policy.__qualname__, None) is policy
     return name, None if can_be_imported else policy, None
@@ -365,12 +365,12 @@ def run_on_ranks(
     """Run the evaluation runner on ranks in new processes and wait; ConfigError or ArenaError with its reason."""
     if is_a_rank() or group_size() is not None:
         message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
-        raise ConfigError(Problem(message, key="num_ranks"))
+        raise ConfigError(message, key="num_ranks")
     # Each rank gets a GPU, if this machine has any and the options allow it.
     on_gpus = options.device != "cpu" and selectable_gpu_count() > 0
     launch = ["--gpu_ids", *map(str, range(num_ranks))] if on_gpus else ["--nproc_per_node", str(num_ranks)]
     if options.gpu_ids is not None or options.nproc_per_node is not None:
-        raise ConfigError(Problem("excludes --gpu_ids and --nproc_per_node, which say the same", key="num_ranks"))
+        raise ConfigError("excludes --gpu_ids and --nproc_per_node, which say the same", key="num_ranks")
     command = [sys.executable, "-m", eval_runner.PROGRAM, *launch, *arguments]
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(  # noqa: S603  this program itself
@@ -519,7 +519,7 @@ def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, 
             message = (
                 f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
             )
-            raise ConfigError(Problem(message, key="--output_dir"))
+            raise ConfigError(message, key="--output_dir")
         results = Results(merge_results(path), path, owned=owned)
         # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
         ranks.gather("results", "read")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from isaaclab_arena.analysis.comparison import ComparisonReport, JobComparison, Question, Verdict, compare_directories
 from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.results.columns import (
@@ -127,10 +127,10 @@ class Results:
             ConfigError: If there is no such job, or several and no name.
         """
         if name is None and len(self.names) != 1:
-            raise ConfigError(Problem(f"there are several: {', '.join(self.names)}", key="name"))
+            raise ConfigError(f"there are several: {', '.join(self.names)}", key="name")
         found = [each for each in records(self._merged.jobs) if name is None or each["name"] == name]
         if not found:
-            raise ConfigError(Problem(f"there is no job '{name}'{did_you_mean(str(name), self.names)}", key="name"))
+            raise ConfigError(f"there is no job '{name}'{did_you_mean(str(name), self.names)}", key="name")
 
         known = found[0]
 
@@ -256,7 +256,7 @@ def compare(
     """
     for key, value in (("alpha", alpha), ("margin", margin)):
         if value is not None and not 0.0 < value < 1.0:
-            raise ConfigError(Problem(f"must be between 0 and 1, got {value:g}", key=key))
+            raise ConfigError(f"must be between 0 and 1, got {value:g}", key=key)
     directories = [run.output_dir if isinstance(run, Results) else given_path(run) for run in runs]
     question = Question(alpha=alpha, margin=margin)
     return Comparison(

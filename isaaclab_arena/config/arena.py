@@ -125,8 +125,7 @@ class _Moving:
     def move_typed(self, key: str, value: Any, type_path: str, options_key: str | None = None) -> None:
         """Move a mapping whose key ``type`` names the class, and whose other keys are its options."""
         if not isinstance(value, Mapping):
-            message = f"{shown(value)} is not a mapping; its key 'type' names the {key}"
-            self.problems.append(Problem(message, key=key))
+            self.problems.append(Problem(f"{shown(value)} is not a mapping; its key 'type' names the {key}", key=key))
             return
         # By default the options go beside the name.
         options_key = options_key or type_path.partition(".")[0]
@@ -212,11 +211,11 @@ def is_override(token: str) -> bool:
 def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = ()) -> ExperimentAsJobs:
     """Translate an experiment into a job file; a job file stays unchanged. ConfigError lists every problem."""
     if isinstance(document, dict) and "datagen" in document:
-        raise ConfigError(Problem(f"{DATAGEN}; leave it out", key="datagen"))
+        raise ConfigError(f"{DATAGEN}; leave it out", key="datagen")
     if not isinstance(document, dict) or "runs" not in document:
         if overrides:
             message = "sets a key of an experiment, but the file has no 'runs'; change its jobs in the file"
-            raise ConfigError(Problem(message, key=overrides[0]))
+            raise ConfigError(message, key=overrides[0])
         return ExperimentAsJobs(document=document, is_experiment=False)
     unknown = [key for key in document if key not in _TOP_KEYS]
     problems = [Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in unknown]

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from isaaclab_arena.errors import ConfigError, Problem, first_line, shortened
+from isaaclab_arena.errors import ConfigError, first_line, shortened
 from isaaclab_arena.paths import not_a_plain_file
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -32,22 +32,22 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     # Opening a pipe would wait for ever.
     wrong = not_a_plain_file(Path(path))
     if wrong is not None:
-        raise ConfigError(Problem(wrong, file=str(Path(path))))
+        raise ConfigError(wrong, file=str(Path(path)))
     try:
         with Path(path).open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from error
+        raise ConfigError(f"cannot be read: {error.strerror or error}", file=file) from error
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(Problem(f"is larger than {MAX_FILE_BYTES // 2**20} MiB", file=file))
+        raise ConfigError(f"is larger than {MAX_FILE_BYTES // 2**20} MiB", file=file)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
-        raise ConfigError(Problem("is UTF-16 or UTF-32; save it as UTF-8", file=file))
+        raise ConfigError("is UTF-16 or UTF-32; save it as UTF-8", file=file)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(Problem(f"is not UTF-8 (byte {error.start}); save it as UTF-8", file=file)) from error
+        raise ConfigError(f"is not UTF-8 (byte {error.start}); save it as UTF-8", file=file) from error
     if not text.strip():
-        raise ConfigError(Problem("the file is empty", file=file))
+        raise ConfigError("the file is empty", file=file)
 
     suffix = Path(path).suffix.lower()
     try:
@@ -62,7 +62,7 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
                 document = _parse_yaml(text)
         _check_values(document)
     except _RefusedError as error:
-        raise ConfigError(Problem(str(error), file=file)) from error
+        raise ConfigError(str(error), file=file) from error
     return document
 
 

@@ -117,7 +117,7 @@ class OmegaConfInterpolation:
 
     def _refuse_spent(self, key: str, text: str) -> None:
         if self._budget.spent is not None:
-            raise ConfigError(Problem(f"{shown(text)} {self._budget.spent}", key=key))
+            raise ConfigError(f"{shown(text)} {self._budget.spent}", key=key)
 
 
 class _SpentError(ValueError):

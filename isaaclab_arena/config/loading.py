@@ -308,13 +308,13 @@ class TopLevel:
 def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
     """Return a file's blocks (wrong ones empty) and their problems; ConfigError if it lists no jobs."""
     if not isinstance(document, dict):
-        raise ConfigError(Problem(f"the top level is {shown(document)}, not a mapping with the key 'jobs'"))
+        raise ConfigError(f"the top level is {shown(document)}, not a mapping with the key 'jobs'")
     # A file with unknown keys only, none of them a typing mistake, is another kind of file.
     hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
     if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
         keys = ", ".join(map(shortened, list(document)[:8]))
         way_out = "put this job into a list under the key 'jobs'" if "policy_type" in document else "it lists no 'jobs'"
-        raise ConfigError(Problem(f"is no job file: {way_out}; its keys are {keys}"))
+        raise ConfigError(f"is no job file: {way_out}; its keys are {keys}")
     problems = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
     jobs = document.get("jobs")
     if "jobs" not in document:
@@ -455,8 +455,7 @@ class Reading:
         problems = sweep_problems(template, sweep, JOB_KEYS)
         # A sweep that is too large must not be expanded.
         if not problems and (num_jobs := math.prod(len(values) for values in sweep.values())) > room:
-            message = f"makes {num_jobs} jobs; a file may have {MAX_JOBS} in all"
-            problems.append(Problem(message, key="sweep"))
+            problems.append(Problem(f"makes {num_jobs} jobs; a file may have {MAX_JOBS} in all", key="sweep"))
         self._add(problems, job=label)
         if problems:
             return

@@ -198,23 +198,22 @@ def read_latency(value: Any) -> LatencyConfig | None:
     known = (*_SOURCES, "meanwhile")
     for key in value:
         if key not in known:
-            raise ConfigError(Problem(f"unknown key{did_you_mean(str(key), known)}", key=str(key)))
+            raise ConfigError(f"unknown key{did_you_mean(str(key), known)}", key=str(key))
     given = [key for key in _SOURCES if value.get(key) is not None]
     if len(given) != 1:
         raise ConfigError(f"needs exactly one of {', '.join(_SOURCES)}; it has {' and '.join(given) or 'none of them'}")
     meanwhile = value.get("meanwhile", Meanwhile.HOLD)
     if meanwhile not in list(Meanwhile):
         message = f"{shown(meanwhile)} is none of {', '.join(Meanwhile)}{did_you_mean(str(meanwhile), Meanwhile)}"
-        raise ConfigError(Problem(message, key="meanwhile"))
+        raise ConfigError(message, key="meanwhile")
     (source,) = given
     fields: dict[str, Any] = {source: value[source]}
     if source in ("steps", "ms"):
         fields[source] = _read_range(value[source], key=source)
     elif source == "file" and not (isinstance(value[source], str) and value[source]):
-        raise ConfigError(Problem(f"{shown(value[source])} is no file name", key=source))
+        raise ConfigError(f"{shown(value[source])} is no file name", key=source)
     elif source == MEASURED and value[source] is not True:
-        message = f"{shown(value[source])} is not true; leave it out, or give steps, ms or file"
-        raise ConfigError(Problem(message, key=source))
+        raise ConfigError(f"{shown(value[source])} is not true; leave it out, or give steps, ms or file", key=source)
     return LatencyConfig(meanwhile=Meanwhile(meanwhile), **fields)
 
 
@@ -226,18 +225,18 @@ def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
     low, high = ends
     if key == "steps":
         if type(low) is not int or type(high) is not int:
-            raise ConfigError(Problem(f"{shown(value)} is no whole number, and no two such as [1, 4]", key=key))
+            raise ConfigError(f"{shown(value)} is no whole number, and no two such as [1, 4]", key=key)
         most = MAX_STEPS
     else:
         if not all(type(each) in (int, float) and math.isfinite(each) for each in (low, high)):
-            raise ConfigError(Problem(f"{shown(value)} is no number, and no two such as [40, 120]", key=key))
+            raise ConfigError(f"{shown(value)} is no number, and no two such as [40, 120]", key=key)
         low, high, most = float(low), float(high), MAX_MS
     if low < 0:
-        raise ConfigError(Problem(f"must not be negative, got {low:g}: no answer comes before its query", key=key))
+        raise ConfigError(f"must not be negative, got {low:g}: no answer comes before its query", key=key)
     if high > most:
-        raise ConfigError(Problem(f"must be at most {most:g}, got {high:g}", key=key))
+        raise ConfigError(f"must be at most {most:g}, got {high:g}", key=key)
     if low > high:
-        raise ConfigError(Problem(f"goes from {low:g} to {high:g}; give the smaller one first", key=key))
+        raise ConfigError(f"goes from {low:g} to {high:g}; give the smaller one first", key=key)
     return low, high
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 
 # Make torch give the same bits for the same operation on the same input.
 
@@ -60,7 +60,7 @@ def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
         words = [value]
         if not equals:
             if not waiting or (waiting[0].startswith("-") and not _NEGATIVE.fullmatch(waiting[0])):
-                raise ConfigError(Problem("give indices such as 0 1, all or none", key=OPTION))
+                raise ConfigError("give indices such as 0 1, all or none", key=OPTION)
             words = [waiting.pop(0)]
         # After the first word the option takes only words that must be indices. So it never takes the name of an
         # environment or a task that follows.
@@ -79,11 +79,11 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
     words = [word for word in _SEPARATORS.split(listed) if word]
     for word in words:
         if re.fullmatch(r"\d{1,4}", word, re.ASCII) is None:
-            raise ConfigError(Problem(f"'{word}' is no GPU index; give some such as 0 1, all or none", key=OPTION))
+            raise ConfigError(f"'{word}' is no GPU index; give some such as 0 1, all or none", key=OPTION)
     indices = tuple(map(int, words))
     twice = sorted({index for index in indices if indices.count(index) > 1})
     if twice:
-        raise ConfigError(Problem(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION))
+        raise ConfigError(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION)
     if not indices and plain != "all":
         return GpuSelection(ids=())
 
@@ -103,7 +103,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
         if visible:
             exists = "there is 0" if len(visible) == 1 else f"there are 0 to {len(visible) - 1}"
         masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is '{mask}')"
-        raise ConfigError(Problem(f"{missing}; {exists}{masked}", key=OPTION))
+        raise ConfigError(f"{missing}; {exists}{masked}", key=OPTION)
     return GpuSelection(ids=tuple(visible[index] for index in indices))
 
 
@@ -153,7 +153,7 @@ def check_device_exists(
     """Return the device ``cpu``, ``cuda`` (``cuda:0``) or ``cuda:<index>``; ConfigError if it does not exist."""
     match = _DEVICE_PATTERN.fullmatch(name) if isinstance(name, str) else None
     if match is None:
-        raise ConfigError(Problem(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option))
+        raise ConfigError(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option)
     index = int(match[1] or 0)
     if name == _CPU:
         return torch.device(_CPU)
@@ -165,7 +165,7 @@ def check_device_exists(
             exists = f"this process can use cpu and {gpus}"
         mask = visible_devices(environ)
         masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is {mask!r})"
-        raise ConfigError(Problem(f"'{name}' does not exist; {exists}{masked}", key=option))
+        raise ConfigError(f"'{name}' does not exist; {exists}{masked}", key=option)
     return torch.device("cuda", index)
 
 
@@ -424,7 +424,7 @@ def cpu_holds_for_policy(device: str | None, environ: Mapping[str, str] = os.env
 
 def _gpu_of_id(device_id: int, visible_gpus: int, environ: Mapping[str, str]) -> torch.device:
     if isinstance(device_id, bool) or not isinstance(device_id, int) or device_id < 0:
-        raise ConfigError(Problem(f"{device_id!r} is no GPU index; indices count from 0", key="policy_device_id"))
+        raise ConfigError(f"{device_id!r} is no GPU index; indices count from 0", key="policy_device_id")
     return check_device_exists(
         f"cuda:{device_id}", visible_gpus=visible_gpus, option="policy_device_id", environ=environ
     )

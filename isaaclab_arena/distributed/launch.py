@@ -17,7 +17,7 @@ from isaaclab_arena.distributed.devices import (
     visible_devices,
 )
 from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions, without_launch_options
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.garbage import collect_from_now_on
 
 MIN_MOST_PROCESSES = 64
@@ -64,7 +64,7 @@ def launch_if_asked(
         try:
             Path(wanted).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
+            raise ConfigError(f"cannot make '{wanted}': {error.strerror}", key=key) from error
 
     # Ranks write into pipes, so they need the width of the terminal. Without a stdout there is no terminal either.
     variables = {VISIBLE_DEVICES: shown_gpus}
@@ -97,19 +97,17 @@ def _refuse_contradictions(options: LaunchOptions) -> None:
         (f"--{name}", value) for name in ("gpu_ids", "nproc_per_node") if (value := getattr(options, name)) is not None
     ]
     if len(asked) > 1:
-        raise ConfigError(Problem("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node"))
+        raise ConfigError("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node")
     if options.nproc_per_node is not None and options.nproc_per_node < 1:
-        raise ConfigError(Problem(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node"))
+        raise ConfigError(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node")
     # Each rank on the CPU loads torch.
     most = max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * (os.cpu_count() or 1))
     if options.nproc_per_node is not None and options.nproc_per_node > most:
         message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
-        raise ConfigError(Problem(message, key="--nproc_per_node"))
+        raise ConfigError(message, key="--nproc_per_node")
     if asked and is_a_rank():
         way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
         because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"
-        raise ConfigError(Problem(f"{because}, so this is one of several ranks already; {way_out}", key=asked[0][0]))
+        raise ConfigError(f"{because}, so this is one of several ranks already; {way_out}", key=asked[0][0])
     if options.launcher != "torch" and not asked:
-        raise ConfigError(
-            Problem("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
-        )
+        raise ConfigError("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")

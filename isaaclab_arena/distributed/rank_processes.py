@@ -35,7 +35,7 @@ from isaaclab_arena.distributed.launch_options import (
     read_failure,
     read_run_directory,
 )
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import make_dated_directory
 
@@ -472,7 +472,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
             "torchrunx is not installed, and no part of this package, because it is under the GPL-3; "
             "install it with: pip install torchrunx==0.4.0, or leave the option out"
         )
-        raise ConfigError(Problem(missing, key="--launcher")) from error
+        raise ConfigError(missing, key="--launcher") from error
     wants_files = launch.wants_files and launch.log_directory is not None
     set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
 

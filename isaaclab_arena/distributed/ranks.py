@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices import gpu_address
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
+from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 
 # Exchange values between ranks at start-up, over torch's key-value store.
 #
@@ -416,7 +416,7 @@ def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupCh
     backend, reason = choose_backend(ranks.gather("GPU", gpu_name(ranks.context.device)))
     ranks.agree("--process_group", wanted)
     if wanted == "nccl" and backend != _WITH_NCCL:
-        raise ConfigError(Problem(f"nccl cannot be: {reason}", key="--process_group"))
+        raise ConfigError(f"nccl cannot be: {reason}", key="--process_group")
     if wanted == "gloo" and backend == _WITH_NCCL:
         backend, reason = "gloo", "asked for"
     if backend == "gloo":

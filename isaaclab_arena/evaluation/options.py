@@ -180,7 +180,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
         episodes = self.video_episodes
         if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
-            raise ConfigError(Problem(f"give all, failures or a number, got '{episodes}'", key="--video_episodes"))
+            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
         return VideoOptions(
             camera=self.record_camera_video,
             viewport=self.record_viewport_video,
@@ -253,8 +253,7 @@ def read_command_line(
         given = option.removeprefix("--").replace("-", "_")
         name = own_name(given) if option.startswith("--") else given
         if option.startswith("--") and spellings.setdefault(name, given) != given:
-            message = f"is the same option as --{spellings[name]}; give one of them"
-            raise ConfigError(Problem(message, key=f"--{given}"))
+            raise ConfigError(f"is the same option as --{spellings[name]}; give one of them", key=f"--{given}")
         translated.append(f"--{name}{equals}{value}" if name != given else argument)
 
     options, unknown = tyro.cli(

@@ -181,15 +181,14 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         last = next((name for name, value in given.items() if isinstance(value, list)), None)
         if not positionals and last is not None:
             found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
-        raise ConfigError(Problem(f"one environment is needed; {found}", key="ENVIRONMENT"))
+        raise ConfigError(f"one environment is needed; {found}", key="ENVIRONMENT")
     if "environment" in given:
-        raise ConfigError(Problem(f"names the environment twice: '{positionals[0]}' is another", key="--environment"))
+        raise ConfigError(f"names the environment twice: '{positionals[0]}' is another", key="--environment")
 
     # The options in the policy's file come first, so that the command line overrides them.
     of_file: Any = {} if options.policy_config is None else read_document(options.policy_config)
     if not isinstance(of_file, dict):
-        message = "holds no mapping of the policy's options"
-        raise ConfigError(Problem(message, file=options.policy_config, key="--policy_config"))
+        raise ConfigError("holds no mapping of the policy's options", file=options.policy_config, key="--policy_config")
     policy_config = {name: value for name, value in given.items() if name in policy_names}
     environment_args = {name: value for name, value in given.items() if name not in policy_names}
     block: dict[str, Any] = {
@@ -221,10 +220,10 @@ def _with_environment_given_back(
         known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
         if name not in known:
             runner = {field.name for field in dataclasses.fields(options)}
-            raise ConfigError(Problem(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}"))
+            raise ConfigError(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}")
         if len(words) == 1:
             message = f"stands right before the environment's name '{environment}'; write it after"
-            raise ConfigError(Problem(message, key=f"--{name}"))
+            raise ConfigError(message, key=f"--{name}")
         return [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
     return [], dict(given)
 
@@ -241,7 +240,7 @@ def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             continue
         key, text = match.groups()
         if key in variations:
-            raise ConfigError(Problem("is given twice", key=key))
+            raise ConfigError("is given twice", key=key)
         try:
             variations[key] = json.loads(text)
         except (ValueError, RecursionError):
@@ -249,7 +248,7 @@ def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         try:
             json.dumps(variations[key], allow_nan=False)
         except ValueError as error:
-            raise ConfigError(Problem(f"{shortened(text)} is no finite number", key=key)) from error
+            raise ConfigError(f"{shortened(text)} is no finite number", key=key) from error
     return variations, others
 
 
@@ -264,8 +263,7 @@ def options_of_policy(policy_type: str, *, may_import: bool) -> DeclaredOptions:
     try:
         return declared_options(resolve_policy_class(policy_type, may_import=may_import))
     except ConfigError as error:
-        problems = [dataclasses.replace(problem, key="--policy_type") for problem in error.problems]
-        raise ConfigError(problems) from error
+        raise ConfigError([dataclasses.replace(problem, key="--policy_type") for problem in error.problems]) from error
 
 
 if __name__ == "__main__":

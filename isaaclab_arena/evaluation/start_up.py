@@ -118,7 +118,7 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
             f"rank 0 has made {path} on {home}, and {_listed(blind, 8)} cannot see it; name one directory on a disk "
             "that all nodes share, or run on a Ray cluster, which needs none: --cluster ray"
         )
-        raise ConfigError(Problem(message, key="--output_dir"))
+        raise ConfigError(message, key="--output_dir")
     return seen
 
 
@@ -157,7 +157,7 @@ def directory_to_resume(options: RunOptions, plan: RunPlan) -> Path | None:
     base = named_directory(options.output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
-        raise ConfigError(Problem(f"no run in '{base}' to go on with; name its directory", key="--resume"))
+        raise ConfigError(f"no run in '{base}' to go on with; name its directory", key="--resume")
     able = None
     for run in runs:
         try:
@@ -184,7 +184,7 @@ def _directory_of_run(path: Path, *, option: str) -> Path:
         message = f"there is no directory '{path}'"
     elif plan_copy_path(path).is_file():
         message = f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
-    raise ConfigError(Problem(message, key=option))
+    raise ConfigError(message, key=option)
 
 
 def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:

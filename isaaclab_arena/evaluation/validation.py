@@ -113,8 +113,7 @@ def _saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directo
         problems.append(Problem(message, key="arena_env_args.placement_seed"))
     for key, number in (("num_episodes", job.num_episodes), ("num_rebuilds", job.num_rebuilds)):
         if number is not None and number > len(chosen.episodes):
-            message = f"is {number}, but conditions are saved for {len(chosen.episodes)}"
-            problems.append(Problem(message, key=key))
+            problems.append(Problem(f"is {number}, but conditions are saved for {len(chosen.episodes)}", key=key))
     if problems:
         raise ConfigError(problems)
     return chosen
@@ -128,7 +127,7 @@ def _saved_variations(
         enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
     except ConfigError as error:
         message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
-        raise ConfigError(Problem(message, key="conditions")) from error
+        raise ConfigError(message, key="conditions") from error
     if not offered:
         return enabled
 
@@ -142,8 +141,7 @@ def _saved_variations(
         checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
         wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
         if wrong:
-            message = f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}"
-            raise ConfigError(Problem(message, key="conditions"))
+            raise ConfigError(f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}", key="conditions")
     return enabled
 
 
@@ -166,10 +164,10 @@ def held_against_files(job: Job) -> Job:
     # `ConfigError` if the files lack an episode of the job.
     for index in range(number):
         if index in described.unreadable:
-            raise ConfigError(Problem(f"episode {index}: {described.unreadable[index]}", key="num_episodes"))
+            raise ConfigError(f"episode {index}: {described.unreadable[index]}", key="num_episodes")
         if index not in described.episodes:
             message = f"{described.source} holds {described.holds}: none for episode {index} of {number}"
-            raise ConfigError(Problem(f"{message}; {described.way_out}", key="num_episodes"))
+            raise ConfigError(f"{message}; {described.way_out}", key="num_episodes")
     return dataclasses.replace(job, doubts=doubts, num_played=number)
 
 
@@ -428,7 +426,7 @@ class _Resolver:
         """Find a job's environment with all problems of its options; `ConfigError` if there is none."""
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
-            raise ConfigError(Problem(message, key="arena_env_args.environment"))
+            raise ConfigError(message, key="arena_env_args.environment")
         with _keyed("arena_env_args.environment"):
             builder = self.environments.get(job.environment)
         owner = f"environment '{job.environment}'"
@@ -472,10 +470,10 @@ class _Resolver:
             count = builder.num_episodes(environment_config)
         if count is not None and job.num_steps is not None:
             message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
-            raise ConfigError(Problem(message, key="num_steps"))
+            raise ConfigError(message, key="num_steps")
         if count is not None and (job.num_episodes or 0) > count:
             message = f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options"
-            raise ConfigError(Problem(f"{message}; play all or fewer", key="num_episodes"))
+            raise ConfigError(f"{message}; play all or fewer", key="num_episodes")
         if count is not None and job.num_episodes is None and job.conditions is None and not policy_counts:
             job = dataclasses.replace(job, num_episodes=min(count, job.max_episodes or count))
 
@@ -483,8 +481,7 @@ class _Resolver:
 
         def catalogue(of: JobConfig) -> tuple[Variation, ...]:
             if not isinstance(builder, VariableEnvironmentBuilder):
-                message = f"environment '{of.environment}' has no variations; leave them out"
-                raise ConfigError(Problem(message, key="variations"))
+                raise ConfigError(f"environment '{of.environment}' has no variations; leave them out", key="variations")
             return builder.variations(environment_config)
 
         # An environment without variations is an error only if the job wants some.
@@ -514,7 +511,7 @@ class _Resolver:
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
-            raise ConfigError(Problem(message, key="policy_type"))
+            raise ConfigError(message, key="policy_type")
         # The policy's num_envs is the number of env slots in each of its calls.
         with _keyed("arena_env_args.num_envs"):
             num_envs = batch_of(policy_class, self.policy_batch, num_envs=job.num_envs)
@@ -684,11 +681,11 @@ def recorded_environment_job(
     # `cameras` no pictures are rendered. `source`: the recording, for messages.
     name = env_args.get(ENV_NAME)
     if not isinstance(name, str) or not name:
-        raise ConfigError(Problem(f"does not say what its environment was: env_args has no {ENV_NAME}", file=source))
+        raise ConfigError(f"does not say what its environment was: env_args has no {ENV_NAME}", file=source)
     told = {key: env_args.get(key, {}) for key in (ENV_OPTIONS, ENV_VARIATIONS)}
     for key, value in told.items():
         if not isinstance(value, Mapping):
-            raise ConfigError(Problem(f"env_args.{key} is no mapping but {value!r}", file=source))
+            raise ConfigError(f"env_args.{key} is no mapping but {value!r}", file=source)
     config = JobConfig(
         index=0,
         name=name,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem, first_line
+from isaaclab_arena.errors import ConfigError, first_line
 from isaaclab_arena.models.network import Answer, Memory, PolicyNetwork
 from isaaclab_arena.models.rsl_rl_checkpoint import (
     AGENT_FILE,
@@ -32,9 +32,7 @@ class TorchScriptNetwork(PolicyNetwork):
         try:
             self._module = torch.jit.load(str(path), map_location=device).eval()
         except (RuntimeError, ValueError, OSError) as error:
-            raise ConfigError(
-                Problem(f"cannot be loaded as TorchScript: {first_line(error)}", file=str(path))
-            ) from error
+            raise ConfigError(f"cannot be loaded as TorchScript: {first_line(error)}", file=str(path)) from error
         buffers = dict(self._module.named_buffers())
         # Recurrent programs keep the memory of a single batch entry in buffers. Here each batch entry has its own
         # memory, which is put in and taken out around every call.
@@ -86,7 +84,7 @@ class OnnxNetwork(PolicyNetwork):
             import onnxruntime  # noqa: PLC0415  an optional package, and slow to load
         except ImportError as error:
             message = "needs the package onnxruntime; install it with: pip install isaaclab-arena-mujoco[onnx]"
-            raise ConfigError(Problem(message, file=str(path))) from error
+            raise ConfigError(message, file=str(path)) from error
         options = onnxruntime.SessionOptions()
         # One thread, so that a sum always has the same order.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -95,7 +93,7 @@ class OnnxNetwork(PolicyNetwork):
             self._session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             # onnxruntime has a dozen exceptions for a bad file, with no public base class but this one.
-            raise ConfigError(Problem(f"cannot be loaded as ONNX: {first_line(error)}", file=str(path))) from error
+            raise ConfigError(f"cannot be loaded as ONNX: {first_line(error)}", file=str(path)) from error
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
 
         # Refuse a program that does not map one vector per batch entry, with or without a memory, to one.
@@ -106,13 +104,13 @@ class OnnxNetwork(PolicyNetwork):
                 f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per batch entry and, if "
                 "it is recurrent, its memory, and give as many back; write a policy of your own for others"
             )
-            raise ConfigError(Problem(message, file=str(path)))
+            raise ConfigError(message, file=str(path))
         # The batch size of each input: a number, or a name or None for any size.
         batches = [inputs[0].shape[0], *(each.shape[1] for each in inputs[1:])]
         fixed = next((size for size in batches if isinstance(size, int) and size != _ONE_BY_ONE), None)
         if fixed is not None:
             message = f"is for a batch of {fixed}; export it for a batch of 1, or of any size (dynamic_axes)"
-            raise ConfigError(Problem(message, file=str(path)))
+            raise ConfigError(message, file=str(path))
 
         shape = inputs[0].shape
         # Recurrent networks take their memory as inputs ``h_in`` and ``c_in``, and return it.
@@ -183,5 +181,5 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
             f"has no {AGENT_FILE} beside it or one directory above, and without its training's configuration its "
             "activation is unknown; name the file as agent_cfg_path"
         )
-        raise ConfigError(Problem(message, file=str(path)))
+        raise ConfigError(message, file=str(path))
     return load_actor(path, settings, device)

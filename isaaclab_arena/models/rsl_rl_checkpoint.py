@@ -135,7 +135,7 @@ def read_agent_settings(path: str | Path) -> AgentSettings:
     document = read_document(path, python_tags=True)
     file = str(path)
     if not isinstance(document, dict):
-        raise ConfigError(Problem("must be a mapping from key to value", file=file))
+        raise ConfigError("must be a mapping from key to value", file=file)
     known = {entry.name for entry in dataclasses.fields(AgentSettings)}
     options = {key: value for key, value in document.items() if key in known and value is not None}
     try:
@@ -305,7 +305,7 @@ def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Act
     if foreign or network.class_name not in {"", *CLASSES}:
         name = f"{network.module}.{network.class_name}" if network.module else network.class_name
         message = f"is a network of the class '{name}'; known are {', '.join(CLASSES)}; {EXPORT}"
-        raise ConfigError(Problem(message, file=str(path)))
+        raise ConfigError(message, file=str(path))
 
     state = actor_state(read_checkpoint(path), path)
     moved = {name: tensor.to(device, torch.float32, copy=True) for name, tensor in state.items()}
@@ -326,7 +326,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except (RuntimeError, ValueError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise ConfigError(Problem(f"is no checkpoint: {first_line(error)}", file=str(path))) from error
+        raise ConfigError(f"is no checkpoint: {first_line(error)}", file=str(path)) from error
     except Exception as error:
         # The restricted unpickler's error has no public name: its class is in the module that this project must not
         # use.
@@ -336,10 +336,9 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
             "is no checkpoint, or holds more than tensors and plain values, which is not loaded: it could run code; "
             f"of a whole module {_TRACE}"
         )
-        raise ConfigError(Problem(message, file=str(path))) from error
+        raise ConfigError(message, file=str(path)) from error
     if not isinstance(checkpoint, Mapping):
-        message = f"is no checkpoint of rsl_rl but a {type(checkpoint).__name__}"
-        raise ConfigError(Problem(message, file=str(path)))
+        raise ConfigError(f"is no checkpoint of rsl_rl but a {type(checkpoint).__name__}", file=str(path))
     return checkpoint
 
 
@@ -378,7 +377,7 @@ def refuse_other_trainers(checkpoint: Mapping[str, Any], path: Path) -> None:
         message = f"holds weights alone ({names}), and not of which network"
     else:
         message = f"holds no {' or '.join(_STATE_KEYS)} of rsl_rl; it holds {keys}"
-    raise ConfigError(Problem(f"{message}; {_TRACE}", file=str(path)))
+    raise ConfigError(f"{message}; {_TRACE}", file=str(path))
 
 
 def critic_state(checkpoint: Mapping[str, Any], path: Path) -> State | None:
@@ -452,7 +451,7 @@ def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path)
     for name, tensor in whole.items():
         wrong = _wrong_with_tensor(tensor)
         if wrong is not None:
-            raise ConfigError(Problem(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path)))
+            raise ConfigError(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path))
     return whole
 
 
@@ -479,7 +478,7 @@ def _refuse_other_files(path: Path) -> None:
                 message = f"is no checkpoint: it is compressed, and would unfold to {num_bytes} bytes; "
                 message += "torch writes none like it"
     if message is not None:
-        raise ConfigError(Problem(message, file=str(path)))
+        raise ConfigError(message, file=str(path))
 
 
 def _wrong_with_tensor(tensor: torch.Tensor) -> str | None:
@@ -524,14 +523,13 @@ def checkpoint_file(path: str, choice: int | str | None) -> Path:
     if file.is_dir():
         file = _chosen(file, choice)
     elif not file.exists():
-        message = f"'{path}' does not exist, and is looked for in the working directory"
-        raise ConfigError(Problem(message, key="checkpoint_path"))
+        raise ConfigError(f"'{path}' does not exist, and is looked for in the working directory", key="checkpoint_path")
     elif choice is not None:
         message = f"'{path}' is a file already; leave this out, or name its directory as checkpoint_path"
-        raise ConfigError(Problem(message, key="checkpoint"))
+        raise ConfigError(message, key="checkpoint")
     wrong = not_a_plain_file(file)
     if wrong is not None:
-        raise ConfigError(Problem(f"'{file}': {wrong}", key="checkpoint_path"))
+        raise ConfigError(f"'{file}': {wrong}", key="checkpoint_path")
     return file
 
 
@@ -541,7 +539,7 @@ def _chosen(directory: Path, choice: int | str | None) -> Path:
     if choice == BEST or (choice is None and best.is_file()):
         if not best.is_file():
             message = f"there is no {BEST_FILE} in '{directory}'; its checkpoints are {_in_words(numbered)}"
-            raise ConfigError(Problem(message, key="checkpoint"))
+            raise ConfigError(message, key="checkpoint")
         return best
     # Without a best checkpoint, None means the latest.
     if choice in {None, LATEST}:
@@ -553,14 +551,13 @@ def _chosen(directory: Path, choice: int | str | None) -> Path:
                 message += f" but {len(runs)} trainings; name one of them, such as {runs[-1]}"
             elif exported:
                 message += f"; name a file of it: {', '.join(exported)}"
-            raise ConfigError(Problem(message, key="checkpoint_path"))
+            raise ConfigError(message, key="checkpoint_path")
         return numbered[max(numbered)]
     if isinstance(choice, bool) or not str(choice).isdecimal():
-        message = f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}"
-        raise ConfigError(Problem(message, key="checkpoint"))
+        raise ConfigError(f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}", key="checkpoint")
     if int(choice or 0) not in numbered:
         message = f"there is no model_{choice}.pt in '{directory}'; its checkpoints are {_in_words(numbered)}"
-        raise ConfigError(Problem(message, key="checkpoint"))
+        raise ConfigError(message, key="checkpoint")
     return numbered[int(choice or 0)]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
+from isaaclab_arena.errors import ConfigError, StorageError, first_line
 from isaaclab_arena.models.rsl_rl_checkpoint import BEST_FILE, model_path, numbered_checkpoints, read_checkpoint
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_text, written_in_place
@@ -65,11 +65,11 @@ def read_learned(path: Path) -> dict[str, Any]:
         path.stat()
     wrong = not_a_plain_file(path)
     if wrong is not None:
-        raise ConfigError(Problem(wrong, file=str(path)))
+        raise ConfigError(wrong, file=str(path))
     content = read_checkpoint(path)
     missing = [key for key in ("actor_state_dict", "iter") if key not in content]
     if missing:
-        raise ConfigError(Problem(f"is no checkpoint of rsl_rl: it has no {' and no '.join(missing)}", file=str(path)))
+        raise ConfigError(f"is no checkpoint of rsl_rl: it has no {' and no '.join(missing)}", file=str(path))
     return dict(content)
 
 

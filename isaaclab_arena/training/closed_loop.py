@@ -91,7 +91,7 @@ class ClosedLoopEvaluation:
                 jobs = self._jobs(save_checkpoint(Path(directory)))
             if not any(self._checkpoint_option in job.policy_options for job in jobs):
                 message = f"no job's policy takes a checkpoint; use policy_type {self._policy_type}"
-                raise ConfigError(Problem(message, file=self._jobs_file.path, key="--eval_jobs_config"))
+                raise ConfigError(message, file=self._jobs_file.path, key="--eval_jobs_config")
         # If rank 0 found a problem, the other ranks raise PeerStoppedError here.
         self._ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
 

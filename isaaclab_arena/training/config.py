@@ -329,7 +329,7 @@ def _value_behind(name: str, own: str, waiting: list[str]) -> str:
     if own in _FLAGS:
         return waiting.pop(0) if follows.lower() in _TRUE | _FALSE else "true"
     if follows.startswith("--"):
-        raise ConfigError(Problem("needs a value", key=name))
+        raise ConfigError("needs a value", key=name)
     return waiting.pop(0)
 
 
@@ -380,7 +380,7 @@ def _add_logger(translation: _Translation) -> None:
 def _truth(typed: str, value: str) -> bool:
     if value.lower() in _TRUE | _FALSE:
         return value.lower() in _TRUE
-    raise ConfigError(Problem(f"is True or False, got '{value}'", key=typed))
+    raise ConfigError(f"is True or False, got '{value}'", key=typed)
 
 
 def _as_yaml(value: str) -> str:
@@ -420,7 +420,7 @@ def task_document(task: str) -> dict[str, Any]:
     # A task name of another trainer gets a hint at the most similar task here.
     foreign = None if task in TASKS else nearest_task(task)
     if foreign is not None:
-        raise ConfigError(Problem(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK"))
+        raise ConfigError(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK")
     found = TASKS.get(task)
     return file_document(Path(found)) if isinstance(found, Path | str) else dict(found)
 
@@ -429,7 +429,7 @@ def file_document(path: Path) -> dict[str, Any]:
     """Return the settings in a user's file; ConfigError if it cannot be read or is not a mapping."""
     document = read_document(path)
     if not isinstance(document, dict):
-        raise ConfigError(Problem("must hold a mapping with the keys of a training run", file=str(path)))
+        raise ConfigError("must hold a mapping with the keys of a training run", file=str(path))
     return document
 
 
@@ -446,7 +446,7 @@ def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_empty(key: str, value: Any) -> bool:
     if key in {*_SECTIONS, *(path[0] for path in _FREE)} and value is not None and not isinstance(value, Mapping):
-        raise ConfigError(Problem(f"must be a mapping, got {value!r}", key=key))
+        raise ConfigError(f"must be a mapping, got {value!r}", key=key)
     return key in _SECTIONS and value is None
 
 
@@ -562,7 +562,7 @@ def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_other
     found = _newest_match(runs, pattern, key="--load_run")
     if found is None:
         which = "" if pattern == ".*" else f" whose name matches '{pattern}'"
-        raise ConfigError(Problem(f"there is no run in {directory}{which} to go on with", key="--resume"))
+        raise ConfigError(f"there is no run in {directory}{which} to go on with", key="--resume")
     return found.absolute()
 
 
@@ -576,7 +576,7 @@ def checkpoint_of_run(run_directory: Path, name: str) -> Path:
     if found is None:
         held = ", ".join(numbered) or "none"
         message = f"there is no '{name}' in '{run_directory}'; its checkpoints are {held}"
-        raise ConfigError(Problem(message, key="--load_checkpoint"))
+        raise ConfigError(message, key="--load_checkpoint")
     return found
 
 
@@ -584,7 +584,7 @@ def _newest_match(paths: Mapping[str, Path], pattern: str, *, key: str) -> Path 
     try:
         matching = [name for name in paths if re.match(pattern, name)]
     except re.error as error:
-        raise ConfigError(Problem(f"'{pattern}' is no regular expression: {error}", key=key)) from error
+        raise ConfigError(f"'{pattern}' is no regular expression: {error}", key=key) from error
     # Runs are named by time, and checkpoints by iteration.
     newest = max(matching, key=lambda name: (len(name) if name.startswith("model_") else 0, name), default=None)
     return None if newest is None else paths[newest]
@@ -597,10 +597,10 @@ def settings_of(run_directory: Path) -> dict[str, object]:
         message = f"'{run_directory}' holds no training run: there is no {SETTINGS}"
         if any(run_directory.glob("model_*.pt")):
             message += "; --load_checkpoint begins a new run with the weights of another trainer's checkpoint"
-        raise ConfigError(Problem(message, key="--resume"))
+        raise ConfigError(message, key="--resume")
     settings = read_document(path)
     if not isinstance(settings, dict):
-        raise ConfigError(Problem("holds no settings of a training run", file=str(path)))
+        raise ConfigError("holds no settings of a training run", file=str(path))
     return settings
 
 

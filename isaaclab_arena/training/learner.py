@@ -176,8 +176,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
         try:
             built = algorithm_class.construct_algorithm(observation, environment, settings, str(context.device))
         except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-            message = f"the agent cannot be built: {first_line(error)}"
-            raise ConfigError(Problem(message, key="agent")) from error
+            raise ConfigError(f"the agent cannot be built: {first_line(error)}", key="agent") from error
     _LOG.debug("%s", printed.getvalue().strip())
     return built
 
@@ -202,7 +201,7 @@ def _class_of(options: Mapping[str, Any], role: str) -> Any:
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         known = ", ".join(_OWN_ALGORITHMS) if role == "algorithm" else "MLPModel, RNNModel"
         message = f"there is no '{name}' ({first_line(error)}); use {known}, or module.path:Class"
-        raise ConfigError(Problem(message, key=_CLASS_NAME)) from error
+        raise ConfigError(message, key=_CLASS_NAME) from error
 
 
 def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:

@@ -150,7 +150,7 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
     tasks = [word for word in rest if "=" not in word and not word.startswith("-")]
     if len(tasks) > 1:
-        raise ConfigError(Problem(f"one task is trained at a time, got {' '.join(tasks)}", key="TASK"))
+        raise ConfigError(f"one task is trained at a time, got {' '.join(tasks)}", key="TASK")
     return options, tasks[0] if tasks else None, overrides
 
 
@@ -203,7 +203,7 @@ def training_config(
         documents.append(document)
         source = str(options.config)
     if not documents:
-        raise ConfigError(Problem(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK"))
+        raise ConfigError(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK")
     # The words' paths may be abbreviated, so they need the merged document of all files.
     base = merged(default_document(), *map(_with_one_number_of_envs, documents))
     overrides = [options.overrides(), overrides_document(words, base)]
@@ -222,7 +222,7 @@ def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
     below = num_envs_total // world_size * world_size
     nearest = [str(number) for number in (below, below + world_size) if number]
     message = f"{num_envs_total} env slots do not divide over {world_size} ranks; use {' or '.join(nearest)}"
-    raise ConfigError(Problem(message, key="--num_envs_total"))
+    raise ConfigError(message, key="--num_envs_total")
 
 
 def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
@@ -231,7 +231,7 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
     if named:
         return Path(named).absolute()
     if task is None:
-        raise ConfigError(Problem("name the run's directory, or the task whose newest run is meant", key="--resume"))
+        raise ConfigError("name the run's directory, or the task whose newest run is meant", key="--resume")
     experiments = [value for path, _, value in (word.partition("=") for word in words) if path == _EXPERIMENT]
     experiment = str(read_value(experiments[-1])) if experiments else task
     return newest_run(
@@ -272,7 +272,7 @@ def _settings_before(run_directory: Path, options: TrainOptions, task: str | Non
     before = settings_of(run_directory)
     if task is not None and before.get("task") != task:
         what = f"'{options.resume}' is a run of '{before.get('task')}', not of '{task}'; leave the task out"
-        raise ConfigError(Problem(what, key="--resume"))
+        raise ConfigError(what, key="--resume")
     return {key: value for key, value in before.items() if key not in _OF_THE_RUN}
 
 
@@ -317,15 +317,14 @@ def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
     if options.resume is not None:
         run_directory = run_to_resume(options, config.task, (f"agent.experiment_name={config.experiment_name}",))
         if not numbered_checkpoints(run_directory):
-            message = f"'{run_directory}' holds no checkpoint to go on from; begin a new run"
-            raise ConfigError(Problem(message, key="--resume"))
+            raise ConfigError(f"'{run_directory}' holds no checkpoint to go on from; begin a new run", key="--resume")
         return run_directory
     if options.run_directory is None:
         return new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
     directory = options.run_directory.absolute()
     if directory.exists() and (not directory.is_dir() or any(path.name not in _EARLY for path in directory.iterdir())):
         message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
-        raise ConfigError(Problem(message, key="--run_directory"))
+        raise ConfigError(message, key="--run_directory")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -16,7 +16,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.collectives import between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
@@ -189,7 +189,7 @@ def _refusing(name: str) -> Iterator[None]:
         yield
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         message = f"'{name}' cannot be used: {error}; use tensorboard, none, or a log writer with its options"
-        raise ConfigError(Problem(message, key="agent.logger")) from error
+        raise ConfigError(message, key="agent.logger") from error
 
 
 # Run one rank's part of a training with rsl_rl, from the first sample to the last checkpoint.

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.comparison_files import TextTable
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.logs import plain_text
 
 NOT_COMPARABLE = 3
@@ -27,7 +27,7 @@ def question_of(*, alpha: float, margin: float | None = None) -> Question:
 def check_share(name: str, value: float | None) -> None:
     """Refuse by ConfigError an option that is not between 0 and 1."""
     if value is not None and not 0.0 < value < 1.0:
-        raise ConfigError(Problem(f"must be between 0 and 1, got {value:g}", key=f"--{name}"))
+        raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"--{name}")
 
 
 def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:

@@ -21,7 +21,7 @@ from isaaclab_arena.analysis.comparison_files import (
 )
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, kept, question_of
 from isaaclab_arena.cli.json_output import print_json
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     for text in options.map:
         old, equals, new = text.partition("=")
         if not (old and equals and new):
-            raise ConfigError(Problem(f"give OLD=NEW, two names of jobs, got '{text}'", key="--map"))
+            raise ConfigError(f"give OLD=NEW, two names of jobs, got '{text}'", key="--map")
         names[old] = new
     try:
         report = compare_directories(
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     if options.github_summary:
         text, path = markdown(report), os.environ.get("GITHUB_STEP_SUMMARY")
         if not path:
-            raise ConfigError(Problem("needs GITHUB_STEP_SUMMARY, which GitHub sets", key="--github_summary"))
+            raise ConfigError("needs GITHUB_STEP_SUMMARY, which GitHub sets", key="--github_summary")
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(text)
     if options.json:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 
@@ -68,18 +68,18 @@ def main(argv: Sequence[str]) -> int:
         known = " or ".join(f"--{name}" for name in _FORMATS)
         raise ConfigError(f"give the one format to write: {known}")
     if options.allow_import and not options.robomimic:
-        raise ConfigError(Problem("is for --robomimic alone", key="--allow_import"))
+        raise ConfigError("is for --robomimic alone", key="--allow_import")
     takes_jobs = chosen[0] in {"robomimic", "rerun"}
     if options.job and not takes_jobs:
-        raise ConfigError(Problem("is for --robomimic and --rerun alone", key="--job"))
+        raise ConfigError("is for --robomimic and --rerun alone", key="--job")
 
     # Refuse a destination with files before the export, so that they never mix.
     run = options.output_directory
     output = options.output or run.with_name(f"{run.resolve().name}_{chosen[0]}")
     if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise ConfigError(Problem(f"'{output}' is no directory", key="--output"))
+        raise ConfigError(f"'{output}' is no directory", key="--output")
     if output.is_dir() and any(output.iterdir()):
-        raise ConfigError(Problem(f"'{output}' is not empty; name one that is, or that does not exist", key="--output"))
+        raise ConfigError(f"'{output}' is not empty; name one that is, or that does not exist", key="--output")
 
     more: dict[str, Any] = {"jobs": options.job} if takes_jobs else {}
     if options.robomimic:

@@ -12,7 +12,7 @@ from isaaclab_arena.cli.commands.replay import chosen_episodes
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.filming import (
     Choice,
     FilmedEpisode,
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     is_discordant = options.episodes == Choice.DISCORDANT
     if is_discordant != (options.baseline is not None):
         key = "--episodes" if is_discordant else "--baseline"
-        raise ConfigError(Problem("--episodes discordant and --baseline RUN or JOB belong together", key=key))
+        raise ConfigError("--episodes discordant and --baseline RUN or JOB belong together", key=key)
     episodes: Mapping[str, Sequence[int]]
     if options.baseline is not None:
         episodes = discordant_episodes(options.run, jobs, options.baseline)

@@ -14,7 +14,7 @@ import tyro
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     options, rest = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list", return_unknown_args=True)
     registry = _REGISTRIES[options.what]
     if rest and (options.what != "environments" or not options.name):
-        raise ConfigError(Problem(f"unexpected argument '{rest[0]}'; options follow the name of an environment"))
+        raise ConfigError(f"unexpected argument '{rest[0]}'; options follow the name of an environment")
     names = None
     if options.name:
         # An unknown name is a ConfigError; `catalog_text` would show it as a line.

@@ -11,7 +11,7 @@ from typing import Literal
 import tyro
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.storage.atomic import write_text
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     options = tyro.cli(NewOptions, args=list(argv), prog="isaaclab-arena new")
     kind, name, directory = options.kind, options.name, Path(options.name)
     if directory.exists():
-        raise ConfigError(Problem(f"'{directory}' is there already; nothing was written", key="NAME"))
+        raise ConfigError(f"'{directory}' is there already; nothing was written", key="NAME")
 
     # Refuse a name that no module can have, or that is already taken.
     problem = None
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     elif importlib.util.find_spec(name) is not None:
         problem = f"there is a module called '{name}' already, which yours would hide; choose another name"
     if problem:
-        raise ConfigError(Problem(problem, key="NAME"))
+        raise ConfigError(problem, key="NAME")
 
     files = write_skeleton(kind, name, directory)
     print(plain_text(f"wrote {directory}/: {', '.join(path.name for path in files)}"))

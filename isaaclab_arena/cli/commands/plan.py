@@ -13,7 +13,7 @@ from isaaclab_arena.analysis.comparison_files import TextTable
 from isaaclab_arena.analysis.rates import independent_power, least_number, pair_chances, paired_power, simulated_stop
 from isaaclab_arena.cli.commands.asking import check_share, drawn
 from isaaclab_arena.cli.json_output import print_json
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import results_console
 
 _MOST_PAIRS = 20_000
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     candidate = baseline + options.difference
     if options.difference == 0.0 or not 0.0 <= candidate <= 1.0:
         message = f"from a rate of {baseline:g} it must lead to another one between 0 and 1, got {options.difference:g}"
-        raise ConfigError(Problem(message, key="--difference"))
+        raise ConfigError(message, key="--difference")
 
     planned = []
     for agreement in (0.0, 0.5, 1.0):
@@ -101,15 +101,15 @@ def _baseline(options: PlanOptions) -> float:
         raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
     if options.baseline is not None:
         if not 0.0 <= options.baseline <= 1.0:
-            raise ConfigError(Problem(f"must be 0 to 1, got {options.baseline:g}", key="--baseline"))
+            raise ConfigError(f"must be 0 to 1, got {options.baseline:g}", key="--baseline")
         return options.baseline
     arms = read_run(options.from_run or Path()).arms()
     if options.job is None and len(arms) != 1:
-        raise ConfigError(Problem(f"say which of the run's jobs: {', '.join(arms)}", key="--job"))
+        raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
     arm = named_arm(arms, options.job or next(iter(arms)), option="--job")
     success = arm.episodes.success
     if not arm.measures_success:
-        raise ConfigError(Problem(f"'{arm.entry.name}' does not measure success", key="--job"))
+        raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
     return float((success > 0).sum() / (success >= 0).sum())
 
 

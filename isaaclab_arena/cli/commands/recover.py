@@ -63,12 +63,12 @@ def _asked_for(attempt: Attempt, path: Path, *, may_import: bool) -> RunRequest:
     programs = {eval_runner.PROGRAM: eval_runner.asked_for, policy_runner.PROGRAM: policy_runner.asked_for}
     program, *arguments = attempt.command_line or ("",)
     if program not in programs:
-        raise ConfigError(Problem(f"its command line is of no runner: '{program}'", file=str(path), key="command_line"))
+        raise ConfigError(f"its command line is of no runner: '{program}'", file=str(path), key="command_line")
     try:
         return programs[program](tuple(arguments), may_import=may_import)
     except SystemExit as error:
         message = f"this version does not take its options: {' '.join(arguments)}"
-        raise ConfigError(Problem(message, file=str(path), key="command_line")) from error
+        raise ConfigError(message, file=str(path), key="command_line") from error
     except ConfigError as error:
         message = (
             f"what it asked for cannot be read any more, from '{Path.cwd()}': {' '.join(arguments)}; put the job file "
@@ -84,7 +84,7 @@ def _check_is_recorded(output_directory: Path, request: RunRequest) -> None:
             "holds no recording that says with which configuration it was made, so nothing shows that the jobs of "
             f"{request.source_file or 'the command line'} are still those of this run"
         )
-        raise ConfigError(Problem(message, file=str(output_directory)))
+        raise ConfigError(message, file=str(output_directory))
     wrong = {job: found for job, found in hashes.items() if found != request.config_hash}
     if wrong:
         job, found = next(iter(wrong.items()))
@@ -92,7 +92,7 @@ def _check_is_recorded(output_directory: Path, request: RunRequest) -> None:
             f"is not what the run began with: its jobs have the hash {request.config_hash} now, the recordings were "
             f"made with {found} (job '{job}'); put it back as it was"
         )
-        raise ConfigError(Problem(message, file=request.source_file or "command line"))
+        raise ConfigError(message, file=request.source_file or "command line")
 
 
 # ``isaaclab-arena recover``: restore the plan of a run, whose file was lost or damaged.

@@ -10,7 +10,7 @@ import tyro
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.sim.threads import default_num_threads
@@ -54,14 +54,14 @@ def main(argv: Sequence[str]) -> int:
     # Find the recorded episodes, and of these the requested ones.
     if (Path(options.dataset) / RUN_PLAN_FILE).is_file():
         message = "is the output of a whole run; name the directory of one of its jobs, or a dataset there"
-        raise ConfigError(Problem(f"'{options.dataset}' {message}", key="DATASET"))
+        raise ConfigError(f"'{options.dataset}' {message}", key="DATASET")
     files = index_episodes(find_recordings(options.dataset, key="DATASET"), key="DATASET")
     if options.episodes is not None:
         wanted = chosen_episodes(options.episodes)
         absent = [index for index in wanted if index not in files]
         if absent:
             message = f"the recording holds no {in_words(absent)}; it holds {in_words(files)}"
-            raise ConfigError(Problem(message, key="--episodes"))
+            raise ConfigError(message, key="--episodes")
         files = {index: files[index] for index in wanted}
 
     settings = ReplaySettings(
@@ -125,10 +125,10 @@ def chosen_episodes(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part, re.ASCII)
         if match is None:
-            raise ConfigError(Problem(f"'{text}' is no list of episodes such as 0,5,7-9", key="--episodes"))
+            raise ConfigError(f"'{text}' is no list of episodes such as 0,5,7-9", key="--episodes")
         first = int(match[1])
         last = int(match[2] or first)
         if last < first:
-            raise ConfigError(Problem(f"'{part.strip()}' runs backwards", key="--episodes"))
+            raise ConfigError(f"'{part.strip()}' runs backwards", key="--episodes")
         found.update(range(first, last + 1))
     return sorted(found)

@@ -23,7 +23,7 @@ from isaaclab_arena.analysis.picture import (
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, check_share, kept
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.stopping import verdict_in_words
@@ -132,7 +132,7 @@ def _question(run: ReadRun, options: ReplayDecisionOptions) -> tuple[Question, i
             raise ConfigError("give --comparison or --jobs, not both")
         names = tuple(options.jobs.split(","))
         if len(set(names)) != 2 or len(names) != 2 or not all(names):
-            raise ConfigError(Problem(f"give NEW,OLD, two names of jobs, got '{options.jobs}'", key="--jobs"))
+            raise ConfigError(f"give NEW,OLD, two names of jobs, got '{options.jobs}'", key="--jobs")
         alpha = 0.05 if options.alpha is None else options.alpha
         check_share("alpha", alpha)
         check_share("margin", options.margin)
@@ -141,15 +141,15 @@ def _question(run: ReadRun, options: ReplayDecisionOptions) -> tuple[Question, i
 
     for key in ("margin", "alpha"):
         if getattr(options, key) is not None:
-            raise ConfigError(Problem("goes with --jobs; a comparison of the job file has its own", key=f"--{key}"))
+            raise ConfigError("goes with --jobs; a comparison of the job file has its own", key=f"--{key}")
     questions = {question.name: question for question in run.plan.questions}
     if not questions:
-        raise ConfigError(Problem("the job file of this run compares nothing: name two jobs, NEW,OLD", key="--jobs"))
+        raise ConfigError("the job file of this run compares nothing: name two jobs, NEW,OLD", key="--jobs")
     if options.comparison is None and len(questions) > 1:
-        raise ConfigError(Problem(f"say which one: {', '.join(questions)}", key="--comparison"))
+        raise ConfigError(f"say which one: {', '.join(questions)}", key="--comparison")
     chosen = next(iter(questions)) if options.comparison is None else options.comparison
     if chosen not in questions:
-        raise ConfigError(Problem(f"there is no '{chosen}'{did_you_mean(chosen, questions)}", key="--comparison"))
+        raise ConfigError(f"there is no '{chosen}'{did_you_mean(chosen, questions)}", key="--comparison")
     return questions[chosen], len(questions)
 
 

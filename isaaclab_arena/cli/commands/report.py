@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if not watches:
         path = write_report(directories, options.output, embed_mb=options.embed_mb)
     elif len(directories) > 1:
-        raise ConfigError(Problem("is a watch, which has a page of its own; name it alone", key=str(watches[0])))
+        raise ConfigError("is a watch, which has a page of its own; name it alone", key=str(watches[0]))
     else:
         path = write_watch_page(watches[0], points_of_watch(watches[0]), options.output)
     if options.json:

@@ -11,7 +11,7 @@ from isaaclab_arena.cli.main import COMMANDS, MAINS, commands_of_others
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launch_options import without_launch_options, without_options
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.run import resuming_command
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run_plan import plan_copy_path, read_run_plan
@@ -50,13 +50,13 @@ def main(argv: Sequence[str]) -> int:
     # The run of an evaluation.
     if not (directory / RUN_PLAN_FILE).is_file() and not plan_copy_path(directory).is_file():
         message = f"holds no run: neither {RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
-        raise ConfigError(Problem(message, file=str(directory)))
+        raise ConfigError(message, file=str(directory))
     plan = read_run_plan(directory)
     program, *typed = plan.command_line or ("",)
     if program not in _RUNNERS:
         way_out = "which has to go on with it: evaluate(..., output_dir=..., resume=True) in Python"
         message = f"was started by {program or 'a program of its own'}, {way_out}"
-        raise ConfigError(Problem(message, file=str(directory), key="command_line"))
+        raise ConfigError(message, file=str(directory), key="command_line")
     # Relative paths of the command line count from the directory in which it was typed.
     _refuse_elsewhere(plan.working_directory, directory)
     command = resuming_command(
@@ -73,14 +73,14 @@ def _go_on_with_training_of_others(directory: Path, more: Sequence[str]) -> int:
     found = [name for name, command in commands_of_others() if command.module == program]
     if not isinstance(settings, Mapping) or not found:
         message = f"names no command that is installed: {program or 'none'}; use the command that began the training"
-        raise ConfigError(Problem(message, file=str(file), key="command_line"))
+        raise ConfigError(message, file=str(file), key="command_line")
     _refuse_elsewhere(settings.get("working_directory"), directory)
     world_size = settings.get("world_size", 1)
     if world_size != 1 and not is_a_rank():
         launch = (
             f"python -m torch.distributed.run --nproc_per_node={world_size} -m isaaclab_arena.cli resume {directory}"
         )
-        raise ConfigError(Problem(f"had {world_size} ranks; start as many: {launch}", file=str(file), key="world_size"))
+        raise ConfigError(f"had {world_size} ranks; start as many: {launch}", file=str(file), key="world_size")
     kept = without_options([word for word in typed if word != "--resume"], ("output_dir",))
     return MAINS.get(found[0])([*kept, "--output_dir", str(directory), "--resume", *more])
 
@@ -89,7 +89,7 @@ def _refuse_elsewhere(typed_in: str | None, directory: Path) -> None:
     """Refuse to resume from a directory in which the command's paths and classes would differ."""
     if typed_in is not None and Path(typed_in).is_dir() and Path(typed_in).resolve() != Path.cwd():
         message = f"was started in '{typed_in}', from where its paths count: change to that directory first"
-        raise ConfigError(Problem(message, file=str(directory)))
+        raise ConfigError(message, file=str(directory))
 
 
 def _ranks(devices: Sequence[str], more: Sequence[str]) -> list[str]:
@@ -101,9 +101,8 @@ def _ranks(devices: Sequence[str], more: Sequence[str]) -> list[str]:
     # The run's ranks must be those of one machine, with one GPU each.
     indices = [match[1] for device in devices if (match := re.fullmatch(r"cuda:(\d+)", device))]
     if len(set(indices)) != len(devices):
-        message = (
+        raise ConfigError(
             f"the run had {len(devices)} ranks that one machine's GPUs do not explain; "
             "say what to use with --gpu_ids, or use its launcher again"
         )
-        raise ConfigError(message)
     return ["--gpu_ids", ",".join(indices)]

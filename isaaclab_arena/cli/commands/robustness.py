@@ -12,7 +12,7 @@ from isaaclab_arena.analysis.robustness import drops, drops_table, sentences, wr
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, kept
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.evaluation.output_directory import make_output_directory
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
                 directory.rmdir()
             return code
     elif rest:
-        raise ConfigError(Problem(f"'{options.jobs}' is a run, which is only read", key=rest[0]))
+        raise ConfigError(f"'{options.jobs}' is a run, which is only read", key=rest[0])
     else:
         directory = options.jobs
 

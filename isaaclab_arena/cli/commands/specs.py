@@ -8,7 +8,7 @@ import torch
 
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS, parse_tokens
 from isaaclab_arena.config.options import option_names, read_options
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.nested import leaves
@@ -23,7 +23,7 @@ def environment_specs(
     # ``tokens`` are the environment's options as typed, ``--embodiment so101``; others have their defaults.
     positionals, options = parse_tokens(tokens)
     if positionals:
-        raise ConfigError(Problem(f"unexpected argument '{positionals[0]}'; options of '{name}' begin with --"))
+        raise ConfigError(f"unexpected argument '{positionals[0]}'; options of '{name}' begin with --")
     known = option_names(builder.config_class) or ()
     given = {key: value for key, value in options.items() if key not in COMMON_ENVIRONMENT_KEYS or key in known}
     config = read_options(builder.config_class, given, owner=f"environment '{name}'")

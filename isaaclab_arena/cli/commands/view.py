@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     )
     output = options.output
     if output is not None and output.suffix not in {".mp4", ".png"}:
-        raise ConfigError(Problem(f"'{output}' must end in .mp4 or .png", key="--output"))
+        raise ConfigError(f"'{output}' must end in .mp4 or .png", key="--output")
     refuse_wrong_numbers(options)
     if options.check:
         return _check(options, rest)
@@ -84,12 +84,12 @@ def main(argv: Sequence[str]) -> int:
 def _check(options: ViewOptions, rest: Sequence[str]) -> int:
     """Draw the robot and its motions beside their targets, and refuse it like a run."""
     if len(rest) != 1 or rest[0].startswith("-"):
-        raise ConfigError(Problem(f"name one robot and nothing else; got {' '.join(rest) or 'none'}", key="--check"))
+        raise ConfigError(f"name one robot and nothing else; got {' '.join(rest) or 'none'}", key="--check")
     embodiment = known_embodiment(rest[0])
     robot = embodiment.robot
     output = options.output or Path(f"{Path(robot.name).name}.png")
     if output.suffix != ".png":
-        raise ConfigError(Problem(f"'{output}' must end in .png for --check", key="--output"))
+        raise ConfigError(f"'{output}' must end in .png for --check", key="--output")
     motions = measured_motions(embodiment)
     found = findings(embodiment, motions)
 
@@ -153,13 +153,13 @@ def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment,
     positionals, given = parse_tokens(rest)
     if len(positionals) != 1:
         found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
-        raise ConfigError(Problem(f"name one environment; {found}", key="ENVIRONMENT"))
+        raise ConfigError(f"name one environment; {found}", key="ENVIRONMENT")
     if ":" in positionals[0]:
         message = (
             f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those, "
             "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
         )
-        raise ConfigError(Problem(message, key="ENVIRONMENT"))
+        raise ConfigError(message, key="ENVIRONMENT")
 
     # A job of one episode, so that options get the same checks as in a job file.
     size = {"viewport_width": 480, "viewport_height": 360}
@@ -173,7 +173,7 @@ def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment,
     [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=source, defaults=JobDefaults()).jobs, file=source)
     environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     if not isinstance(environment, ArenaEnvironment):
-        raise ConfigError(Problem(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT"))
+        raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
     return environment, job.build_policy()
 
 

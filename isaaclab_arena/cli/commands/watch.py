@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     )
     document = read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
-        raise ConfigError(Problem("holds no jobs", file=str(options.eval_jobs_config)))
+        raise ConfigError("holds no jobs", file=str(options.eval_jobs_config))
     # Check everything before the first wait: a mistake must not appear hours later.
     tracking = _checked(options, others, document)
     set_up_console_logging(0)

@@ -57,16 +57,15 @@ def expand_suite(
         return
     options = plain.get("arena_env_args") or {}
     if not isinstance(options, dict):
-        raise ConfigError(Problem(f"{shown(options)} is not a mapping", key="arena_env_args"))
+        raise ConfigError(f"{shown(options)} is not a mapping", key="arena_env_args")
     tasks = _tasks(job["suite"], options, suites)
     if len(tasks) > room:
-        message = f"makes {len(tasks)} jobs, and a file may have {MAX_JOBS} in all"
-        raise ConfigError(Problem(message, key="suite"))
+        raise ConfigError(f"makes {len(tasks)} jobs, and a file may have {MAX_JOBS} in all", key="suite")
     name = job.get("name")
     names = [f"{name}-{task.label}" if isinstance(name, str) else name for task in tasks]
     wrong = next((problem for each in names if isinstance(each, str) and (problem := name_problem(each))), None)
     if wrong is not None:
-        raise ConfigError(Problem(f"with a task behind it, {wrong}", key="name"))
+        raise ConfigError(f"with a task behind it, {wrong}", key="name")
     for own_name, task in zip(names, tasks, strict=True):
         environment = {**deepcopy(options), **task.options, "environment": task.environment}
         member = SuiteMember(name=str(name), suite=job["suite"], task=task.label)
@@ -75,17 +74,16 @@ def expand_suite(
 
 def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[SuiteTask]:
     if not isinstance(name, str) or not name:
-        raise ConfigError(Problem(f"{shown(name)} is not the name of a suite", key="suite"))
+        raise ConfigError(f"{shown(name)} is not the name of a suite", key="suite")
     if options.get("environment") is not None:
         message = "gives every job its environment; leave out either this or arena_env_args.environment"
-        raise ConfigError(Problem(message, key="suite"))
+        raise ConfigError(message, key="suite")
     try:
         suite = suites.get(name)
     except ConfigError as error:
         raise ConfigError([Problem(problem.message, key="suite") for problem in error.problems]) from error
     if not isinstance(suite, Suite):
-        message = f"'{name}' is registered as a {type(suite).__name__}, which lists no tasks"
-        raise ConfigError(Problem(message, key="suite"))
+        raise ConfigError(f"'{name}' is registered as a {type(suite).__name__}, which lists no tasks", key="suite")
     try:
         tasks = suite.tasks(options)
     except ConfigError as error:
@@ -97,5 +95,5 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     # Labels become parts of job names, so they must be unique.
     labels = [task.label for task in tasks]
     if not tasks or len(set(labels)) < len(labels):
-        raise ConfigError(Problem(f"'{name}' lists {'a task twice' if tasks else 'no task'}", key="suite"))
+        raise ConfigError(f"'{name}' lists {'a task twice' if tasks else 'no task'}", key="suite")
     return tasks

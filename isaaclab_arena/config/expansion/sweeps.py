@@ -129,15 +129,14 @@ def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[d
     option = next((name for name in OPTIONS if isinstance(options, dict) and options.get(name) is not None), None)
     if option is None:
         message = f"needs the directory of the training as an option of the policy: {', '.join(OPTIONS)}"
-        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+        raise ConfigError(message, key=CHECKPOINTS_KEY)
     directory = Path(str(options[option]))
     if not directory.is_dir():
         message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
-        raise ConfigError(Problem(message, key=f"policy_config_dict.{option}"))
+        raise ConfigError(message, key=f"policy_config_dict.{option}")
     chosen = _chosen(job[CHECKPOINTS_KEY], directory, option)
     if len(chosen) > room:
-        message = f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all"
-        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+        raise ConfigError(f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all", key=CHECKPOINTS_KEY)
     for path, step in chosen:
         own = deepcopy(plain)
         own["policy_config_dict"][option] = str(path)
@@ -153,7 +152,7 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
         if best is None:
             message = f"the training in '{directory}' names no best checkpoint: there is no model_best.pt, and no "
             message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
-            raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+            raise ConfigError(message, key=CHECKPOINTS_KEY)
         if best[1] is None:
             _LOG.warning("the step of '%s' is unknown, so its column is empty", best[0])
         chosen = [best]
@@ -162,14 +161,12 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
     if not chosen:
         steps = _in_words(find_checkpoints(directory))
         message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
-        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+        raise ConfigError(message, key=CHECKPOINTS_KEY)
     for path, _ in chosen:
         missing = look_at(path).missing
         if missing is not None:
             message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
-            raise ConfigError(
-                Problem(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
-            )
+            raise ConfigError(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
     return chosen
 
 
@@ -189,13 +186,12 @@ def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
     steps: list[Any] = wanted if isinstance(wanted, list) else [wanted]
     if not all(type(step) is int for step in steps) or not steps:
         kinds = f"{_ALL_STEPS}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt"
-        message = f"must be {kinds}, got {shown(wanted)}"
-        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+        raise ConfigError(f"must be {kinds}, got {shown(wanted)}", key=CHECKPOINTS_KEY)
     by_step = {checkpoint.step: checkpoint for checkpoint in found}
     absent = [step for step in steps if step not in by_step]
     if absent:
         message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_in_words(found)}"
-        raise ConfigError(Problem(message, key=CHECKPOINTS_KEY))
+        raise ConfigError(message, key=CHECKPOINTS_KEY)
     return [by_step[step] for step in dict.fromkeys(steps)]
 
 
@@ -239,8 +235,7 @@ class _Fields(BaseModel):
 def no_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
     """Refuse a job with robustness: only some programs take those."""
     del job, asked
-    message = "is for runs of a job file: isaaclab-arena run or isaaclab-arena robustness"
-    raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+    raise ConfigError("is for runs of a job file: isaaclab-arena run or isaaclab-arena robustness", key=ROBUSTNESS_KEY)
 
 
 def read_robustness(value: Any) -> Robustness:
@@ -264,7 +259,7 @@ def read_robustness(value: Any) -> Robustness:
         return Robustness(levels=tuple(levels))
     axes = [fields.axes] if isinstance(fields.axes, str) else fields.axes
     if not axes:
-        raise ConfigError(Problem("lists no axis", key=f"{ROBUSTNESS_KEY}.axes"))
+        raise ConfigError("lists no axis", key=f"{ROBUSTNESS_KEY}.axes")
     return Robustness(axes=tuple(dict.fromkeys(axes)), levels=tuple(levels))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv, default_form
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.paths import expanded
@@ -78,5 +78,5 @@ def _form(observations: str | None, *, enable_cameras: bool) -> ObservationForm:
         return default_form(enable_cameras=enable_cameras)
     if observations not in set(ObservationForm):
         message = f"there is no form '{observations}'{did_you_mean(observations, ObservationForm)}"
-        raise ConfigError(Problem(message, key="observations"))
+        raise ConfigError(message, key="observations")
     return ObservationForm(observations)

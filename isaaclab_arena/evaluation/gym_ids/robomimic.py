@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.gym.vector_env import SingleEnv
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.gym_ids.making import make_single_env
 from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.validation import recorded_environment_job
@@ -105,10 +105,10 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         names = [job.name for job in read_run_plan(run).jobs]
         unknown = [name for name in jobs if name not in names]
         if unknown:
-            raise ConfigError(Problem(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB))
+            raise ConfigError(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB)
         located = {name: locate_episodes(job_directory(run, name), name)[0] for name in jobs or names}
         if not any(located.values()):
-            raise ConfigError(Problem(f"'{run}' holds no recorded episode of {', '.join(located)}", key=_RUN))
+            raise ConfigError(f"'{run}' holds no recorded episode of {', '.join(located)}", key=_RUN)
         recorded = {
             name: {index: copies[0] for index, copies in sorted(places.items())}
             for name, places in located.items()
@@ -117,7 +117,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
     else:
         # A job's directory, or files alone, have no plan, so their name is that of the job.
         if jobs:
-            raise ConfigError(Problem(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB))
+            raise ConfigError(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB)
         found = find_recordings(str(run), key=_RUN)
         name = run.resolve().name if run.is_dir() else job_of_dataset(found[0].name)
         recorded = {name: index_episodes(found, key=_RUN)}
@@ -154,7 +154,7 @@ def export_for_robomimic(
                 sound[index] = file
     sound = dict(sorted(sound.items()))
     if not sound:
-        raise ConfigError(Problem("holds no episode without an error", file=str(next(iter(files.values())))))
+        raise ConfigError("holds no episode without an error", file=str(next(iter(files.values()))))
     source = next(iter(sound.values()))
     env_args = read_env_args(source)
 
