@@ -19,8 +19,6 @@ import numpy as np
 
 from isaaclab_arena.paths import not_a_plain_file
 
-# Check the completeness of a file of ``torch.save`` without loading it.
-
 
 def is_torch_archive(file: Path) -> bool:
     """True if a file begins as a ZIP archive, like those of ``torch.save`` since torch 1.6."""
@@ -45,8 +43,6 @@ def wrong_with_torch_archive(file: Path) -> str | None:
         return "is not complete: its list of contents is missing"
     return None if ends else "is damaged: it holds nothing"
 
-
-# Check by size and header whether a safetensors file is complete, and read small ones, without the library.
 
 MAX_HEADER_BYTES = 100_000_000
 """Limits of the format."""
@@ -171,9 +167,6 @@ def _contradiction(header: Mapping[str, Any], num_bytes: int) -> str | None:
     return None
 
 
-# Determine from its files whether a checkpoint is complete: a training may still be writing it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """The state of a checkpoint's files at one moment."""
@@ -247,9 +240,6 @@ def _fingerprint(path: Path) -> str:
     return hashlib.sha256(repr(sorted(stats)).encode()).hexdigest() if stats else ""
 
 
-# Decide when a checkpoint may be loaded, while its training goes on.
-
-
 class Readiness:
     """Remembers earlier looks at checkpoints, because some formats show only by time that they are complete."""
 
@@ -276,8 +266,6 @@ class Readiness:
         """Return the fingerprint of the last look at a checkpoint; see `Look`."""
         return self._since[path][0].fingerprint
 
-
-# Find the checkpoints in a training's directory, and the step of each, by the names that trainings give them.
 
 _NAMES = (
     # rsl_rl, Isaac Lab, mjlab and this package.
@@ -340,9 +328,6 @@ def _in_order(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     for checkpoint in sorted(checkpoints):
         by_step.setdefault(checkpoint.step, checkpoint)
     return tuple(by_step.values())
-
-
-# Find the checkpoint that a training itself names as its best, and its step, in the files of the training.
 
 
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:

@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from isaaclab_arena.errors import StorageError
 
-# Replace the standard streams that the parent program has closed.
-
 
 def open_missing_streams() -> None:
     """Open /dev/null as stdin, stdout or stderr if it is closed, as after ``>&-``."""
@@ -26,9 +24,6 @@ def open_missing_streams() -> None:
             # Child programs inherit it, too.
             os.set_inheritable(opened, opened == number)
             setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8", errors="backslashreplace"))
-
-
-# Set up logging for a process: the rank in every line, a file per rank, the console for the user.
 
 
 def plain_text(text: object, *, keep_lines: bool = False) -> str:
@@ -118,8 +113,6 @@ def log_file(path: Path, rank: int) -> Iterator[None]:
         logger.removeHandler(handler)
         handler.close()
 
-
-# Report the progress of long work, on a display or in log lines, and bound the time of waits.
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,8 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-# Return the current time in the format of a run's files.
-
 
 def now(*, local: bool = False) -> str:
     """Return the time as ISO 8601 to the millisecond, in UTC or in this node's time zone (`local`)."""
@@ -72,9 +70,6 @@ def not_a_plain_file(path: Path) -> str | None:
     if stat.S_ISREG(mode):
         return None
     return next((message for is_kind, message in _KINDS if is_kind(mode)), "is no plain file")
-
-
-# Make directories named after the current time, each name only once.
 
 
 def make_dated_directory(parent: Path, *, suffix: str = "", now: datetime | None = None) -> Path:

@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from isaaclab_arena.errors import MAX_NAME_CHARACTERS, ConfigError, did_you_mean
 
-# Packages whose names load from their defining modules on first use.
-
 
 def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package; `homes` maps its names to their defining modules."""
@@ -25,9 +23,6 @@ def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
         return value
 
     return load, lambda: sorted({*vars(sys.modules[package]), *homes})
-
-
-# Look up classes by name on demand; other packages add names through entry points.
 
 
 class Registry:

@@ -47,8 +47,6 @@ from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.workers.worker_process import stop_kept_workers
 
-# The types of the arguments of `evaluate`: policies, and options by name.
-
 
 class ActsOnObservations(Protocol):
     """An object of any class with the methods of Isaac Lab Arena's policies; ``reset(env_ids)`` is optional."""
@@ -398,9 +396,6 @@ def _reason(told: str) -> str:
     lines = told.strip().splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith("error: ")), 0)
     return "\n".join(lines[first:]).removeprefix("error: ")[-4_000:]
-
-
-# Evaluate policies from Python, like the command line, in the middle of another program.
 
 
 @overload

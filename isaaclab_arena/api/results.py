@@ -32,8 +32,6 @@ from isaaclab_arena.results.merge import PREFIX, MergedResults, merge_results, r
 from isaaclab_arena.results.rows import scored_episodes
 from isaaclab_arena.storage.atomic import storage_errors
 
-# The results of a run as data frames and typed numbers.
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobResults:
@@ -190,9 +188,6 @@ def load_results(directory: "str | PathLike[str]") -> Results:
     """
     path = given_path(directory).absolute()
     return Results(merge_results(path), path)
-
-
-# Compare the policies of two runs, or of one, from Python: the same result as the command's.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,6 @@ from isaaclab_arena.logs import open_missing_streams, plain_text
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.registry import Registry
 
-# The commands of isaaclab-arena by group: the module of each, its options, and what it does.
-
 _HERE = "isaaclab_arena.cli.commands"
 
 
@@ -112,9 +110,6 @@ def commands_of_others() -> Iterator[tuple[str, Command]]:
             line = ""
         summary = line[:1].lower() + line[1:] or point.value
         yield point.name, Command(group="of other packages", module=point.module, options=None, summary=summary)
-
-
-# ``isaaclab-arena``: finds the command that was typed and hands it the rest of the line.
 
 
 def main(argv: Sequence[str] | None = None) -> int:

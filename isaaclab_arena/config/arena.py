@@ -12,8 +12,6 @@ from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import leaves, value_at
 
-# Translate Isaac Lab Arena's later keys of a job into this project's, by a table.
-
 ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
 """Keys of a job that `in_own_keys` takes away."""
 

@@ -509,8 +509,6 @@ def _label(name: object, otherwise: str) -> str:
     return name if isinstance(name, str) and name_problem(name) is None else otherwise
 
 
-# Read a job file: its content, with interpolations resolved, as frozen jobs.
-
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
 """The suites of installed packages only."""
 

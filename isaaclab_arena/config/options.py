@@ -15,8 +15,6 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import not_finite
 from isaaclab_arena.paths import expanded
 
-# Turn pydantic's errors into this project's messages.
-
 _SHOWN_CHARACTERS = 60
 _FIXED = {
     "missing": "is missing",
@@ -66,8 +64,6 @@ def shown(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:57]}..."
 
-
-# Options given as plain JSON values, checked against the dataclass that declares them.
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[int, Field(ge=0)]

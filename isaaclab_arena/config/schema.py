@@ -12,8 +12,6 @@ import numpy as np
 from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
-# Check job names, because a name becomes a directory, a file name and a cell of a table.
-
 MAX_NAME_CHARACTERS = 80
 MAX_NAME_BYTES = 200
 RESERVED_NAMES = frozenset(
@@ -89,9 +87,6 @@ def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def _is_invisible(character: str) -> bool:
     return character in _BLANK or (unicodedata.category(character) == "Cf" and character not in _NEEDED)
-
-
-# Define a job file's questions about its jobs, and when jobs may stop because the answer is known.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +234,6 @@ def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
         raise ConfigError(f"goes from {low:g} to {high:g}; give the smaller one first", key=key)
     return low, high
 
-
-# Define the content of a job file as frozen dataclasses, without knowing which environments or policies exist.
 
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that only limit its time."""

@@ -171,8 +171,6 @@ def connect_neighbours(ranks: Ranks, *, timeout_s: float) -> Neighbours | None:
     return Neighbours(context.rank, {**sockets, **higher}, timeout_s=timeout_s)
 
 
-# The collectives of training; every rank must call them together, and a single process gets its own value.
-
 _CONNECTED: list[Neighbours] = []
 """The connections that collectives use, the last ones of these; without any they use the process group."""
 

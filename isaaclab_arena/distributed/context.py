@@ -365,8 +365,6 @@ def _inconsistent(problem: str, environ: Mapping[str, str]) -> ConfigError:
     return ConfigError(f"inconsistent environment variables: {problem} (seen: {seen})")
 
 
-# Set up a rank's process: its threads, and its end when the launcher dies.
-
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_S = 0.2
 _GRACE_S = 3.5

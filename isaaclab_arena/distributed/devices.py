@@ -12,8 +12,6 @@ import torch
 
 from isaaclab_arena.errors import ConfigError
 
-# Make torch give the same bits for the same operation on the same input.
-
 
 def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
     """Make torch return the same bits for the same operation on the same input and machine."""
@@ -106,8 +104,6 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
         raise ConfigError(f"{missing}; {exists}{masked}", key=OPTION)
     return GpuSelection(ids=tuple(visible[index] for index in indices))
 
-
-# Count and choose the GPUs that this process sees, and find their PCI addresses.
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -299,9 +295,6 @@ def choose_opengl(
     return OpenglChoice(name=None, reason=reason)
 
 
-# Choose the device of a rank, by one rule for simulation, cameras and policy.
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeviceChoice:
     """A device (``cpu``, or a GPU with its index), and the reason for the log."""
@@ -353,9 +346,6 @@ def gpu_of_rank(local_rank: int, *, local_world_size: int | None, visible_gpus: 
         )
     # More ranks than GPUs share them in turn.
     return torch.device("cuda", local_rank % visible_gpus)
-
-
-# Choose the device of a policy's network, and refuse devices that do not exist.
 
 
 def resolve_policy_device(

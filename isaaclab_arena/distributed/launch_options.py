@@ -15,8 +15,6 @@ from isaaclab_arena.distributed.devices import joined_gpu_ids
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError
 
-# Options that start a program as several ranks, and the command line that each rank gets.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:

@@ -39,8 +39,6 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import make_dated_directory
 
-# Find the rank that failed first, and report it to the user. Pure functions.
-
 _LOG = logging.getLogger(__name__)
 
 _TOLD_BY_ITSELF = frozenset({1, 2})
@@ -454,8 +452,6 @@ def _signals_that_raise() -> Iterator[Callable[[], None]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-
-# Start ranks with torchrunx, if the user has installed it; it is under the GPL-3 and no part of this package.
 
 _MISTAKE = 2
 _HAND_OVER_S = 0.5

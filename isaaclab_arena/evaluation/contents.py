@@ -26,8 +26,6 @@ from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job
 from isaaclab_arena.storage.recovery import move_aside, set_job_aside
 from isaaclab_arena.storage.run_plan import RunPlan, contents_in_effect, read_attempts
 
-# Identify by content what jobs evaluate: hashes of files and classes, versions of packages.
-
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
 """Packages whose versions every attempt names already, and which may change between two."""
 

@@ -68,9 +68,6 @@ def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
     return rounds
 
 
-# Watch which jobs of a run need no further episode during an attempt.
-
-
 def answer_watch(
     output_directory: Path,
     questions: Sequence[Question],
@@ -90,8 +87,6 @@ def answer_watch(
 
     return AnswerWatch(output_directory, questions, runs_again=runs_again, max_equal_errors=max_equal_errors)
 
-
-# Make the plan of a run, and compare plans.
 
 _OF_POLICY = frozenset({"policy_type", "policy_config_dict", "policy options"})
 """Keys of a job's policy, in `_changes`."""
@@ -264,9 +259,6 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
 def _shown(value: Any) -> str:
     text = json_line(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
-
-
-# Show the variations of each job's environment, for ``--list_variations``.
 
 
 def show_variations(jobs: Sequence[Job]) -> int:

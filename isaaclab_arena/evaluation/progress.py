@@ -21,8 +21,6 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.logs import plain_text
 
-# Show the progress of a run: one live display on rank 0 for all ranks, or plain log lines.
-
 _LOG = logging.getLogger(__name__)
 _DISPLAY_INTERVAL_S = 0.5
 _LINE_INTERVAL_S = 10.0
@@ -250,8 +248,6 @@ def _long_work(doing: str, statuses: Sequence[RankStatus]) -> str:
 def _statuses(reports: Sequence[RankReport]) -> list[RankStatus]:
     return [report.status for report in reports if report.status is not None]
 
-
-# Write the page of a run again and again during the run, from a thread that costs the run next to nothing.
 
 _PAGE_INTERVAL_S = 30.0
 _PAGE_SHARE = 0.01

@@ -20,8 +20,6 @@ import torch
 
 from isaaclab_arena.storage.contents import Node, Provenance
 
-# Record the origin of this process's results: versions, revision, node.
-
 DISTRIBUTION = "isaaclab-arena-mujoco"
 _PACKAGES = (
     DISTRIBUTION,
@@ -120,9 +118,6 @@ def node() -> Node:
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         platform=platform.platform(),
     )
-
-
-# Record the facts that a rank's results depend on: versions, node, device.
 
 
 def provenance_on(device: torch.device) -> Provenance:

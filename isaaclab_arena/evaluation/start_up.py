@@ -75,8 +75,6 @@ from isaaclab_arena.storage.run_plan import (
     write_run_plan,
 )
 
-# Check that every rank sees the run's directory, which rank 0 has made, and refuse the run if one does not.
-
 
 def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
     """Return the run's directory under this rank's name for it; `ConfigError` on all ranks if one cannot see it."""

@@ -40,8 +40,6 @@ from isaaclab_arena.interfaces.policy_options import DeclaredOptions
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.registry import Registry
 
-# Report a mistake once if many tasks of a suite share it.
-
 
 def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
     """Keep the first of equal problems of a suite's tasks, with the number of other tasks; order is kept."""
@@ -210,8 +208,6 @@ def _doubts(job: Job, described: Description) -> list[str]:
         differences.append(f"episode {moved[0]} starts from other conditions than the recorded episode {moved[1]}")
     return [f"{source} was made otherwise: {'; '.join(differences)}"] if differences else []
 
-
-# Check every job against the environments and policies that exist, before anything is simulated.
 
 _Result = TypeVar("_Result")
 _MISSING = "is missing"
@@ -657,9 +653,6 @@ def _in_file(problems: Sequence[Problem], prefix: str, renamed: Mapping[str, str
         dataclasses.replace(problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix)
         for problem in problems
     ]
-
-
-# Rebuild the environment of a recording from the recording's attributes.
 
 
 def environment_args(job: Job) -> dict[str, Any]:

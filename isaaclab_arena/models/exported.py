@@ -17,8 +17,6 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     refuse_other_trainers,
 )
 
-# Networks exported as programs: TorchScript and ONNX files.
-
 _MEMORY_NAMES = ("hidden_state", "cell_state")
 _FIRST_WEIGHTS = ("rnn.weight_ih_l0", "mlp.0.weight", "actor.0.weight", "student.0.weight")
 _ONE_BY_ONE = 1
@@ -162,9 +160,6 @@ def is_torchscript(path: Path) -> bool:
             return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
     except (zipfile.BadZipFile, OSError):
         return False
-
-
-# The network of a file of any supported kind.
 
 
 def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> PolicyNetwork:

@@ -11,8 +11,6 @@ import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
 
-# Define the interface of a policy's network: vectors in, vectors out, and a memory per entry of the batch.
-
 Memory: TypeAlias = tuple[torch.Tensor, ...]
 """The memory of a network, empty if it has none. Shape of each part: (num_layers, batch, hidden_size)."""
 
@@ -241,9 +239,6 @@ class Actor(PolicyNetwork):
         return Answer(mean=self._distribution.mean(features), memory=memory, std=self._distribution.std(features))
 
 
-# The recurrent actor of rsl_rl's checkpoints: an LSTM or a GRU before the multilayer perceptron.
-
-
 class RecurrentActor(Actor):
     """An actor with a memory of each batch entry; the output of its LSTM or GRU is the first layer's input."""
 
@@ -278,9 +273,6 @@ class RecurrentActor(Actor):
             latent, hidden = self._rnn(sequence, memory[0])
             memory = (hidden,)
         return self.acted(latent.squeeze(0), memory)
-
-
-# Scale the output of a learned policy to actions: unchanged, or as shares of their bounds.
 
 
 class ActionScaling(StrEnum):

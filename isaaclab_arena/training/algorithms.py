@@ -19,8 +19,6 @@ from torch import nn
 
 from isaaclab_arena.distributed.collectives import average_over_ranks_, gather_from_ranks
 
-# Average gradients, or weights and optimiser state, over ranks.
-
 
 class GradientExchange:
     """Averages gradients over ranks after every `period` mini-batches; bounds each message to `bucket_mb` [MB]."""
@@ -77,8 +75,6 @@ class GradientExchange:
             for tensor, averaged in zip(together, packed.split([tensor.numel() for tensor in together]), strict=True):
                 tensor.copy_(averaged.view_as(tensor))
 
-
-# Normalise observations and advantages over the samples of all ranks, with one message each.
 
 _EPSILON = 1e-8
 
@@ -147,8 +143,6 @@ def normalise_over_ranks(network: nn.Module) -> None:
     if type(found) is EmpiricalNormalization:
         network.obs_normalizer = RanksNormalization(found.mean.shape, eps=found.eps, until=found.until)
 
-
-# rsl_rl's PPO for any number of ranks, which learn like one process from all their samples.
 
 _OF_ALL_RANKS = "adaptive, of all ranks"
 
@@ -251,8 +245,6 @@ def falling_learning_rate(first: float, iteration: int, max_iterations: int) -> 
     """Return a learning rate that falls linearly from `first` at iteration 0 to zero at `max_iterations`."""
     return first * max(0.0, 1 - iteration / max(1, max_iterations))
 
-
-# Group relative policy optimisation: compare episodes that start alike, without a critic.
 
 _LOSSES = ("surrogate", "entropy", "reference_kl")
 

@@ -21,8 +21,6 @@ from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_tex
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.training.closed_loop import EvaluatedJob
 
-# Read and write the checkpoints of a training run: rsl_rl's files, each beside the state that ranks resume from.
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -150,9 +148,6 @@ def unpacked(content: bytes) -> dict[str, Any]:
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-# Export the learned policy to files that other programs load: TorchScript and ONNX.
-
-
 def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
     """Write ``exported/policy.pt`` and ``exported/policy.onnx``; return the files that could be written."""
     # The files hold the deterministic policy with its normaliser. The log names the formats that a network does not
@@ -194,8 +189,6 @@ def _write_onnx(policy: Any, path: Path) -> None:
             verbose=False,
         )
 
-
-# Keep the best checkpoint of a training run, by its evaluations.
 
 _SCORE = "model_best.json"
 

@@ -26,8 +26,6 @@ from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.training.config import TrainingConfig
 
-# Evaluate checkpoints during training with the evaluation runner, on the ranks that train.
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -153,8 +151,6 @@ class ClosedLoopEvaluation:
             device=self._options["device"],
         )
 
-
-# Describe the task under training as a job of the evaluation runner.
 
 POLICY_TYPE = "rsl_rl"
 

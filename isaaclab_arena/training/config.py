@@ -13,147 +13,94 @@ import yaml
 
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, problems_into, refuse
 from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
-from isaaclab_arena.nested import overlaid, value_at
+from isaaclab_arena.nested import overlaid, set_at, value_at
 from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.training.tasks import TASKS
 
-# Define the configuration of a training run: environment, agent, ranks, evaluation and checkpoints.
 
-
-def _network() -> dict[str, Any]:
-    return {"class_name": "MLPModel", "hidden_dims": [128, 128, 128], "activation": "elu", "obs_normalization": True}
-
-
-def _actor() -> dict[str, Any]:
-    return {**_network(), "distribution_cfg": {"class_name": "GaussianDistribution", "init_std": 1.0}}
-
-
-def _groups() -> dict[str, tuple[str, ...]]:
-    return {"actor": ("policy",), "critic": ("policy",)}
+def _network(**more: Any) -> dict[str, Any]:
+    layers = {"class_name": "MLPModel", "hidden_dims": [128, 128, 128], "activation": "elu"}
+    return {**layers, "obs_normalization": True, **more}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """The agent; keys of rsl_rl have the same meaning as there.
+    """The agent; keys of rsl_rl have the same meaning as there."""
 
-    Attributes:
-        experiment_name: Directory of the experiment's runs; the task's name by default.
-        run_name: Suffix of the name of the run's directory.
-        seed: Seed of the run; each rank adds its number to it.
-        max_iterations: Number of iterations; each collects samples and learns from them.
-        num_steps_per_env: Control steps of an env slot in an iteration.
-        save_interval: Iterations between checkpoints.
-        init_at_random_ep_len: Whether the first episodes get random lengths, so that not all end at once.
-        action_scaling: How the network's output is scaled to an action.
-        clip_actions: Limit of the absolute output, None for no limit.
-        check_for_nan: Whether to stop at the first NaN.
-        torch_compile_mode: Mode of ``torch.compile`` for the networks, None for none.
-        logger: ``tensorboard``, ``none``, or a mapping with the ``class_name`` of one of rsl_rl's log writers.
-        obs_groups: Groups of observations that the ``actor`` and the ``critic`` see.
-        actor: Options of the policy's network, with its ``class_name``.
-        critic: Options of the value network, with its ``class_name``.
-        algorithm: Options of the algorithm, with its ``class_name``.
-    """
-
-    experiment_name: str | None = None
-    run_name: str = ""
-    seed: NotNegative = 42
-    max_iterations: NotNegative = 300
-    num_steps_per_env: Count = 24
-    save_interval: Count = 50
-    init_at_random_ep_len: bool = True
+    experiment_name: str | None = None  # directory of the experiment's runs; the task's name by default
+    run_name: str = ""  # suffix of the name of the run's directory
+    seed: NotNegative = 42  # of the run; each rank adds its number to it
+    max_iterations: NotNegative = 300  # each iteration collects samples and learns from them
+    num_steps_per_env: Count = 24  # control steps of an env slot in an iteration
+    save_interval: Count = 50  # iterations between checkpoints
+    init_at_random_ep_len: bool = True  # True for first episodes of random lengths, so that not all end at once
     action_scaling: ActionScaling = ActionScaling.AS_IS
-    clip_actions: Positive | None = None
-    check_for_nan: bool = True
-    torch_compile_mode: str | None = None
+    clip_actions: Positive | None = None  # limit of the network's absolute output, None for no limit
+    check_for_nan: bool = True  # True to stop at the first NaN
+    torch_compile_mode: str | None = None  # mode of ``torch.compile`` for the networks, None for none
+    # ``tensorboard``, ``none``, or a mapping with the ``class_name`` of one of rsl_rl's log writers.
     logger: str | dict[str, Any] = "tensorboard"
-    obs_groups: dict[str, tuple[str, ...]] = field(default_factory=_groups)
-    actor: dict[str, Any] = field(default_factory=_actor)
+    # Groups of observations that each network sees.
+    obs_groups: dict[str, tuple[str, ...]] = field(
+        default_factory=lambda: {"actor": ("policy",), "critic": ("policy",)}
+    )
+    # Options of the networks and of the algorithm, each with its ``class_name``.
+    actor: dict[str, Any] = field(
+        default_factory=lambda: _network(distribution_cfg={"class_name": "GaussianDistribution", "init_std": 1.0})
+    )
     critic: dict[str, Any] = field(default_factory=_network)
     algorithm: dict[str, Any] = field(default_factory=lambda: {"class_name": "PPO"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """How ranks work together.
+    """How ranks work together."""
 
-    Attributes:
-        grad_sync_period: Mini-batches between two exchanges of gradients.
-        check_sync_every: Iterations between two checks that all ranks hold the same weights, beside those before the
-            first update and before every checkpoint; 0 for no others.
-        timeout_s: How long a rank waits for another rank [s].
-    """
-
-    grad_sync_period: Count = 1
+    grad_sync_period: Count = 1  # mini-batches between two exchanges of gradients
+    # Iterations between two checks that all ranks hold the same weights, beside those before the first update and
+    # before every checkpoint; 0 for no others.
     check_sync_every: NotNegative = 50
-    timeout_s: Positive = 600.0
+    timeout_s: Positive = 600.0  # limit of a rank's wait for another rank [s]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """The evaluations during training, by the evaluation runner, on all ranks.
+    """The evaluations during training, by the evaluation runner, on all ranks."""
 
-    Attributes:
-        interval: Iterations between evaluations, 0 for no evaluations. There is one at the end too.
-        num_episodes: Episodes of each evaluation, the same ones each time.
-        num_envs: Env slots of a rank.
-        seed: Seed of their conditions; training uses another one.
-        video_episodes: Number of episodes that are filmed.
-        env: Options of the environment that differ from training.
-        eval_jobs_config: Job file to evaluate with, instead of the task; its rsl_rl policies get the checkpoint, and
-            the settings of episodes above have no effect.
-    """
-
-    interval: NotNegative = 100
-    num_episodes: Count = 100
-    num_envs: Count = 50
-    seed: NotNegative = 10_000
-    video_episodes: NotNegative = 0
-    env: dict[str, Any] = field(default_factory=dict)
+    interval: NotNegative = 100  # iterations between evaluations, 0 for no evaluations; there is one at the end too
+    num_episodes: Count = 100  # of each evaluation, the same ones each time
+    num_envs: Count = 50  # env slots of a rank
+    seed: NotNegative = 10_000  # of their conditions; training uses another one
+    video_episodes: NotNegative = 0  # number of episodes that are filmed
+    env: dict[str, Any] = field(default_factory=dict)  # options of the environment that differ from training
+    # Job file to evaluate with, instead of the task; its rsl_rl policies get the checkpoint, and the settings of
+    # episodes above have no effect.
     eval_jobs_config: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """Which checkpoints stay.
+    """Which checkpoints stay."""
 
-    Attributes:
-        keep_last: Number of newest checkpoints to keep, besides the best one and the evaluated ones.
-        export: Whether to write the policy as TorchScript and ONNX files at the end of a run.
-    """
-
-    keep_last: Count = 3
-    export: bool = True
+    keep_last: Count = 3  # number of newest checkpoints to keep, besides the best one and the evaluated ones
+    export: bool = True  # True to write the policy as TorchScript and ONNX files at the end of a run
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """A whole training run.
+    """A whole training run."""
 
-    Attributes:
-        task: Name of the training task.
-        environment: Registered name of the environment.
-        num_envs: Env slots of each rank.
-        num_envs_total: Env slots of all ranks together, from which ``num_envs`` follows; None if it is not given.
-        env: Options of the environment, as a job's ``arena_env_args`` has them.
-        variations: Variations of the episodes, as in a job's ``variations``.
-        agent: Settings of the agent.
-        distributed: How ranks work together.
-        evaluation: Settings of the evaluations.
-        checkpoints: Which checkpoints stay.
-    """
-
-    task: str
-    environment: str
-    num_envs: Count = 256
-    num_envs_total: Count | None = None
-    env: Mapping[str, Any] = field(default_factory=dict)
-    variations: Mapping[str, Any] = field(default_factory=dict)
+    task: str  # name of the training task
+    environment: str  # registered name
+    num_envs: Count = 256  # env slots of each rank
+    num_envs_total: Count | None = None  # env slots of all ranks, from which ``num_envs`` follows; None if not given
+    env: Mapping[str, Any] = field(default_factory=dict)  # options of the environment, as in ``arena_env_args``
+    variations: Mapping[str, Any] = field(default_factory=dict)  # of the episodes, as in a job's ``variations``
     agent: AgentConfig = field(default_factory=AgentConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -212,26 +159,10 @@ _REFUSED = {
     "agent": "the task's own file says what learns; lay one of yours over it with --config",
     "horovod": "ranks are started with --gpu_ids or torchrun",
     "ray_proc_id": "ranks are started with --gpu_ids or torchrun",
-    **dict.fromkeys(
-        (
-            "livestream",
-            "enable_cameras",
-            "xr",
-            "experience",
-            "kit_args",
-            "rendering_mode",
-            "disable_fabric",
-            "export_io_descriptors",
-            "anim_recording_enabled",
-            "anim_recording_start_time",
-            "anim_recording_stop_time",
-            "visualizer",
-            "viz",
-            "verbose",
-            "info",
-        ),
-        _NO_SIMULATOR,
-    ),
+    **dict.fromkeys(("livestream", "enable_cameras", "xr", "experience", "kit_args", "rendering_mode"), _NO_SIMULATOR),
+    **dict.fromkeys(("disable_fabric", "export_io_descriptors", "anim_recording_enabled"), _NO_SIMULATOR),
+    **dict.fromkeys(("anim_recording_start_time", "anim_recording_stop_time", "visualizer"), _NO_SIMULATOR),
+    **dict.fromkeys(("viz", "verbose", "info"), _NO_SIMULATOR),
 }
 _PARTS_OF_THEIR_ENVIRONMENTS = frozenset(
     {
@@ -253,38 +184,44 @@ _SIMILAR: Sequence[tuple[frozenset[str], str]] = (
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
 
-@dataclass
-class _Translation:
-    """A command line in this trainer's words, as far as it has been read."""
-
-    arguments: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)  # options without a meaning here
-    logger: str | None = None  # class of the log writer that the user named
-    project: str | None = None  # project of that log writer
-
-
 def own_command_line(arguments: Sequence[str]) -> list[str]:
     """Translate other trainers' options into this one's; ConfigError lists those without a meaning here."""
     # mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` the task's
     # name. Hyphens equal underscores, ``--name value`` equals ``--name=value``, and unknown words stay unchanged.
-    translation = _Translation()
+    translated: list[str] = []
+    problems: list[Problem] = []
+    logging: dict[str, str] = {}  # class and project of the log writer that the user named
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         name, equals, value = argument.partition("=")
-        own = name.removeprefix("--").replace("-", "_")
-        if not name.startswith("--"):
-            _add_word(translation, argument)
-        elif not _is_theirs(own, value if equals else next(iter(waiting), "")):
-            translation.arguments.append(argument)
+        is_option = name.startswith("--")
+        own = name.removeprefix("--").replace("-", "_") if is_option else name
+        follows = value if equals else next(iter(waiting), "")
+        # Isaac Lab's users also write words ``env.path=value``.
+        if not (_is_theirs(own, follows) if is_option else equals and name.startswith("env.")):
+            translated.append(argument)
         elif (reason := _refusal(own)) is not None:
-            translation.problems.append(Problem(reason, key=name))
+            problems.append(Problem(reason, key=name))
+        elif not is_option:
+            translated.append(f"num_envs={value}" if name == "env.scene.num_envs" else argument)
         else:
-            _add_option(translation, own, value if equals else _value_behind(name, own, waiting), typed=name)
-    _add_logger(translation)
-    if translation.problems:
-        raise ConfigError(translation.problems)
-    return translation.arguments
+            value = value if equals else _value_behind(name, own, waiting)
+            if own in _LOGGER or own in _PROJECT:
+                logging["class_name" if own in _LOGGER else "project_name"] = value
+            else:
+                translated += _in_own_words(own, value, typed=name)
+
+    if "project_name" in logging and logging.get("class_name") not in {"wandb", "neptune"}:
+        message = f"names the project '{logging['project_name']}' of a log writer; add --logger wandb"
+        problems.append(Problem(message, key="--log_project_name"))
+    elif "project_name" in logging:
+        described = {name: logging[name] for name in ("class_name", "project_name")}
+        translated.append(f"agent.logger={json.dumps(described)}")
+    elif logging:
+        translated.append(f"agent.logger={_as_yaml(logging['class_name'])}")
+    refuse(problems)
+    return translated
 
 
 def option_names() -> frozenset[str]:
@@ -333,54 +270,19 @@ def _value_behind(name: str, own: str, waiting: list[str]) -> str:
     return waiting.pop(0)
 
 
-def _add_word(translation: _Translation, word: str) -> None:
-    """Add a task name or a word ``path=value``, which Isaac Lab's users write too."""
-    path, equals, value = word.partition("=")
-    refusal = _refusal(path) if equals and path.startswith("env.") else None
-    if refusal is not None:
-        translation.problems.append(Problem(refusal, key=path))
-    elif equals and path == "env.scene.num_envs":
-        translation.arguments.append(f"num_envs={value}")
-    else:
-        translation.arguments.append(word)
-
-
-def _add_option(translation: _Translation, own: str, value: str, *, typed: str) -> None:
-    arguments = translation.arguments
+def _in_own_words(own: str, value: str, *, typed: str) -> list[str]:
+    """Return an option of theirs as words of this trainer's command line, none if it has no effect."""
     if own in _FLAGS:
+        if value.lower() not in _TRUE | _FALSE:
+            raise ConfigError(f"is True or False, got '{value}'", key=typed)
         does = _FLAGS[own]
-        arguments += [does] if _truth(typed, value) and does is not None else []
-    elif own in _LOGGER:
-        translation.logger = _as_yaml(value)
-    elif own in _PROJECT:
-        translation.project = value
-    elif own in _NAMED_ELSEWHERE:
-        arguments.append(f"--{_NAMED_ELSEWHERE[own]}={value}")
-    elif own in _EXPERIMENT:
+        return [does] if value.lower() in _TRUE and does is not None else []
+    if own in _NAMED_ELSEWHERE:
+        return [f"--{_NAMED_ELSEWHERE[own]}={value}"]
+    if own in _EXPERIMENT:
         # The name is quoted, because it may look like a number.
-        arguments.append(f"agent.experiment_name={json.dumps(value)}")
-    elif own == "task":
-        arguments.append(value)
-    else:
-        arguments.append(f"{own}={_as_yaml(value)}")
-
-
-def _add_logger(translation: _Translation) -> None:
-    logger, project = translation.logger, translation.project
-    if project is not None and logger not in {"wandb", "neptune"}:
-        message = f"names the project '{project}' of a log writer; add --logger wandb"
-        translation.problems.append(Problem(message, key="--log_project_name"))
-    elif project is not None:
-        described = json.dumps({"class_name": logger, "project_name": project})
-        translation.arguments.append(f"agent.logger={described}")
-    elif logger is not None:
-        translation.arguments.append(f"agent.logger={logger}")
-
-
-def _truth(typed: str, value: str) -> bool:
-    if value.lower() in _TRUE | _FALSE:
-        return value.lower() in _TRUE
-    raise ConfigError(f"is True or False, got '{value}'", key=typed)
+        return [f"agent.experiment_name={json.dumps(value)}"]
+    return [value if own == "task" else f"{own}={_as_yaml(value)}"]
 
 
 def _as_yaml(value: str) -> str:
@@ -437,17 +339,19 @@ def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
     """Merge documents, the last one on top; ConfigError if a section is not a mapping."""
     # Mappings merge key by key. If a document names another class, its options replace those of the earlier class. An
     # empty section has no effect.
+    mappings = {*_SECTIONS, *(path[0] for path in _FREE)}
     result: dict[str, Any] = {}
     for document in documents:
-        said = {key: value for key, value in document.items() if not _is_empty(key, value)}
-        result = overlaid(result, said, replaces=_is_another_class)
+        for key, value in document.items():
+            if key in mappings and value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"must be a mapping, got {value!r}", key=key)
+        said = {key: value for key, value in document.items() if key not in _SECTIONS or value is not None}
+        result = overlaid(
+            result,
+            said,
+            replaces=lambda below, above: _CLASS_NAME in above and above[_CLASS_NAME] != below.get(_CLASS_NAME),
+        )
     return result
-
-
-def _is_empty(key: str, value: Any) -> bool:
-    if key in {*_SECTIONS, *(path[0] for path in _FREE)} and value is not None and not isinstance(value, Mapping):
-        raise ConfigError(f"must be a mapping, got {value!r}", key=key)
-    return key in _SECTIONS and value is None
 
 
 def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, Any]:
@@ -462,14 +366,12 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
         if not equals or not path:
             problems.append(Problem(f"'{word}' is neither an option nor path=value, as agent.learning_rate=3e-4"))
             continue
-        try:
-            nested = _nested(_whole_path(path, known), read_value(text))
+        with problems_into(problems, key=path):
+            nested: dict[str, Any] = {}
+            set_at(nested, _whole_path(path, known), read_value(text))
             # The words apply together, in any order.
             document = overlaid(document, nested)
-        except ConfigError as error:
-            problems += [dataclasses.replace(problem, key=path) for problem in error.problems]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return document
 
 
@@ -479,22 +381,20 @@ def read_training(document: Mapping[str, Any], *, task: str, source: str) -> Tra
     problems: list[Problem] = []
     sections: dict[str, Any] = {}
     for key, section in _SECTIONS.items():
-        try:
+        with problems_into(problems, below=key):
             sections[key] = read_options(section, document.get(key, {}), owner=f"'{key}'")
-        except ConfigError as error:
-            problems += [dataclasses.replace(each, key=f"{key}.{each.key}") for each in error.problems]
-    for role in _OPTIONS_OF_CLASSES if "agent" in sections else ():
-        if not isinstance(getattr(sections["agent"], role).get(_CLASS_NAME), str):
-            problems.append(Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}"))
-    plain = {key: value for key, value in document.items() if key not in _SECTIONS}
-    config: TrainingConfig | None = None
+    problems += [
+        Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}")
+        for role in (_OPTIONS_OF_CLASSES if "agent" in sections else ())
+        if not isinstance(getattr(sections["agent"], role).get(_CLASS_NAME), str)
+    ]
     # The plain keys are read after the sections, but their problems come first in the message.
-    try:
+    plain = {key: value for key, value in document.items() if key not in _SECTIONS}
+    of_plain: list[Problem] = []
+    config: Any = None
+    with problems_into(of_plain):
         config = read_options(TrainingConfig, {**plain, "task": task}, owner="a training run")
-    except ConfigError as error:
-        problems = [*error.problems, *problems]
-    if problems or config is None:
-        raise ConfigError([dataclasses.replace(each, file=source) for each in problems])
+    refuse(placed([*of_plain, *problems], file=source))
     return dataclasses.replace(config, **sections)
 
 
@@ -518,25 +418,15 @@ def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:
     if path in known or any(path[: len(free)] == free for free in _FREE):
         return path
     # A path with parts omitted: it needs exactly one known path with the same first and last key.
-    inside = [each for each in known if len(each) > len(path) and each[0] == first and each[-1] == path[-1]]
-    if len(inside) == 1 and len(path) > 1:
+    inside = [each for each in known if len(each) > len(path) > 1 and each[0] == first and each[-1] == path[-1]]
+    if len(inside) == 1:
         return inside[0]
-    if len(inside) > 1 and len(path) > 1:
+    if inside:
         raise ConfigError(f"means {' or '.join('.'.join(each) for each in inside)}; write one of them out")
     if first == "agent" and len(path) == 2:
         # An option of the algorithm that the file does not set.
         return ("agent", "algorithm", path[1])
     raise ConfigError(f"there is no such key{did_you_mean(text, ['.'.join(each) for each in known])}")
-
-
-def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    for key in reversed(path):
-        value = {key: value}
-    return value
-
-
-def _is_another_class(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
-    return _CLASS_NAME in above and above[_CLASS_NAME] != below.get(_CLASS_NAME)
 
 
 # Make and find the directories of training runs, and read their settings.
@@ -623,6 +513,9 @@ def write_settings(
     """Write ``params/agent.yaml`` and ``env.yaml`` like Isaac Lab and mjlab, and ``train.yaml``; StorageError."""
     # Terms are in the order of the networks' input. A rank simulates on the CPU with MuJoCo, on a GPU with MuJoCo-Warp.
     # ``began_with`` is the source of the first weights, None for random weights or a resumed run.
+    # The settings keep the first weights' source and all command lines of the run.
+    before = settings_of(run_directory) if (run_directory / SETTINGS).is_file() else {}
+    typed = before.get("command_lines")
     document, terms = document_of(config), {group: list(names) for group, names in observation_terms.items()}
     agent = {**document["agent"], "experiment_name": config.experiment_name, "observation_terms": terms}
     environment = {"environment": config.environment, "num_envs": config.num_envs, **document["env"]}
@@ -631,7 +524,8 @@ def write_settings(
         "world_size": len(devices),
         "devices": list(devices),
         "simulation_devices": list(simulation_devices),
-        **_history(run_directory, began_with, " ".join(command_line)),
+        "began_with": began_with or before.get("began_with"),
+        "command_lines": [*(map(str, typed) if isinstance(typed, list) else ()), " ".join(command_line)],
         "versions": training_versions(),
     }
     for name, content in {"agent": agent, "env": environment, "train": run}.items():
@@ -639,28 +533,10 @@ def write_settings(
         write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
 
 
-def _history(run_directory: Path, began_with: str | None, command_line: str) -> dict[str, Any]:
-    """Return the source of the first weights and all command lines, with those of the run's earlier settings."""
-    before = settings_of(run_directory) if (run_directory / SETTINGS).is_file() else {}
-    typed = before.get("command_lines")
-    return {
-        "began_with": began_with or before.get("began_with"),
-        "command_lines": [*(map(str, typed) if isinstance(typed, list) else ()), command_line],
-    }
-
-
 def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int, world_size: int) -> dict[str, Any]:
     """Return the metadata of a checkpoint for rsl_rl's key ``infos``."""
-    return {
-        _OWN: {
-            "schema_version": SCHEMA_VERSION,
-            "iterations": iterations,
-            "env_steps": env_steps,
-            "world_size": world_size,
-            "config": document_of(config),
-            "versions": training_versions(),
-        }
-    }
+    counts = {"schema_version": SCHEMA_VERSION, "iterations": iterations, "env_steps": env_steps}
+    return {_OWN: {**counts, "world_size": world_size, "config": document_of(config), "versions": training_versions()}}
 
 
 def env_steps_of(learned: Mapping[str, Any]) -> int | None:

@@ -29,8 +29,6 @@ from isaaclab_arena.training.closed_loop import environment_job
 from isaaclab_arena.training.config import TrainingConfig, learning_rate_before
 from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
 
-# Check that all ranks hold the same networks, optimiser state and learning rate.
-
 
 class OutOfSyncError(ArenaError):
     """Ranks that must hold the same weights do not, so their training is worthless from here on."""

@@ -42,8 +42,6 @@ from isaaclab_arena.training.config import (
 )
 from isaaclab_arena.training.tasks import TASKS
 
-# Read the command line of training.
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(LaunchOptions):
@@ -175,8 +173,6 @@ def _with_empty_resume(arguments: Sequence[str]) -> list[str]:
     return completed
 
 
-# Turn a command line of training into one checked configuration.
-
 _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
 """Keys of a run's settings that do not belong to its configuration."""
 
@@ -280,8 +276,6 @@ def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
     """Remove the total number of env slots if an overriding document sets the number of each rank."""
     return {"num_envs_total": None, **document} if "num_envs" in document else document
 
-
-# Let rank 0 make the directory of a training run, and send its path to the other ranks.
 
 LAUNCHER = "launcher"
 """Name of the directory for the ranks' output, in that of a run."""

@@ -14,8 +14,6 @@ from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 
-# Write the measures of a training run to the log, a CSV file, and a log writer such as TensorBoard.
-
 _LOG = logging.getLogger(__name__)
 FILE = "progress.csv"
 _COLUMNS = ("step", "measure", "value")
@@ -90,9 +88,6 @@ def tensorboard(directory: Path, *, after_step: int = 0) -> ScalarWriter | None:
     except ImportError:
         return None
     return SummaryWriter(str(directory), purge_step=after_step + 1)
-
-
-# Run the loop of every training run: step, save, evaluate, and stop all ranks after the same step.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,8 +60,6 @@ from isaaclab_arena.training.learner import (
 from isaaclab_arena.training.options import TrainOptions, shared_run_directory
 from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, TrainingLoop, tensorboard
 
-# Turn the results of an iteration or an evaluation into measures under rsl_rl's names, and a line of the log.
-
 EVALUATION_TIME = "Perf/evaluation_time"
 
 
@@ -123,8 +121,6 @@ def line_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, iterations: int) -> 
     ]
     return f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}"
 
-
-# Make the writer for measures beside this project's own files: TensorBoard, or a log writer of rsl_rl such as W&B's.
 
 _WRITERS = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}
 
@@ -191,8 +187,6 @@ def _refusing(name: str) -> Iterator[None]:
         message = f"'{name}' cannot be used: {error}; use tensorboard, none, or a log writer with its options"
         raise ConfigError(message, key="agent.logger") from error
 
-
-# Run one rank's part of a training with rsl_rl, from the first sample to the last checkpoint.
 
 _LOG = logging.getLogger(__name__)
 
@@ -368,9 +362,6 @@ class TrainingRun:
         if self._context.is_distributed:
             counts = {"iterations": self._learner.iterations, "env_steps": self._env_steps}
             check_synchrony({**learned_state(self._learner.algorithm), **counts})
-
-
-# Assemble one rank's training from its configuration, check it, and run it.
 
 
 def train_rank(

@@ -15,8 +15,6 @@ from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.policy.rsl_rl import flattened
 
-# Draw the conditions that training episodes start from, in random streams that belong to the rank.
-
 
 class EpisodeStarts:
     """Gives each new episode of a rank its conditions, in the order in which the episodes begin."""
@@ -38,9 +36,6 @@ class EpisodeStarts:
             conditions = self._environment.draw_conditions(episode.conditions_generator())
             starts.append(self._environment.vary_conditions(conditions, episode))
         return starts
-
-
-# Exact statistics of training episodes: sums and counts over env slots, which the ranks add up.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +113,6 @@ def statistics_of(sums: torch.Tensor, metrics: tuple[str, ...]) -> EpisodeStatis
         metrics={name: mean(value, sound) for name, value in zip(metrics, others, strict=True)},
     )
 
-
-# An environment in the form that rsl_rl expects: env slots restart by themselves, and observations are vectors.
 
 _EPISODE_LENGTH, _BEGAN_LATE = "training/episode_length", "training/began_late"
 _NUM_DRAWN = "training/num_drawn"

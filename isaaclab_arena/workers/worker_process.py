@@ -26,8 +26,6 @@ from isaaclab_arena.logs import within
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.workers.program import frames
 
-# The options of workers that hold env slots.
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
@@ -56,8 +54,6 @@ class WorkerOptions:
         """The workers' interpreter, by default that of this process."""
         return str(given_path(self.python or sys.executable))
 
-
-# A worker: a process with its own interpreter that answers requests.
 
 PROGRAM_DIRECTORY = Path(__file__).with_name("program")
 

@@ -18,8 +18,6 @@ from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.training.tasks import TASKS
 
-# The words that a shell may complete after each command: its options, their values, and the names that follow.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Completable:
@@ -72,8 +70,6 @@ def _choices(hint: Any) -> Iterable[str]:
         return [str(member.value) for member in hint]
     return [value for part in typing.get_args(hint) for value in _choices(part)]
 
-
-# ``isaaclab-arena completion``: print the script by which a shell completes commands, options and names.
 
 _PROGRAM = "isaaclab-arena"
 

@@ -34,8 +34,6 @@ from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.hdf5.episode_file import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
-# Gather each rank's view of its machine in one table.
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankView:
@@ -96,9 +94,6 @@ def show_views(views: Sequence[RankView], console: Console) -> None:
     console.print(table)
     backend, reason = choose_backend([view.gpu_key for view in views])
     console.print(f"{len(views)} ranks talk over {backend}: {reason}")
-
-
-# ``isaaclab-arena doctor``: show the abilities of this machine, and test whether the parts work together.
 
 
 @dataclass(frozen=True, kw_only=True)

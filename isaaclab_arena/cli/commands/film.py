@@ -39,35 +39,25 @@ class FilmOptions:
 
     run: tyro.conf.Positional[Path]
     """Directory of the run."""
-
     episodes: str
     """Episodes of each job: all, one, failures, successes, reasons, discordant, or numbers such as 0,5,7-9. one: the
     first failure, or else the first episode; reasons: up to three failures for each event that decided them."""
-
     job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Only this job; may be given several times."""
-
     baseline: str | None = None
     """With --episodes discordant: the run, or the job of this run, with another outcome from the same conditions."""
-
     camera: Literal["viewport", "robot", "all"] = "viewport"
     """viewport for the whole scene, robot for each camera of the policy, or all."""
-
     video_fps: Annotated[float, Field(gt=0, le=MAX_FPS)] = 10.0
     """Frames per second of robot time; at most one per step."""
-
     output_dir: Path | None = None
     """Directory for <job>/videos; by default the run itself."""
-
     num_envs: Count = 16
     """Env slots to simulate at once."""
-
     device: str = "cpu"
     """Device of the simulation: cpu, cuda or cuda:<index>."""
-
     allow_import: bool = False
     """Import the module, or run the interpreter, that a recording names. Use it for authors you trust."""
-
     json: bool = False
     """Print the result of each episode as JSON, and the text for people on stderr."""
 

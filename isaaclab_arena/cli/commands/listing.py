@@ -34,11 +34,9 @@ class ListOptions:
 
     what: tyro.conf.Positional[Literal["environments", "suites", "policies", "embodiments", "objects"]]
     """What to list."""
-
     name: tyro.conf.Positional[str] = ""
     """Show only this one. For an environment, also show the policy's inputs and outputs there, with the options
     typed after it, such as --embodiment so101 or --enable_cameras."""
-
     json: bool = False
     """Print it as JSON."""
 

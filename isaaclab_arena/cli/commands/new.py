@@ -26,7 +26,6 @@ class NewOptions:
 
     kind: tyro.conf.Positional[Literal["policy", "task", "robot"]]
     """Kind of the skeleton."""
-
     name: tyro.conf.Positional[str]
     """Its name, in lower case with underscores, such as my_policy."""
 

@@ -22,8 +22,6 @@ from isaaclab_arena.storage.run_plan import (
     read_attempts,
 )
 
-# Rebuild a run's plan from its first attempt's command line and the job file that it names.
-
 
 def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     """Rebuild a run's plan if its recordings prove the same configuration; ConfigError or StorageError if not."""
@@ -93,9 +91,6 @@ def _check_is_recorded(output_directory: Path, request: RunRequest) -> None:
             f"made with {found} (job '{job}'); put it back as it was"
         )
         raise ConfigError(message, file=request.source_file or "command line")
-
-
-# ``isaaclab-arena recover``: restore the plan of a run, whose file was lost or damaged.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,19 +28,14 @@ class ReplayOptions:
 
     dataset: tyro.conf.Positional[str]
     """A recording, the directory of a job, or a pattern such as 'out/lift/dataset_lift_rank*.hdf5'."""
-
     episodes: str | None = None
     """Episodes to replay, such as 0,5,7-9. By default all."""
-
     num_envs: Count = 16
     """Env slots to simulate at once."""
-
     device: str = "cpu"
     """Device of the simulation: cpu, cuda or cuda:<index>."""
-
     allow_import: bool = False
     """Import the module, or run the interpreter, that the recording names. Use it for authors you trust."""
-
     json: bool = False
     """Print the result of each episode as JSON, and the text for people on stderr."""
 

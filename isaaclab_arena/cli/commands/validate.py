@@ -28,31 +28,22 @@ class ValidateOptions:
 
     files: tyro.conf.Positional[tuple[Path, ...]]
     """Job files and experiments, JSON or YAML; for experiments also overrides such as runs.NAME.num_rebuilds=2."""
-
     num_steps: int | None = None
     """Control steps of jobs without steps or episodes of their own."""
-
     num_episodes: int | None = None
     """Episodes of jobs without steps or episodes of their own."""
-
     num_envs: int | None = None
     """Env slots of jobs without a number of their own."""
-
     seed: int | None = None
     """Seed of jobs without their own."""
-
     limit: Count | None = None
     """Check and count each job as this option of a run would limit it."""
-
     deterministic: bool = False
     """Also check that every job's num_envs fits into the fixed batch of --deterministic."""
-
     policy_batch: int = 64
     """Size of that batch."""
-
     no_import: bool = False
     """Import no module and run no interpreter that a job file names: allow registered names only."""
-
     json: bool = False
     """Print the result as JSON: files, and problems with file, job, key and message."""
 

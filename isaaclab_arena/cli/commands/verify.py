@@ -42,22 +42,16 @@ class VerifyOptions:
 
     output_dir: tyro.conf.Positional[Path]
     """Directory of one run, with its run.json. The command writes only verification.json there."""
-
     sample: NotNegative = 8
     """Number of episodes to run again, over all jobs; 0 only checks the files."""
-
     seed: NotNegative = 0
     """Seed of the sample."""
-
     num_envs: Count | None = None
     """Env slots of every job. By default 1 if the job had several, else 3."""
-
     nproc: Count | None = None
     """Number of ranks. By default 2 if the run had 1, else 1."""
-
     no_import: bool = False
     """Refuse jobs that would import unregistered code: for runs of people you do not trust."""
-
     json: bool = False
     """Print the findings as JSON, and the text for people on stderr."""
 

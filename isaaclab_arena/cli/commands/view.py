@@ -44,16 +44,12 @@ class ViewOptions:
 
     policy: str = "scripted"
     """Registered name or dotted class path of the policy."""
-
     output: Path | None = None
     """Write this file instead of opening a window: .mp4 for an episode, .png for its start."""
-
     seed: NotNegative = 0
     """Seed of the initial conditions."""
-
     episode: NotNegative = 0
     """Index of the episode, from 0."""
-
     check: bool = False
     """Draw the motions that a robot, a name or a description, makes of its actions before its first run."""
 

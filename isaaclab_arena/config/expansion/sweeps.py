@@ -17,8 +17,6 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import set_at, value_at
 
-# One job with a ``sweep`` becomes one job per combination of the swept values.
-
 MAX_JOBS = 100_000
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")
@@ -99,8 +97,6 @@ def _label(key: str, value: Any) -> str:
     text = re.split(r"[.:]", str(value))[-1] if key == "policy_type" else str(value)
     return _UNSAFE.sub("_", text).strip("_.")
 
-
-# One job with ``checkpoints`` becomes one job per checkpoint of a training's directory.
 
 _LOG = logging.getLogger(__name__)
 
@@ -200,8 +196,6 @@ def _in_words(found: Sequence[Checkpoint]) -> str:
     more = f" and {len(steps) - _MOST_SHOWN} more" if len(steps) > _MOST_SHOWN else ""
     return f"{', '.join(steps[:_MOST_SHOWN])}{more}" if steps else "none"
 
-
-# One job with ``robustness`` becomes a benign job, and one per level of each way in which its episodes are changed.
 
 ROBUSTNESS_KEY = "robustness"
 AXIS_LABEL, LEVEL_LABEL = "axis", "level"

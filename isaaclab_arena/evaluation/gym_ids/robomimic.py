@@ -81,8 +81,6 @@ def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: A
     return RobomimicEnv(make_single_env(environment, observations="nested", **kwargs))
 
 
-# The recordings of jobs as files that robomimic learns from, and can build the environments of.
-
 _RUN, _JOB = "RUN", "--job"
 
 
