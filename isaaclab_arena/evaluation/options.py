@@ -1,7 +1,7 @@
 """Define the options that both runners share, and read command lines, including Isaac Lab Arena's spellings."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -237,18 +237,11 @@ def read_command_line(
     # Underscores and hyphens are the same. The docstrings of `options_class` are the help of `program`. `ConfigError`
     # for `--gpu_ids` without any, or one option under two names; `SystemExit` for `--help` or a malformed option.
 
-    # Give ``--resume`` an empty value if no run follows it: the next word may be an environment's name.
-    completed: list[str] = []
-    for position, argument in enumerate(arguments):
-        completed.append(argument)
-        following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        if argument == "--resume" and not is_run(following):
-            completed.append("")
-
     # Replace the names that Isaac Lab Arena gives to options of this package.
     spellings: dict[str, str] = {}
     translated = []
-    for argument in joined_gpu_ids(completed):
+    # An environment's name may follow ``--resume``.
+    for argument in joined_gpu_ids(with_empty_resume(arguments, is_run=is_run)):
         option, equals, value = argument.partition("=")
         given = option.removeprefix("--").replace("-", "_")
         name = own_name(given) if option.startswith("--") else given
@@ -266,6 +259,14 @@ def read_command_line(
         console_outputs=claimed_rank() == 0,
     )
     return options, unknown
+
+
+def with_empty_resume(arguments: Sequence[str], *, is_run: Callable[[str], bool]) -> list[str]:
+    """Give ``--resume`` an empty value if no run follows it, because the next word may be another argument."""
+    completed: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
+        completed += [argument, ""] if argument == "--resume" and not is_run(following) else [argument]
+    return completed
 
 
 def is_run(argument: str) -> bool:

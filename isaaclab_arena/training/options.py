@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,8 @@ from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks
-from isaaclab_arena.errors import ConfigError, Problem, nearest_option
+from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse
+from isaaclab_arena.evaluation.options import with_empty_resume
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.storage.atomic import write_text
@@ -105,14 +107,9 @@ class TrainOptions(LaunchOptions):
         if self.num_envs is not None and self.num_envs_total is not None:
             problems.append(Problem("give either this or --num_envs", key="--num_envs_total"))
         problems += wrong_numbers(self)
-        if (
-            self.resume
-            and self.run_directory is not None
-            and Path(self.resume).resolve() != self.run_directory.resolve()
-        ):
-            problems.append(
-                Problem(f"names '{self.resume}', but --run_directory '{self.run_directory}'", key="--resume")
-            )
+        directory = self.run_directory
+        if self.resume and directory is not None and Path(self.resume).resolve() != directory.resolve():
+            problems.append(Problem(f"names '{self.resume}', but --run_directory '{directory}'", key="--resume"))
         if self.stop_file is not None and self.stop_file.exists():
             message = f"'{self.stop_file}' is there already and would end the training at once; remove it"
             problems.append(Problem(message, key="--stop_file"))
@@ -124,8 +121,7 @@ class TrainOptions(LaunchOptions):
         if self.load_checkpoint is not None and self.resume and Path(self.load_checkpoint).exists():
             message = f"'{self.load_checkpoint}' begins a new run, and --resume goes on with one; give one of them"
             problems.append(Problem(message, key="--load_checkpoint"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
 
 def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[TrainOptions, str | None, list[str]]:
@@ -135,42 +131,35 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     options, rest = tyro.cli(
         TrainOptions,
         prog=program,
-        args=joined_gpu_ids(_with_empty_resume(own_command_line(arguments))),
+        # A task's name may follow ``--resume``.
+        args=joined_gpu_ids(with_empty_resume(own_command_line(arguments), is_run=_is_directory)),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
-    unknown = [_unknown_option(word.partition("=")[0]) for word in rest if word.startswith("-")]
-    if unknown:
-        # The following words may be values of unknown options, so they are not reported.
-        raise ConfigError(unknown)
-    overrides = [word for word in rest if "=" in word and not word.startswith("-")]
-    tasks = [word for word in rest if "=" not in word and not word.startswith("-")]
+    unknown = [word.partition("=")[0] for word in rest if word.startswith("-")]
+    # The words after an unknown option may be its values, so they are not reported.
+    refuse([Problem(_reason_against(name.lstrip("-").replace("-", "_")), key=name) for name in unknown])
+    overrides = [word for word in rest if "=" in word]
+    tasks = [word for word in rest if "=" not in word]
     if len(tasks) > 1:
         raise ConfigError(f"one task is trained at a time, got {' '.join(tasks)}", key="TASK")
     return options, tasks[0] if tasks else None, overrides
 
 
-def _unknown_option(name: str) -> Problem:
-    own = name.lstrip("-").replace("-", "_")
-    settings = [".".join(path) for path in paths_of(default_document()) if path[-1] == own]
+def _is_directory(word: str) -> bool:
+    return not word.startswith("-") and (os.sep in word or Path(word).is_dir())
+
+
+def _reason_against(unknown: str) -> str:
+    """Return the message about an option that does not exist, with its setting or the nearest option."""
+    settings = [".".join(path) for path in paths_of(default_document()) if path[-1] == unknown]
     if settings:
-        return Problem(f"unknown option; it is set by {' or '.join(f'{path}=...' for path in settings)}", key=name)
-    known = [*(field.name for field in fields(TrainOptions)), *option_names()]
-    return Problem(f"unknown option{nearest_option(own, known)}", key=name)
-
-
-def _with_empty_resume(arguments: Sequence[str]) -> list[str]:
-    """Give ``--resume`` an empty value if no directory follows it, because a task's name may follow it."""
-    completed: list[str] = []
-    for position, argument in enumerate(arguments):
-        completed.append(argument)
-        following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        is_directory = os.sep in following or Path(following).is_dir()
-        if argument == "--resume" and (following.startswith("-") or not is_directory):
-            completed.append("")
-    return completed
+        return f"unknown option; it is set by {' or '.join(f'{path}=...' for path in settings)}"
+    return (
+        f"unknown option{nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *option_names()])}"
+    )
 
 
 _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
@@ -186,8 +175,11 @@ def training_config(
     source = task or "command line"
     if options.resume is not None:
         # A resumed run begins with its own settings instead of the task's.
-        before = _settings_before(run_to_resume(options, task, words), options, task)
-        documents.append(before)
+        before = settings_of(run_to_resume(options, task, words))
+        if task is not None and before.get("task") != task:
+            what = f"'{options.resume}' is a run of '{before.get('task')}', not of '{task}'; leave the task out"
+            raise ConfigError(what, key="--resume")
+        documents.append({key: value for key, value in before.items() if key not in _OF_THE_RUN})
         task = task or str(before.get("task"))
     elif task is not None:
         documents.append(task_document(task))
@@ -242,34 +234,18 @@ def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Seque
     if options.load_checkpoint is None:
         return options
     if options.resume is None or Path(options.load_checkpoint).is_file():
-        return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=_file(options.load_checkpoint))
+        with problems_at(key="--load_checkpoint"):
+            file = checkpoint_file(options.load_checkpoint, None).absolute()
+        return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(file))
     run = run_to_resume(options, task, words)
     chosen = checkpoint_of_run(run, options.load_checkpoint)
-    newest = max(
-        numbered_checkpoints(run).values(), key=lambda path: int(path.stem.removeprefix("model_")), default=None
-    )
-    if chosen == newest and (run / SETTINGS).is_file():
+    newest = list(numbered_checkpoints(run).values())[-1:]
+    if newest == [chosen] and (run / SETTINGS).is_file():
         return dataclasses.replace(options, resume=str(run), load_run=None, load_checkpoint=None)
     return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))
 
 
-def _file(path: str) -> str:
-    try:
-        return str(checkpoint_file(path, None).absolute())
-    except ConfigError as error:
-        problems = [dataclasses.replace(problem, key="--load_checkpoint") for problem in error.problems]
-        raise ConfigError(problems) from error
-
-
 _EXPERIMENT = "agent.experiment_name"
-
-
-def _settings_before(run_directory: Path, options: TrainOptions, task: str | None) -> dict[str, Any]:
-    before = settings_of(run_directory)
-    if task is not None and before.get("task") != task:
-        what = f"'{options.resume}' is a run of '{before.get('task')}', not of '{task}'; leave the task out"
-        raise ConfigError(what, key="--resume")
-    return {key: value for key, value in before.items() if key not in _OF_THE_RUN}
 
 
 def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
@@ -285,15 +261,6 @@ _EARLY = (LAUNCHER, LOCK_FILE, LATEST)
 """Names that a run's directory may contain before the run begins."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LatestRun:
-    """The content of the file in which rank 0 names the directory of the run."""
-
-    # Identifies one start of the ranks; files of other starts are ignored.
-    launch: str
-    run_directory: Path
-
-
 def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> Path:
     """Return the run's directory, made by rank 0; ConfigError if it is in use, DistributedError if not visible."""
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
@@ -302,30 +269,27 @@ def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: R
     among = Path(named).absolute() if named else options.log_root / config.experiment_name
     if not ranks.context.is_rank_zero:
         return await_announcement(among, launch, timeout_s=config.distributed.timeout_s)
-    run_directory = _own_run_directory(options, config)
-    announce(among, LatestRun(launch=launch, run_directory=run_directory))
+    if options.resume is not None:
+        run_directory = run_to_resume(options, config.task, (f"{_EXPERIMENT}={config.experiment_name}",))
+        if not numbered_checkpoints(run_directory):
+            raise ConfigError(f"'{run_directory}' holds no checkpoint to go on from; begin a new run", key="--resume")
+    elif options.run_directory is None:
+        run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
+    else:
+        run_directory = options.run_directory.absolute()
+        is_file = run_directory.exists() and not run_directory.is_dir()
+        if is_file or any(path.name not in _EARLY for path in run_directory.glob("*")):
+            message = f"'{run_directory}' is not empty; go on with --resume, or name a new directory"
+            raise ConfigError(message, key="--run_directory")
+        run_directory.mkdir(parents=True, exist_ok=True)
+    announce(among, launch, run_directory)
     return run_directory
 
 
-def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
-    if options.resume is not None:
-        run_directory = run_to_resume(options, config.task, (f"agent.experiment_name={config.experiment_name}",))
-        if not numbered_checkpoints(run_directory):
-            raise ConfigError(f"'{run_directory}' holds no checkpoint to go on from; begin a new run", key="--resume")
-        return run_directory
-    if options.run_directory is None:
-        return new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
-    directory = options.run_directory.absolute()
-    if directory.exists() and (not directory.is_dir() or any(path.name not in _EARLY for path in directory.iterdir())):
-        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
-        raise ConfigError(message, key="--run_directory")
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def announce(experiment_directory: Path, run: LatestRun) -> None:
+def announce(experiment_directory: Path, launch: str, run_directory: Path) -> None:
     """Write the path of a run's directory into ``.latest_run`` of its experiment; StorageError if that fails."""
-    content = json.dumps({"launch": run.launch, "run_directory": str(run.run_directory)})
+    # ``launch`` identifies one start of the ranks; files of other starts are ignored.
+    content = json.dumps({"launch": launch, "run_directory": str(run_directory)})
     write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
 
 
@@ -335,9 +299,12 @@ def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: fl
     deadline = time.monotonic() + timeout_s
     path = experiment_directory / LATEST
     while True:
-        found = _read(path)
-        if found is not None and found.launch == launch and found.run_directory.is_dir():
-            return found.run_directory
+        found = None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found = content["launch"], Path(content["run_directory"])
+        if found is not None and found[0] == launch and found[1].is_dir():
+            return found[1]
         if time.monotonic() > deadline:
             what = "there is none" if found is None else "it is that of another run"
             raise DistributedError(
@@ -345,11 +312,3 @@ def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: fl
                 "all ranks need the same --log_root, or --run_directory, on a disk that all nodes share"
             )
         time.sleep(_POLL_INTERVAL_S)
-
-
-def _read(path: Path) -> LatestRun | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return LatestRun(launch=content["launch"], run_directory=Path(content["run_directory"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -6,15 +6,13 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.training.config import new_run_directory
-from isaaclab_arena.training.options import LATEST, LatestRun, announce, await_announcement
+from isaaclab_arena.training.options import LATEST, announce, await_announcement
 
 
 def test_ranks_wait_for_a_slow_rank_zero(tmp_path):
-    run = LatestRun(launch="now", run_directory=tmp_path)
-
     def slowly() -> None:
         time.sleep(0.3)
-        announce(tmp_path, run)
+        announce(tmp_path, "now", tmp_path)
 
     writer = threading.Thread(target=slowly)
     writer.start()
@@ -23,7 +21,7 @@ def test_ranks_wait_for_a_slow_rank_zero(tmp_path):
 
 
 def test_what_an_older_run_left_is_not_taken_for_this_one(tmp_path):
-    announce(tmp_path, LatestRun(launch="before", run_directory=tmp_path))
+    announce(tmp_path, "before", tmp_path)
     with pytest.raises(DistributedError, match="it is that of another run; all ranks need the same --log_root"):
         await_announcement(tmp_path, "now", timeout_s=0.1)
 
@@ -43,7 +41,7 @@ def test_ranks_of_many_starts_one_after_the_other_never_meet_in_the_directory_of
     for number in range(50):
         directory = new_run_directory(tmp_path, "reach", "")
         launch = f"start {number}"
-        writer = threading.Thread(target=announce, args=(tmp_path, LatestRun(launch=launch, run_directory=directory)))
+        writer = threading.Thread(target=announce, args=(tmp_path, launch, directory))
         writer.start()
         assert await_announcement(tmp_path, launch, timeout_s=60) == directory
         writer.join()
