@@ -4,7 +4,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import generators_put_back, put_back
-from isaaclab_arena.evaluation.run import RankHost, run
+from isaaclab_arena.evaluation.run import execute_among
 from isaaclab_arena.evaluation.settled import Machinery, settle_backends
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.results.freshness import RESULTS_FILE
@@ -54,48 +54,38 @@ class Evaluated:
         return {name: job.success_rate for name, job in self.jobs.items() if job.success_rate is not None}
 
 
+@dataclass
 class ClosedLoopEvaluation:
     """Evaluates checkpoints of a training run with the same jobs each time, on all its ranks."""
 
-    def __init__(
-        self,
-        jobs_file: JobsFile,
-        *,
-        checkpoint_option: str,
-        policy_type: str,
-        output_directory: Path,
-        ranks: Ranks,
-        device: str | None,
-        torch_threads: int | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        # Policies with the option ``checkpoint_option`` get the checkpoint: ``checkpoint_path`` of ``rsl_rl``,
-        # ``model_path`` of ``gr00t_closedloop``. ``policy_type`` names such a policy for messages.
-        self._jobs_file = jobs_file
-        self._checkpoint_option = checkpoint_option
-        self._policy_type = policy_type
-        self._output_directory = output_directory
-        self._ranks = ranks
-        self._options = {"device": device, "no_dataset": True, **(options or {})}
-        # None for the number during training. The last digits of a network's output depend on the number of threads.
-        self._torch_threads = torch_threads
-        self._num_runs = 0
+    jobs_file: JobsFile
+    # Policies with this option get the checkpoint: ``checkpoint_path`` of ``rsl_rl``, ``model_path`` of
+    # ``gr00t_closedloop``.
+    checkpoint_option: str
+    policy_type: str  # the name of such a policy, for messages
+    output_directory: Path
+    ranks: Ranks
+    device: str | None
+    # None for the number during training. The last digits of a network's output depend on the number of threads.
+    torch_threads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # further options of the runner
+    num_runs: int = 0
 
     def check(self, save_checkpoint: Callable[[Path], Path]) -> None:
         """Refuse jobs that cannot be evaluated, before hours of training; ConfigError. Every rank calls it."""
         # Rank 0 checks with a checkpoint of the untrained policy.
-        if self._ranks.context.is_rank_zero:
+        if self.ranks.context.is_rank_zero:
             with tempfile.TemporaryDirectory(prefix="untrained_policy_") as directory:
                 jobs = self._jobs(save_checkpoint(Path(directory)))
-            if not any(self._checkpoint_option in job.policy_options for job in jobs):
-                message = f"no job's policy takes a checkpoint; use policy_type {self._policy_type}"
-                raise ConfigError(message, file=self._jobs_file.path, key="--eval_jobs_config")
+            if not any(self.checkpoint_option in job.policy_options for job in jobs):
+                message = f"no job's policy takes a checkpoint; use policy_type {self.policy_type}"
+                raise ConfigError(message, file=self.jobs_file.path, key="--eval_jobs_config")
         # If rank 0 found a problem, the other ranks raise PeerStoppedError here.
-        self._ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
+        self.ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
 
     def directory(self, num_steps: int) -> Path:
         """Return the directory of the evaluation after `num_steps` steps."""
-        return self._output_directory / "evaluations" / f"step-{num_steps}"
+        return self.output_directory / "evaluations" / f"step-{num_steps}"
 
     def is_complete(self, num_steps: int) -> bool:
         """True if that evaluation is complete."""
@@ -105,50 +95,51 @@ class ClosedLoopEvaluation:
     def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
         """Evaluate a checkpoint of rank 0, or resume an interrupted evaluation; ArenaError. Every rank calls it."""
         directory = self.directory(num_steps)
-        self._num_runs += 1
-        ranks = self._ranks.within(f"evaluation {self._num_runs} after {num_steps} steps")
+        self.num_runs += 1
+        ranks = self.ranks.within(f"evaluation {self.num_runs} after {num_steps} steps")
         # No rank may look for the checkpoint before it exists.
         ranks.share_from_rank_zero("checkpoint", str(checkpoint))
         is_begun = (directory / RUN_PLAN_FILE).is_file()
         is_begun = ranks.share_from_rank_zero("begun", str(is_begun)) == str(True)
         options = EvalOptions(
-            eval_jobs_config=self._jobs_file.path,
+            eval_jobs_config=self.jobs_file.path,
             output_dir=str(directory),
             resume=str(directory) if is_begun else None,
             # A training that resumed from an earlier checkpoint may have written this one again, with other numbers.
-            rerun=tuple(job.name for job in self._jobs_file.jobs) if is_begun else (),
-            **self._options,
+            rerun=tuple(job.name for job in self.jobs_file.jobs) if is_begun else (),
+            device=self.device,
+            **{"no_dataset": True, **self.options},
         )
         jobs = self._jobs(checkpoint)
         request = RunRequest(
             jobs=jobs,
-            config_hash=agreed_hash(self._jobs_file.config_hash, [job.saved_conditions for job in jobs]),
-            source_file=self._jobs_file.path,
-            command_line=(PROGRAM, "--eval_jobs_config", self._jobs_file.path, "--no_dataset"),
+            config_hash=agreed_hash(self.jobs_file.config_hash, [job.saved_conditions for job in jobs]),
+            source_file=self.jobs_file.path,
+            command_line=(PROGRAM, "--eval_jobs_config", self.jobs_file.path, "--no_dataset"),
             options=options,
         )
         _LOG.info("evaluating %s", checkpoint)
         with generators_put_back(), put_back():
-            torch.set_num_threads(self._torch_threads or torch.get_num_threads())
-            exit_code = run(request, RankHost(ranks)).exit_code
+            torch.set_num_threads(self.torch_threads or torch.get_num_threads())
+            exit_code = execute_among(ranks, request).exit_code
         return replace(self.results(num_steps), exit_code=exit_code)
 
     def results(self, num_steps: int) -> Evaluated:
         """Return the results of a finished evaluation, on rank 0; see `Evaluated`."""
         path, results = self.directory(num_steps) / RESULTS_FILE, {}
-        if self._ranks.context.is_rank_zero and path.is_file():
+        if self.ranks.context.is_rank_zero and path.is_file():
             names = [each.name for each in fields(EvaluatedJob)]
             for job in json.loads(path.read_text(encoding="utf-8"))["jobs"]:
                 results[job["name"]] = EvaluatedJob(**{name: job[name] for name in names})
-        return Evaluated(exit_code=0, config_hash=self._jobs_file.config_hash, jobs=results)
+        return Evaluated(exit_code=0, config_hash=self.jobs_file.config_hash, jobs=results)
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
         return resolve_jobs(
-            self._jobs_file.jobs,
-            file=self._jobs_file.path,
-            overrides={self._checkpoint_option: str(checkpoint)},
-            policy_batch=self._options.get("policy_batch") if self._options.get("deterministic") else None,
-            device=self._options["device"],
+            self.jobs_file.jobs,
+            file=self.jobs_file.path,
+            overrides={self.checkpoint_option: str(checkpoint)},
+            policy_batch=self.options.get("policy_batch") if self.options.get("deterministic") else None,
+            device=self.device,
         )
 
 

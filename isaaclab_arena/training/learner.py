@@ -20,7 +20,7 @@ from torch import nn
 
 from isaaclab_arena.distributed.collectives import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line, refuse
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, moments_by_name, read_checkpoint
 from isaaclab_arena.nested import leaves
@@ -101,18 +101,11 @@ _LOG = logging.getLogger(__name__)
 _OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
 _CLASS_NAME = "class_name"
 _MADE_HERE = {
-    "algorithm": (
-        "self",
-        "actor",
-        "critic",
-        "storage",
-        "device",
-        "multi_gpu_cfg",
-        "grad_sync_period",
-        "max_iterations",
-    ),
-    "actor": ("self", "obs", "obs_groups", "obs_set", "output_dim"),
-    "critic": ("self", "obs", "obs_groups", "obs_set", "output_dim"),
+    "algorithm": {
+        *("self", "actor", "critic", "storage", "device", "multi_gpu_cfg", "grad_sync_period", "max_iterations"),
+    },
+    "actor": {"self", "obs", "obs_groups", "obs_set", "output_dim"},
+    "critic": {"self", "obs", "obs_groups", "obs_set", "output_dim"},
 }
 """Arguments of the classes that this module sets, not the user."""
 
@@ -124,13 +117,10 @@ def check_agent(config: TrainingConfig) -> None:
     for role in _MADE_HERE:
         problems += [Problem(str(each.message), key=f"agent.{role}.{each.key}") for each in _wrong_options(role, agent)]
     if not isinstance(agent.actor.get("distribution_cfg"), Mapping):
-        message = (
-            "a policy that learns draws its actions; give one, as {class_name: GaussianDistribution, init_std: 1.0}"
-        )
+        distribution = "{class_name: GaussianDistribution, init_std: 1.0}"
+        message = f"a policy that learns draws its actions; give one, as {distribution}"
         problems.append(Problem(message, key="agent.actor.distribution_cfg"))
-    problems += [*_wrong_numbers(config), *_wrong_sizes(config)]
-    if problems:
-        raise ConfigError(problems)
+    refuse([*problems, *_wrong_numbers(config), *_wrong_sizes(config)])
 
 
 def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, context: DistributedContext) -> Any:
@@ -158,14 +148,14 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     }
     observation = environment.get_observations()
     known = [str(name) for name in observation.keys()]  # noqa: SIM118  a TensorDict iterates over entries
-    problems = [
-        Problem(f"the environment has no group '{name}'{did_you_mean(name, known)}", key=f"agent.obs_groups.{role}")
-        for role, names in settings["obs_groups"].items()
-        for name in names
-        if name not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(
+        [
+            Problem(f"the environment has no group '{name}'{did_you_mean(name, known)}", key=f"agent.obs_groups.{role}")
+            for role, names in settings["obs_groups"].items()
+            for name in names
+            if name not in known
+        ]
+    )
 
     # rsl_rl prints and warns while it builds: its output goes to the log, and its warnings are dropped.
     printed = io.StringIO()
@@ -213,7 +203,7 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
     parameters = _taken_by(found)
     if parameters is None:
         return
-    parameters -= set(_MADE_HERE[role])
+    parameters -= _MADE_HERE[role]
     settings_class = getattr(found, "settings_class", found)
     hints: dict[str, Any] = {}
     for each in reversed(settings_class.__mro__ if isinstance(settings_class, type) else ()):
@@ -390,7 +380,16 @@ def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dic
         misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
 
     layers, needed_layers = _layers(fitted), _layers(wanted)
-    of_layers = _misfits_of_layers(layers, needed_layers, role) if layers and needed_layers else []
+    of_layers = []
+    if layers and needed_layers:
+        hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
+        way_out = f"use agent.{role}.hidden_dims={hidden}"
+        for misfits_here, message in (
+            (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
+            (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
+            (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
+        ):
+            of_layers += [message] if misfits_here else []
     misfits += of_layers
 
     # A layer's misfit has been reported, and its tensors would only repeat it.
@@ -409,19 +408,6 @@ def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dic
     if not all(tensor.isfinite().all() for tensor in fitted.values() if tensor.is_floating_point()):
         misfits.append("holds NaN or infinity")
     return misfits, fitted
-
-
-def _misfits_of_layers(layers: list[int], wanted: list[int], role: str) -> list[str]:
-    """Return the misfits of a perceptron's layer sizes."""
-    found = []
-    if layers[0] != wanted[0]:
-        found.append(f"sees {layers[0]} numbers, and {wanted[0]} are shown here")
-    if layers[1:-1] != wanted[1:-1]:
-        way_out = f"use agent.{role}.hidden_dims={layers[1:-1]}"
-        found.append(f"has hidden layers of {layers[1:-1]}, and those here are {wanted[1:-1]}; {way_out}")
-    if layers[-1] != wanted[-1]:
-        found.append(f"gives {layers[-1]} numbers, and {wanted[-1]} are needed here")
-    return found
 
 
 def _layers(state: State) -> list[int]:

@@ -22,17 +22,15 @@ from isaaclab_arena.distributed.context import (
     leave_process,
     leave_process_on_error,
     limit_threads,
-    take_rank_of_scheduler,
 )
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.console import program
+from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training.config import new_run_directory
 from isaaclab_arena.training.options import (
     LAUNCHER,
-    TrainOptions,
     read_train_options,
     run_to_resume,
     training_config,
@@ -49,60 +47,53 @@ def main(
     """Train, and return the exit code: 0, 1 for a failure, 2 for a user's mistake, 130 or 143 if interrupted."""
     # ``argv`` is None for the arguments of this process. ``typed_as`` is the program's name in the help.
     arguments = tuple(typed_words(argv))
-    with program() as ended:
-        take_rank_of_scheduler()
-        options, task, words = read_train_options(arguments, program=typed_as)
-        options.check()
-        # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
-        options = with_chosen_checkpoint(options, task, words)
-        if options.gpu_ids is not None or options.nproc_per_node is not None:
-            options, launched = _launched(options, task, words, arguments, launch)
-            if launched is not None:
-                return launched
-        context = DistributedContext.from_environment(device=options.device)
-        config = training_config(options, task, words, world_size=context.world_size)
-        if context.launched_by_torchrun:
-            die_with_parent()
-        num_threads = options.num_threads or default_num_threads(context.local_world_size)
-        limit_threads(options.torch_threads)
-        join_freed_memory_at_once()
-        if importlib.util.find_spec("rsl_rl") is None:
-            raise ConfigError(
-                "training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'"
-            )
-        from isaaclab_arena.training.training_run import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
-
-        collect_from_now_on()
-        timeout_s = config.distributed.timeout_s
-        with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
-            return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
-    return ended.code
+    return exit_code_of(lambda: _run(arguments, launch, typed_as))
 
 
-def _launched(
-    options: TrainOptions, task: str | None, words: Sequence[str], arguments: tuple[str, ...], launch: Launch
-) -> tuple[TrainOptions, int | None]:
-    """Start the ranks in a new directory; return the options with it, and the exit code."""
-    config = training_config(options, task, words, world_size=1)
-    if options.resume is not None:
-        run_directory = run_to_resume(options, config.task, words)
-    elif options.run_directory is not None:
-        run_directory = options.run_directory
-    else:
-        run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
-        options = replace(options, run_directory=run_directory)
-        arguments = (*arguments, "--run_directory", str(run_directory))
-    if options.load_checkpoint is not None:
-        # Name the file itself, and no run: its newest checkpoint may have changed by the time the ranks look.
-        arguments = (*arguments, "--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
-    log_directory = run_directory / LAUNCHER
-    try:
-        return options, launch(options, module=PROGRAM, arguments=arguments, log_directory=log_directory)
-    except ConfigError:
-        # No rank was started. A directory that is not empty was not made here, and stays.
-        with suppress(OSError):
-            run_directory.rmdir()
-        raise
+def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
+    options, task, words = read_train_options(arguments, program=typed_as)
+    options.check()
+    # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
+    options = with_chosen_checkpoint(options, task, words)
+    if options.gpu_ids is not None or options.nproc_per_node is not None:
+        # The launcher starts the ranks in one new directory.
+        passed_on = arguments
+        config = training_config(options, task, words, world_size=1)
+        if options.resume is not None:
+            run_directory = run_to_resume(options, config.task, words)
+        elif options.run_directory is not None:
+            run_directory = options.run_directory
+        else:
+            run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
+            options = replace(options, run_directory=run_directory)
+            passed_on = (*passed_on, "--run_directory", str(run_directory))
+        if options.load_checkpoint is not None:
+            # Name the file itself, and no run: its newest checkpoint may have changed by the time the ranks look.
+            passed_on = (*passed_on, "--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
+        try:
+            launched = launch(options, module=PROGRAM, arguments=passed_on, log_directory=run_directory / LAUNCHER)
+        except ConfigError:
+            # No rank was started. A directory that is not empty was not made here, and stays.
+            with suppress(OSError):
+                run_directory.rmdir()
+            raise
+        if launched is not None:
+            return launched
+    context = DistributedContext.from_environment(device=options.device)
+    config = training_config(options, task, words, world_size=context.world_size)
+    if context.launched_by_torchrun:
+        die_with_parent()
+    num_threads = options.num_threads or default_num_threads(context.local_world_size)
+    limit_threads(options.torch_threads)
+    join_freed_memory_at_once()
+    if importlib.util.find_spec("rsl_rl") is None:
+        raise ConfigError("training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'")
+    from isaaclab_arena.training.training_run import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
+
+    collect_from_now_on()
+    timeout_s = config.distributed.timeout_s
+    with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
+        return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
 
 
 if __name__ == "__main__":

@@ -109,9 +109,8 @@ class Schedule:
 
     def is_evaluated_after(self, num_steps: int) -> bool:
         """True if an evaluation is due after `num_steps` steps, in a run that evaluates."""
-        if num_steps == 0:
-            return False
-        return self.is_last(num_steps) or (self.evaluate_every is not None and num_steps % self.evaluate_every == 0)
+        every = self.evaluate_every
+        return num_steps > 0 and (self.is_last(num_steps) or (every is not None and num_steps % every == 0))
 
 
 class Training(Protocol):
@@ -141,74 +140,60 @@ class Training(Protocol):
         """Write the newest checkpoint's evaluation, of `evaluation_s` [s] (0: before an interruption)."""
 
 
-class TrainingLoop:
-    """Runs a training to its end on one rank; all ranks make the same decisions after each step."""
+def run_loop(
+    training: Training,
+    schedule: Schedule,
+    *,
+    evaluation: ClosedLoopEvaluation | None,
+    progress: Progress,
+    interruption: Interruption,
+    stop_file: Path | None = None,
+) -> int:
+    """Train to the end on one rank; return 0, or 128 plus the number of the signal that stopped the run."""
+    # All ranks make the same decisions after each step. A signal to any rank stops all of them after the same step,
+    # with a checkpoint to resume from. So does ``stop_file``, which must be None on all ranks or on none. Without
+    # evaluations ``evaluation`` is None.
+    num_steps = training.num_steps
+    if evaluation is not None and schedule.is_evaluated_after(num_steps):
+        # The run resumes from an evaluated checkpoint: complete what an interruption has left out.
+        # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
+        if not highest_of_ranks(int(evaluation.is_complete(num_steps))):
+            code = _evaluate(training, evaluation, progress)
+            if code != 0:
+                return code
+        elif progress.is_writer and not progress.has(num_steps, training.evaluation_measure):
+            # The run was stopped between the end of the evaluation and the writing of its measures.
+            training.note_evaluation(evaluation.results(num_steps), progress, evaluation_s=0.0)
 
-    def __init__(
-        self,
-        training: Training,
-        schedule: Schedule,
-        *,
-        evaluation: ClosedLoopEvaluation | None,
-        progress: Progress,
-        stop_file: Path | None = None,
-    ) -> None:
-        self._training = training
-        self._schedule = schedule
-        self._evaluation = evaluation  # None without evaluations
-        self._progress = progress
-        # The run ends after the step in which any rank sees this file. It must be None on all ranks or on none.
-        self._stop_file = stop_file
-
-    def run(self, interruption: Interruption) -> int:
-        """Train to the end; return 0, or 128 plus the number of the signal that stopped the run."""
-        # A signal to any rank stops all of them after the same step, with a checkpoint to resume from.
-        training, schedule, evaluation = self._training, self._schedule, self._evaluation
+    is_last = num_steps >= schedule.max_steps
+    while not is_last:
+        training.step(progress)
         num_steps = training.num_steps
-        if evaluation is not None and schedule.is_evaluated_after(num_steps):
-            # The run resumes from an evaluated checkpoint: complete what an interruption has left out.
-            # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
-            if not highest_of_ranks(int(evaluation.is_complete(num_steps))):
-                code = self._evaluate(evaluation)
-                if code != 0:
-                    return code
-            elif self._progress.is_writer and not self._progress.has(num_steps, training.evaluation_measure):
-                # The run was stopped between the end of the evaluation and the writing of its measures.
-                training.note_evaluation(evaluation.results(num_steps), self._progress, evaluation_s=0.0)
-
-        is_last = num_steps >= schedule.max_steps
-        while not is_last:
-            training.step(self._progress)
-            is_last = schedule.is_last(training.num_steps) or self._sees_stop_file()
-            is_evaluated = evaluation is not None and (is_last or schedule.is_evaluated_after(training.num_steps))
-            if is_evaluated or is_last or schedule.is_saved_after(training.num_steps):
+        is_last = schedule.is_last(num_steps)
+        if not is_last and stop_file is not None and highest_of_ranks(int(stop_file.exists())):
+            is_last = True
+            if progress.is_writer:
+                _LOG.info("ending after %d steps, because %s is there", num_steps, stop_file)
+        is_evaluated = evaluation is not None and (is_last or schedule.is_evaluated_after(num_steps))
+        if is_evaluated or is_last or schedule.is_saved_after(num_steps):
+            training.save()
+        code = _evaluate(training, evaluation, progress) if evaluation is not None and is_evaluated else 0
+        # All ranks exchange codes here, so that all stop after the same step.
+        code = highest_of_ranks(code or interruption.exit_code)
+        if code != 0 and (is_evaluated or not is_last):
+            if not is_evaluated:
                 training.save()
-            code = self._evaluate(evaluation) if evaluation is not None and is_evaluated else 0
-            # All ranks exchange codes here, so that all stop after the same step.
-            code = highest_of_ranks(code or interruption.exit_code)
-            if code != 0 and (is_evaluated or not is_last):
-                if not is_evaluated:
-                    training.save()
-                # A launcher ends the other ranks as soon as one has left, so none leaves before all have saved.
-                return highest_of_ranks(code)
-        return 0
+            # A launcher ends the other ranks as soon as one has left, so none leaves before all have saved.
+            return highest_of_ranks(code)
+    return 0
 
-    def _sees_stop_file(self) -> bool:
-        """Return True on all ranks if any rank sees the stop file."""
-        if self._stop_file is None or not highest_of_ranks(int(self._stop_file.exists())):
-            return False
-        if self._progress.is_writer:
-            _LOG.info("ending after %d steps, because %s is there", self._training.num_steps, self._stop_file)
-        return True
 
-    def _evaluate(self, evaluation: ClosedLoopEvaluation) -> int:
-        """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
-        began = time.perf_counter()
-        num_steps = self._training.num_steps
-        evaluated = evaluation.run(self._training.checkpoint(num_steps), num_steps)
-        # Codes from 128 on are of signals.
-        interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= 128 else 0)
-        if interrupted == 0 and self._progress.is_writer:
-            duration_s = time.perf_counter() - began
-            self._training.note_evaluation(evaluated, self._progress, evaluation_s=duration_s)
-        return interrupted
+def _evaluate(training: Training, evaluation: ClosedLoopEvaluation, progress: Progress) -> int:
+    """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
+    began = time.perf_counter()
+    evaluated = evaluation.run(training.checkpoint(training.num_steps), training.num_steps)
+    # Codes from 128 on are of signals.
+    interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= 128 else 0)
+    if interrupted == 0 and progress.is_writer:
+        training.note_evaluation(evaluated, progress, evaluation_s=time.perf_counter() - began)
+    return interrupted

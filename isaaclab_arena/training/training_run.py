@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ from isaaclab_arena.training.learner import (
     learned_state,
 )
 from isaaclab_arena.training.options import TrainOptions, shared_run_directory
-from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, TrainingLoop, tensorboard
+from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, run_loop, tensorboard
 
 EVALUATION_TIME = "Perf/evaluation_time"
 
@@ -191,41 +192,29 @@ def _refusing(name: str) -> Iterator[None]:
 _LOG = logging.getLogger(__name__)
 
 
+@dataclass
 class TrainingRun:
     """One rank's part of a training run; rank 0 alone writes."""
 
-    evaluation_measure = EVALUATION_TIME
+    config: TrainingConfig
+    run_directory: Path  # it exists and is the same for all ranks
+    ranks: Ranks
+    learner: Learner
+    evaluation: ClosedLoopEvaluation | None  # None without evaluations
+    command_line: tuple[str, ...]
+    resume: bool
+    began_with: FirstWeights | None = None  # the checkpoint whose weights the learner begins with
+    env_steps: int = 0
+    timed_iterations: int = 0
+    evaluation_measure: str = EVALUATION_TIME
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        *,
-        run_directory: Path,
-        ranks: Ranks,
-        learner: Learner,
-        evaluation: ClosedLoopEvaluation | None,
-        command_line: tuple[str, ...],
-        resume: bool,
-        began_with: FirstWeights | None = None,
-    ) -> None:
-        # The run directory exists and is the same for all ranks. ``evaluation`` is None without evaluations.
-        # ``began_with`` is the checkpoint whose weights the learner begins with.
-        self._config = config
-        self._directory = run_directory
-        self._ranks = ranks
-        self._context = ranks.context
-        self._learner = learner
-        self._evaluation = evaluation
-        self._command_line = command_line
-        self._resume = resume
-        self._began_with = began_with
-        self._env_steps = 0
+    def __post_init__(self) -> None:
         # Every rank gathers, because each must send its device.
-        self._devices = tuple(ranks.gather("device of learning", str(ranks.context.device)))
-        self._simulation_devices = tuple(ranks.gather("device of simulation", str(learner.environment.device)))
+        self._devices = tuple(self.ranks.gather("device of learning", str(self.ranks.context.device)))
+        simulation = str(self.learner.environment.device)
+        self._simulation_devices = tuple(self.ranks.gather("device of simulation", simulation))
         # The pace counts iterations from this time on; an evaluation delays it by its own duration.
         self._paced_from_s = time.perf_counter()
-        self._timed_iterations = 0
 
     def save_untrained(self, directory: Path) -> Path:
         """Write settings and a checkpoint of the networks as they are, and return the checkpoint's path."""
@@ -236,15 +225,16 @@ class TrainingRun:
         """Train to the end; return the exit code 0, or 130 or 143 after an interruption. ArenaError if it fails."""
         # A signal to any rank, or ``stop_file``, stops all ranks after the same iteration, with a checkpoint to resume.
         # After an error, the checkpoint of the last iteration but one may exist.
-        config, learner, is_rank_zero = self._config, self._learner, self._context.is_rank_zero
-        with log_file(self._directory / "logs" / f"rank{self._context.rank}.log", self._context.rank):
-            if self._began_with is not None:
-                _LOG.info("%s", self._began_with)
-            if self._resume:
-                found = read_together(self._directory, self._ranks)
+        config, learner, context = self.config, self.learner, self.ranks.context
+        is_rank_zero = context.is_rank_zero
+        with log_file(self.run_directory / "logs" / f"rank{context.rank}.log", context.rank):
+            if self.began_with is not None:
+                _LOG.info("%s", self.began_with)
+            if self.resume:
+                found = read_together(self.run_directory, self.ranks)
                 exactly = learner.load(found.learned, found.rank_state)
-                self._env_steps = env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
-                _LOG.info("going on from %s", model_path(self._directory, found.iterations))
+                self.env_steps = env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
+                _LOG.info("going on from %s", model_path(self.run_directory, found.iterations))
                 if found.iterations >= config.agent.max_iterations:
                     _LOG.warning("all %d iterations are done; --max_iterations says how many in all", found.iterations)
                 if not exactly:
@@ -252,8 +242,8 @@ class TrainingRun:
                     _LOG.warning(told)
             self._check_synchrony()
             if is_rank_zero:
-                self._write_settings(self._directory)
-                _LOG.info("writing to %s", self._directory)
+                self._write_settings(self.run_directory)
+                _LOG.info("writing to %s", self.run_directory)
 
             after_step = learner.iterations
             schedule = Schedule(
@@ -261,82 +251,83 @@ class TrainingRun:
                 save_every=config.agent.save_interval,
                 evaluate_every=config.evaluation.interval or None,
             )
-            writer = scalar_writer(config, self._directory, after_step=after_step) if is_rank_zero else None
+            writer = scalar_writer(config, self.run_directory, after_step=after_step) if is_rank_zero else None
             with (
-                Progress(self._directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+                Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
                 watch_for_interruption() as interruption,
             ):
                 if after_step == 0:
                     self.save()
-                loop = TrainingLoop(self, schedule, evaluation=self._evaluation, progress=progress, stop_file=stop_file)
-                code = loop.run(interruption)
+                code = run_loop(
+                    self,
+                    schedule,
+                    evaluation=self.evaluation,
+                    progress=progress,
+                    interruption=interruption,
+                    stop_file=stop_file,
+                )
 
             if code == 0 and is_rank_zero and config.checkpoints.export:
-                for path in export_policy(learner.algorithm, self._directory):
+                for path in export_policy(learner.algorithm, self.run_directory):
                     _LOG.info("wrote %s", path)
             return code
 
     def _write_settings(self, directory: Path) -> None:
         write_settings(
             directory,
-            self._config,
-            observation_terms=self._learner.environment.observation_terms,
+            self.config,
+            observation_terms=self.learner.environment.observation_terms,
             devices=self._devices,
             simulation_devices=self._simulation_devices,
-            command_line=self._command_line,
-            began_with=None if self._began_with is None else str(self._began_with),
+            command_line=self.command_line,
+            began_with=None if self.began_with is None else str(self.began_with),
         )
 
     def _learned(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
-        learner = self._learner
-        infos = checkpoint_infos(
-            self._config,
-            iterations=learner.iterations,
-            env_steps=self._env_steps,
-            world_size=self._context.world_size,
-        )
-        return {**learner.algorithm.save(), "iter": learner.iterations, "infos": infos}
+        iterations, world_size = self.learner.iterations, self.ranks.context.world_size
+        infos = checkpoint_infos(self.config, iterations=iterations, env_steps=self.env_steps, world_size=world_size)
+        return {**self.learner.algorithm.save(), "iter": iterations, "infos": infos}
 
     @property
     def num_steps(self) -> int:
         """Iterations done."""
-        return self._learner.iterations
+        return self.learner.iterations
 
     def step(self, progress: Progress) -> None:
         """Collect samples, learn from them, and write the measures of this iteration."""
-        done = self._learner.iterate()
-        self._env_steps += done.env_steps
-        self._timed_iterations += 1
-        iterations, total = self._learner.iterations, self._config.agent.max_iterations
-        left_s = (time.perf_counter() - self._paced_from_s) / self._timed_iterations * (total - iterations)
+        done = self.learner.iterate()
+        self.env_steps += done.env_steps
+        self.timed_iterations += 1
+        iterations, total = self.learner.iterations, self.config.agent.max_iterations
+        left_s = (time.perf_counter() - self._paced_from_s) / self.timed_iterations * (total - iterations)
         progress.write(
             iterations,
-            measures_of_iteration(done, env_steps=self._env_steps),
+            measures_of_iteration(done, env_steps=self.env_steps),
             told=line_of_iteration(done, iterations=iterations, total=total, left_s=left_s),
         )
-        every = self._config.distributed.check_sync_every
+        every = self.config.distributed.check_sync_every
         if every and iterations % every == 0:
             self._check_synchrony()
 
     def checkpoint(self, num_steps: int) -> Path:
         """Return the path of the checkpoint after `num_steps` iterations."""
-        return model_path(self._directory, num_steps)
+        return model_path(self.run_directory, num_steps)
 
     def save(self) -> None:
         """Write a checkpoint; every rank calls it with its own state. OutOfSyncError, before any write."""
-        learner, context = self._learner, self._context
+        learner, context = self.learner, self.ranks.context
         self._check_synchrony()
         states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
         if not context.is_rank_zero:
             return
-        evaluation = self._evaluation
+        evaluation = self.evaluation
         path = write_checkpoint(
-            self._directory,
+            self.run_directory,
             self._learned(),
             states,
             iterations=learner.iterations,
-            kept=self._config.checkpoints.keep_last,
+            kept=self.config.checkpoints.keep_last,
             # The results of an evaluation refer to their checkpoint.
             stays=lambda iterations: evaluation is not None and evaluation.directory(iterations).is_dir(),
         )
@@ -344,24 +335,24 @@ class TrainingRun:
 
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
-        iterations = self._learner.iterations
+        iterations = self.learner.iterations
         if evaluated.exit_code != 0:
-            _LOG.warning("the evaluation did not complete; %s says why", self._directory / "evaluations")
+            _LOG.warning("the evaluation did not complete; %s says why", self.run_directory / "evaluations")
         progress.write(
             iterations,
             measures_of_evaluation(evaluated.jobs, evaluation_s=evaluation_s),
             told=line_of_evaluation(evaluated.jobs, iterations=iterations),
         )
         score = score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
-        if score is not None and keep_best(self._directory, score):
+        if score is not None and keep_best(self.run_directory, score):
             _LOG.info("the best so far")
         self._paced_from_s += evaluation_s
 
     def _check_synchrony(self) -> None:
         """Refuse ranks that differ in their learned state; every rank calls it."""
-        if self._context.is_distributed:
-            counts = {"iterations": self._learner.iterations, "env_steps": self._env_steps}
-            check_synchrony({**learned_state(self._learner.algorithm), **counts})
+        if self.ranks.context.is_distributed:
+            counts = {"iterations": self.learner.iterations, "env_steps": self.env_steps}
+            check_synchrony({**learned_state(self.learner.algorithm), **counts})
 
 
 def train_rank(
@@ -402,16 +393,8 @@ def train_rank(
         if ranks.context.is_rank_zero:
             stack.callback(RunLock(run_directory).hold_alone().release)
         evaluation = _evaluation(config, run_directory, ranks, device=options.device)
-        run = TrainingRun(
-            config,
-            run_directory=run_directory,
-            ranks=ranks,
-            learner=learner,
-            evaluation=evaluation,
-            command_line=command_line,
-            resume=options.resume is not None,
-            began_with=began_with,
-        )
+        resume = options.resume is not None
+        run = TrainingRun(config, run_directory, ranks, learner, evaluation, command_line, resume, began_with)
         if evaluation is not None:
             evaluation.check(run.save_untrained)
         return run.execute(stop_file=options.stop_file)

@@ -16,25 +16,23 @@ from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.policy.rsl_rl import flattened
 
 
+@dataclass
 class EpisodeStarts:
     """Gives each new episode of a rank its conditions, in the order in which the episodes begin."""
 
-    def __init__(self, environment: Environment, *, seed: int, group_size: int = 1) -> None:
-        # ``seed`` is the run's seed plus the rank. ``group_size`` is the number of env slots that begin alike if all
-        # begin together; it may change between episodes.
-        self._environment = environment
-        self._seed = seed
-        self.group_size = group_size
-        self.num_drawn = 0
+    environment: Environment
+    seed: int  # the run's seed plus the rank
+    group_size: int = 1  # env slots that begin alike if all begin together; it may change between episodes
+    num_drawn: int = 0
 
     def next_conditions(self, count: int) -> list[Conditions]:
         """Return the start conditions of the next `count` episodes, all different."""
         first, self.num_drawn = self.num_drawn, self.num_drawn + count
         starts = []
         for index in range(first, first + count):
-            episode = Episode(job="training", episode_index=index, seed=self._seed)
-            conditions = self._environment.draw_conditions(episode.conditions_generator())
-            starts.append(self._environment.vary_conditions(conditions, episode))
+            episode = Episode(job="training", episode_index=index, seed=self.seed)
+            conditions = self.environment.draw_conditions(episode.conditions_generator())
+            starts.append(self.environment.vary_conditions(conditions, episode))
         return starts
 
 

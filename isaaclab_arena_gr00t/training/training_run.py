@@ -37,7 +37,7 @@ from isaaclab_arena.training.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.config import training_versions
 from isaaclab_arena.training.learner import check_synchrony
-from isaaclab_arena.training.training_loop import Progress, Schedule, TrainingLoop, tensorboard
+from isaaclab_arena.training.training_loop import Progress, Schedule, run_loop, tensorboard
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
 from isaaclab_arena_gr00t.joints import JointFiles, ModelInterface, read_joint_files
@@ -311,8 +311,9 @@ class TrainingRun:
                 watch_for_interruption() as interruption,
             ):
                 self._losses, self._began = [], time.perf_counter()
-                loop = TrainingLoop(self, self._schedule, evaluation=self._evaluation, progress=progress)
-                return loop.run(interruption)
+                return run_loop(
+                    self, self._schedule, evaluation=self._evaluation, progress=progress, interruption=interruption
+                )
 
     @property
     def num_steps(self) -> int:

@@ -5,7 +5,7 @@ import pytest
 
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
-from isaaclab_arena.training.training_loop import Progress, Schedule, TrainingLoop
+from isaaclab_arena.training.training_loop import Progress, Schedule, run_loop
 
 
 class CountingTraining:
@@ -82,8 +82,9 @@ def train(
     with Progress(tmp_path, is_writer=True, after_step=from_step) as progress:
         stop_file = tmp_path / "stop"
         training = CountingTraining(done, from_step, leaves={} if stop_in is None else {stop_in: stop_file})
-        loop = TrainingLoop(training, schedule, evaluation=evaluation, progress=progress, stop_file=stop_file)
-        return loop.run(interruption or Interruption()), done
+        listening = interruption or Interruption()
+        told = {"evaluation": evaluation, "progress": progress, "interruption": listening, "stop_file": stop_file}
+        return run_loop(training, schedule, **told), done
 
 
 SCHEDULE = Schedule(max_steps=5, save_every=2, evaluate_every=4)
