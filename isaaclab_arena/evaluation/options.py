@@ -19,7 +19,7 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, refuse
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -224,8 +224,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         problems = [Problem(message, key=f"--{name}") for name, wrong, message in mistakes if wrong]
         problems += wrong_numbers(self)
         problems += tracker_problems(self.tracking, key="--tracking")
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         self.video_options()
         check_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
 
@@ -283,12 +282,10 @@ def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
     for argument in unknown:
         if argument.startswith("-"):
             name = argument.partition("=")[0].lstrip("-").replace("-", "_")
-            problems.append(
-                Problem(REFUSED.get(name) or f"unknown option{nearest_option(name, known)}", key=f"--{name}")
-            )
+            message = REFUSED.get(name) or f"unknown option{nearest_option(name, known)}"
+            problems.append(Problem(message, key=f"--{name}"))
     if not problems and unknown:
         named_no_run = getattr(options, "resume", None) == ""
         what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'"
         problems.append(Problem(what, key="--resume" if named_no_run else None))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)

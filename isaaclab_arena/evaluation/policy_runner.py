@@ -29,7 +29,7 @@ from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError, Problem, nearest_option, shortened
+from isaaclab_arena.errors import ConfigError, Problem, nearest_option, refuse, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.job import Job
@@ -39,6 +39,7 @@ from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions
+from isaaclab_arena.nested import without_none
 from isaaclab_arena.policy.catalog import resolve_policy_class
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
@@ -168,8 +169,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     positionals, given = parse_tokens(rest)
     policy_names = frozenset(declared.names or ())
     refused = [name for name in given if name in REFUSED and name not in policy_names]
-    if refused:
-        raise ConfigError([Problem(REFUSED[name], key=f"--{name}") for name in refused])
+    refuse([Problem(REFUSED[name], key=f"--{name}") for name in refused])
 
     # The environment's name is the one positional word, or a value of an option that took it.
     if not positionals and isinstance(given.get("environment"), str):
@@ -197,13 +197,8 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         "policy_type": options.policy_type,
         "policy_config_dict": {**of_file, **own, **policy_config},
     }
-    if variations:
-        block["variations"] = variations
-    if options.conditions is not None:
-        block["conditions"] = options.conditions
-    if options.language_instruction is not None:
-        block["language_instruction"] = options.language_instruction
-    return block
+    more = {"conditions": options.conditions, "language_instruction": options.language_instruction}
+    return block | ({"variations": variations} if variations else {}) | without_none(more)
 
 
 def _with_environment_given_back(

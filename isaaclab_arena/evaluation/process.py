@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -65,6 +65,17 @@ class Interruption:
 
 
 @contextmanager
+def signals_handled(handle: Callable[[int, FrameType | None], object], numbers: Iterable[int]) -> Iterator[None]:
+    """Handle signals within a `with` block of the main thread, and put back the earlier handlers at its end."""
+    earlier = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def watch_for_interruption(insist: Callable[[int, FrameType | None], None] | None = None) -> Iterator[Interruption]:
     """Listen for SIGINT, SIGTERM, SIGHUP and SIGUSR1 within a `with` block, in the main thread only."""
     # Enter it after the ranks have agreed on the plan: before that no loop checks for a stop, so a signal should end
@@ -73,12 +84,8 @@ def watch_for_interruption(insist: Callable[[int, FrameType | None], None] | Non
     # An ignored signal stays ignored: nohup relies on it to let a run outlive its terminal.
     # Python cannot restore a handler that was set outside of it (None).
     heard = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    previous = {number: signal.signal(number, interruption.receive) for number in heard}
-    try:
+    with signals_handled(interruption.receive, heard):
         yield interruption
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -117,12 +124,10 @@ def signals_held_back() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    earlier = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _SIGNALS}
     try:
-        yield
+        with signals_handled(lambda number, _: came.append(number), _SIGNALS):
+            yield
     finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
         for number in came:
             signal.raise_signal(number)
 
@@ -238,7 +243,7 @@ class Watchdog:
 _OWN_LOGGER = "isaaclab_arena"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Shared:
     """One setting of the whole process."""
 
@@ -262,10 +267,7 @@ class _Shared:
 
 _CUDNN = torch.backends.cudnn
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-_SHARED_SIGNALS = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
-    signal.SIGCHLD, signal.SIGPIPE,
-)  # fmt: skip
+_MORE_SIGNALS = (signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 
 
 def _readable(read: Callable[[], Any]) -> Any:
@@ -274,11 +276,6 @@ def _readable(read: Callable[[], Any]) -> Any:
         return read()
     except RuntimeError:
         return "mixed"
-
-
-def _write_precision(value: str) -> None:
-    if value != "mixed":
-        torch.set_float32_matmul_precision(value)
 
 
 def _write_cudnn(value: tuple[bool, ...]) -> None:
@@ -312,10 +309,6 @@ def _change_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes
             os.environb[name] = after[name]
         else:
             os.environb.pop(name, None)
-
-
-def _write_path(value: list[str]) -> None:
-    sys.path[:] = value
 
 
 def _repeat_path(before: list[str], after: list[str]) -> None:
@@ -367,134 +360,122 @@ def _print_options() -> tuple[dict[str, Any], dict[str, Any]]:
 
 _SHARED = (
     # First, because everything else may need the recursion depth.
-    _Shared(name="Python's recursion limit", read=sys.getrecursionlimit, write=sys.setrecursionlimit),
-    _Shared(name="torch's default type", read=torch.get_default_dtype, write=torch.set_default_dtype),
+    _Shared("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    _Shared("torch's default type", torch.get_default_dtype, torch.set_default_dtype),
     _Shared(
-        name="torch's default device",
-        read=lambda: torch.empty(0).device,
+        "torch's default device",
+        lambda: torch.empty(0).device,
         # Setting the CPU explicitly would slow down every call of torch a little.
-        write=lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
     ),
     _Shared(
-        name="torch's current GPU",
-        read=lambda: torch.cuda.current_device() if torch.cuda.is_initialized() else None,
-        write=torch.cuda.set_device,
+        "torch's current GPU",
+        lambda: torch.cuda.current_device() if torch.cuda.is_initialized() else None,
+        torch.cuda.set_device,
     ),
-    _Shared(name="torch's gradients", read=torch.is_grad_enabled, write=torch.set_grad_enabled),
+    _Shared("torch's gradients", torch.is_grad_enabled, torch.set_grad_enabled),
     _Shared(
-        name="torch's detection of anomalies",
-        read=lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        write=lambda value: torch.autograd.set_detect_anomaly(*value),
-    ),
-    _Shared(
-        name="torch's autocast",
-        read=lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
-        write=lambda value: [torch.set_autocast_enabled(*each) for each in zip(("cpu", "cuda"), value, strict=True)],
+        "torch's detection of anomalies",
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda value: torch.autograd.set_detect_anomaly(*value),
     ),
     _Shared(
-        name="torch's precision of matrix products",
-        read=lambda: _readable(torch.get_float32_matmul_precision),
-        write=_write_precision,
+        "torch's autocast",
+        lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        lambda value: [torch.set_autocast_enabled(*each) for each in zip(("cpu", "cuda"), value, strict=True)],
     ),
     _Shared(
-        name="torch's deterministic algorithms",
-        read=lambda: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        write=lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+        "torch's precision of matrix products",
+        lambda: _readable(torch.get_float32_matmul_precision),
+        lambda value: None if value == "mixed" else torch.set_float32_matmul_precision(value),
     ),
     _Shared(
-        name="cuDNN's settings",
-        read=lambda: (
-            _CUDNN.enabled,
-            _CUDNN.benchmark,
-            _CUDNN.deterministic,
-            _readable(lambda: _CUDNN.allow_tf32),
-        ),
-        write=_write_cudnn,
+        "torch's deterministic algorithms",
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     ),
     _Shared(
-        name="torch's kinds of attention",
-        read=lambda: tuple(getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in _ATTENTION),
-        write=lambda value: [
+        "cuDNN's settings",
+        lambda: (_CUDNN.enabled, _CUDNN.benchmark, _CUDNN.deterministic, _readable(lambda: _CUDNN.allow_tf32)),
+        _write_cudnn,
+    ),
+    _Shared(
+        "torch's kinds of attention",
+        lambda: tuple(getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in _ATTENTION),
+        lambda value: [
             getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
             for kind, enabled in zip(_ATTENTION, value, strict=True)
         ],
     ),
-    _Shared(name="torch's threads", read=torch.get_num_threads, write=torch.set_num_threads),
+    _Shared("torch's threads", torch.get_num_threads, torch.set_num_threads),
+    _Shared("the flushing of denormal numbers", lambda: sys.float_info.min / 2 == 0.0, torch.set_flush_denormal),
+    _Shared("MuJoCo's callbacks", callbacks, set_callbacks, describe=lambda *_: ""),
+    _Shared("NumPy's handling of errors", np.geterr, lambda value: np.seterr(**value)),
     _Shared(
-        name="the flushing of denormal numbers",
-        read=lambda: sys.float_info.min / 2 == 0.0,
-        write=torch.set_flush_denormal,
-    ),
-    _Shared(name="MuJoCo's callbacks", read=callbacks, write=set_callbacks, describe=lambda *_: ""),
-    _Shared(name="NumPy's handling of errors", read=np.geterr, write=lambda value: np.seterr(**value)),
-    _Shared(
-        name="how arrays are printed",
-        read=_print_options,
-        write=lambda value: (torch.set_printoptions(**value[0]), np.set_printoptions(**value[1])),
+        "how arrays are printed",
+        _print_options,
+        lambda value: (torch.set_printoptions(**value[0]), np.set_printoptions(**value[1])),
     ),
     _Shared(
-        name="the locale",
-        read=lambda: locale.setlocale(locale.LC_ALL),
-        write=lambda value: locale.setlocale(locale.LC_ALL, value),
+        "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)
     ),
-    _Shared(name="the working directory", read=os.getcwd, write=os.chdir),
+    _Shared("the working directory", os.getcwd, os.chdir),
     _Shared(
-        name="environment variables",
-        read=_variables,
-        write=lambda value: _change_variables(_variables(), value),
+        "environment variables",
+        _variables,
+        lambda value: _change_variables(_variables(), value),
         repeat=_change_variables,
         describe=lambda before, after: ", ".join(map(os.fsdecode, _changed_variables(before, after))),
         stays_on_import=True,
     ),
-    _Shared(name="sys.path", read=lambda: list(sys.path), write=_write_path, repeat=_repeat_path, stays_on_import=True),
     _Shared(
-        name="warnings that are errors",
+        "sys.path",
+        lambda: list(sys.path),
+        lambda value: sys.path.__setitem__(slice(None), value),
+        repeat=_repeat_path,
+        stays_on_import=True,
+    ),
+    _Shared(
+        "warnings that are errors",
         # Other filters only decide which warnings are shown, and libraries add some when they are imported.
-        read=lambda: [each for each in warnings.filters if each[0] == "error"],
-        write=_write_errors_for_warnings,
+        lambda: [each for each in warnings.filters if each[0] == "error"],
+        _write_errors_for_warnings,
         describe=lambda *_: "",
     ),
     _Shared(
-        name="Python's collection of garbage",
-        read=lambda: (gc.isenabled(), gc.get_threshold()),
-        write=lambda value: (gc.enable() if value[0] else gc.disable(), gc.set_threshold(*value[1])),
+        "Python's collection of garbage",
+        lambda: (gc.isenabled(), gc.get_threshold()),
+        lambda value: (gc.enable() if value[0] else gc.disable(), gc.set_threshold(*value[1])),
     ),
     _Shared(
-        name="the time-out of sockets",
-        read=lambda: (socket.getdefaulttimeout(),),
-        write=lambda value: socket.setdefaulttimeout(*value),
+        "the time-out of sockets", lambda: (socket.getdefaulttimeout(),), lambda value: socket.setdefaulttimeout(*value)
     ),
     _Shared(
-        name="the processors of this thread",
-        read=lambda: os.sched_getaffinity(0),
-        write=lambda value: os.sched_setaffinity(0, value),
+        "the processors of this thread", lambda: os.sched_getaffinity(0), lambda value: os.sched_setaffinity(0, value)
     ),
-    _Shared(name="the mask of new files (umask)", read=_umask, write=os.umask, is_runners=True),
+    _Shared("the mask of new files (umask)", _umask, os.umask, is_runners=True),
     _Shared(
-        name="sys.stdin, sys.stdout or sys.stderr",
+        "sys.stdin, sys.stdout or sys.stderr",
         # The progress display replaces two streams by its own while it is shown.
-        read=lambda: [getattr(each, "rich_proxied_file", each) for each in (sys.stdin, sys.stdout, sys.stderr)],
-        write=lambda value: [
+        lambda: [getattr(each, "rich_proxied_file", each) for each in (sys.stdin, sys.stdout, sys.stderr)],
+        lambda value: [
             setattr(sys, name, stream) for name, stream in zip(("stdin", "stdout", "stderr"), value, strict=True)
         ],
         is_runners=True,
     ),
     _Shared(
-        name="handlers of signals",
-        read=lambda: {number: signal.getsignal(number) for number in _SHARED_SIGNALS},
-        write=_write_handlers,
+        "handlers of signals",
+        lambda: {number: signal.getsignal(number) for number in (*_SIGNALS, *_MORE_SIGNALS)},
+        _write_handlers,
         is_runners=True,
     ),
     _Shared(
-        name="sys.excepthook",
-        read=lambda: (sys.excepthook, threading.excepthook),
-        write=lambda value: (setattr(sys, "excepthook", value[0]), setattr(threading, "excepthook", value[1])),
+        "sys.excepthook",
+        lambda: (sys.excepthook, threading.excepthook),
+        lambda value: (setattr(sys, "excepthook", value[0]), setattr(threading, "excepthook", value[1])),
         is_runners=True,
     ),
-    _Shared(name="logging", read=_logging, write=_write_logging, is_runners=True),
+    _Shared("logging", _logging, _write_logging, is_runners=True),
 )
 
 _Values = dict[str, Any]

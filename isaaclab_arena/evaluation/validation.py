@@ -1,11 +1,10 @@
 """Jobs checked against the environments and policies that exist, before anything is simulated."""
 
-import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,14 +16,23 @@ from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobsFile
 from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
-from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
+from isaaclab_arena.errors import (
+    ConfigError,
+    EnvironmentBuildError,
+    Problem,
+    did_you_mean,
+    placed,
+    problems_at,
+    problems_into,
+    refuse,
+)
 from isaaclab_arena.evaluation.batching import batch_of
 from isaaclab_arena.evaluation.condition_sets import ConditionSet, difference, fitting_set, load_conditions
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.latency import JobLatency, job_latency
+from isaaclab_arena.evaluation.latency import job_latency
 from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, refuse_unshareable
 from isaaclab_arena.evaluation.process import Imports
-from isaaclab_arena.interfaces.connections import Connections, DescribesFiles, Description
+from isaaclab_arena.interfaces.connections import DescribesFiles, Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import (
     CountedBuilder,
@@ -156,7 +164,7 @@ def held_against_files(job: Job) -> Job:
         return job
     doubts = (*job.doubts, *described.doubts, *_doubts(job, described))
     if described.episodes is None or job.config.num_steps is not None:
-        return dataclasses.replace(job, doubts=doubts)
+        return replace(job, doubts=doubts)
     there, wanted = len(described.episodes), job.config.num_episodes
     number = min(there, job.config.max_episodes or there) if wanted is None else wanted
     # `ConfigError` if the files lack an episode of the job.
@@ -166,7 +174,7 @@ def held_against_files(job: Job) -> Job:
         if index not in described.episodes:
             message = f"{described.source} holds {described.holds}: none for episode {index} of {number}"
             raise ConfigError(f"{message}; {described.way_out}", key="num_episodes")
-    return dataclasses.replace(job, doubts=doubts, num_played=number)
+    return replace(job, doubts=doubts, num_played=number)
 
 
 def _doubts(job: Job, described: Description) -> list[str]:
@@ -179,9 +187,9 @@ def _doubts(job: Job, described: Description) -> list[str]:
     # The options of the environment, without those that leave the same actions the same.
     differences = []
     told, config_class = described.environment.get(ENV_OPTIONS), job.builder.config_class
-    if name and isinstance(told, Mapping) and dataclasses.is_dataclass(config_class):
+    if name and isinstance(told, Mapping) and is_dataclass(config_class):
         without_effect = ("camera_", "viewport_", ENV_CAMERAS, "backend")
-        names = [each.name for each in dataclasses.fields(config_class) if each.init]
+        names = [each.name for each in fields(config_class) if each.init]
         try:
             before = read_options(config_class, told, owner="it", other_names=COMMON_ENVIRONMENT_KEYS)
         except ConfigError as error:
@@ -251,30 +259,19 @@ def resolve_jobs(
         # A key that is missing may be in the part of the job that could not be read.
         is_whole = broken.isdisjoint({None, job.name})
         problems += [
-            (job, dataclasses.replace(problem, file=file, job=job.name))
+            (job, replace(problem, file=file, job=job.name))
             for problem in wrong
             if is_whole or not problem.message.startswith(_MISSING)
         ]
         if found is not None:
             resolved.append(found)
-    if problems or known:
-        raise ConfigError([*known, *told_once(problems)])
+    refuse([*known, *told_once(problems)])
     if resolver.overruled:
         _LOG.info(
             "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
             ", ".join(f"{named} of job '{job}'" for named, job in resolver.overruled.items()),
         )
     return tuple(resolved)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Fit:
-    """The facts that follow from an environment and a policy together; see `Job`."""
-
-    connections: Connections | None
-    doubts: tuple[str, ...]
-    described: Description | None
-    latency: JobLatency | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,11 +330,9 @@ class _Resolver:
         is_sound = not isinstance(environment, ConfigError) and not environment.problems
         if not isinstance(environment, ConfigError) and environment.config is not None:
             if environment.own_args != job.environment_args:
-                job = dataclasses.replace(job, environment_args=environment.own_args)
-            try:
+                job = replace(job, environment_args=environment.own_args)
+            with problems_into(problems):
                 conditions = self._conditions(job, environment, policy_counts=counts_itself)
-            except ConfigError as error:
-                problems.extend(error.problems)
         problems += [*environment.problems, *policy.problems]
 
         # The end of a job is its own, that of its saved conditions (even if they are wrong), its policy's or its
@@ -360,6 +355,7 @@ class _Resolver:
         if problems or isinstance(fit, ConfigError):
             return None, problems
         resolved = Job(
+            **fit,
             config=conditions.config,
             builder=environment.builder,
             environment_config=environment.config,
@@ -368,18 +364,14 @@ class _Resolver:
             policy_placement=policy.placement,
             variations=conditions.variations,
             saved_conditions=conditions.saved,
-            latency=fit.latency,
-            connections=fit.connections,
-            doubts=fit.doubts,
-            described=fit.described,
         )
         try:
             return held_against_files(resolved), []
         except ConfigError as error:
             return None, list(error.problems)
 
-    def _fit(self, environment: _FoundEnvironment, policy: _FoundPolicy, job: JobConfig) -> _Fit:
-        """Check policy and environment against each other, and return the facts that follow from both."""
+    def _fit(self, environment: _FoundEnvironment, policy: _FoundPolicy, job: JobConfig) -> dict[str, Any]:
+        """Check policy and environment against each other, and return the fields of `Job` that follow from both."""
         builder, policy_class = environment.builder, policy.policy_class
         options = {**policy.options, **policy.placement}
         connections, doubts, described = None, (), None
@@ -392,15 +384,15 @@ class _Resolver:
             if sample is not None:
                 config = declared_options(policy_class).read(options, owner="policy")
                 with closing(sample):
-                    with _keyed("policy_config_dict"):
+                    with problems_at(below="policy_config_dict"):
                         connections = policy_class.check_fit(config, sample)
                     doubts = () if connections is None else tuple(connections.doubts(sample))
         if issubclass(policy_class, DescribesFiles):
             config = declared_options(policy_class).read(options, owner="policy")
-            with _keyed("policy_config_dict"):
+            with problems_at(below="policy_config_dict"):
                 described = policy_class.description(config)
         latency = job_latency(job.latency, self.directory, (builder, environment.config), (policy_class, options))
-        return _Fit(connections=connections, doubts=doubts, described=described, latency=latency)
+        return {"connections": connections, "doubts": doubts, "described": described, "latency": latency}
 
     def _once(
         self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
@@ -423,11 +415,11 @@ class _Resolver:
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(message, key="arena_env_args.environment")
-        with _keyed("arena_env_args.environment"):
+        with problems_at(below="arena_env_args.environment"):
             builder = self.environments.get(job.environment)
         owner = f"environment '{job.environment}'"
         known = option_names(builder.config_class) or frozenset()
-        with _keyed("arena_env_args"):
+        with problems_at(below="arena_env_args"):
             own, renamed = in_own_options(job.environment_args, known, name=job.environment)
 
         reading = _Reading("arena_env_args", renamed)
@@ -471,7 +463,7 @@ class _Resolver:
             message = f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options"
             raise ConfigError(f"{message}; play all or fewer", key="num_episodes")
         if count is not None and job.num_episodes is None and job.conditions is None and not policy_counts:
-            job = dataclasses.replace(job, num_episodes=min(count, job.max_episodes or count))
+            job = replace(job, num_episodes=min(count, job.max_episodes or count))
 
         chosen = None if job.conditions is None else _saved_set(job, builder, environment_config, self.directory)
 
@@ -493,7 +485,7 @@ class _Resolver:
 
         variations = _saved_variations(chosen, offered, job.conditions)
         has_length = job.num_episodes is not None or job.num_steps is not None
-        config = dataclasses.replace(
+        config = replace(
             job,
             num_episodes=job.num_episodes if has_length else len(chosen.episodes[: job.max_episodes]),
             placement_seed=None if chosen.seed == job.seed else chosen.seed,
@@ -502,14 +494,14 @@ class _Resolver:
 
     def _policy(self, job: JobConfig) -> _FoundPolicy:
         """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
-        with _keyed("policy_type"):
+        with problems_at(below="policy_type"):
             policy_class = self.policy_class or resolve_policy_class(job.policy_type, may_import=self.may_import)
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(message, key="policy_type")
         # The policy's num_envs is the number of env slots in each of its calls.
-        with _keyed("arena_env_args.num_envs"):
+        with problems_at(below="arena_env_args.num_envs"):
             num_envs = batch_of(policy_class, self.policy_batch, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
 
@@ -520,7 +512,7 @@ class _Resolver:
 
         # The options: the job's, the command line's, and those of this process because of its device.
         owner = f"policy '{job.policy_type}'"
-        with _keyed("policy_type"):
+        with problems_at(below="policy_type"):
             declared = declared_options(policy_class)
         known = declared.names
         refuse_unshareable(policy_class, job, options=known)
@@ -547,9 +539,9 @@ class _Resolver:
                     resolve_policy_device(**devices)
 
                 is_there = reading.check(check_device)
-                if not is_there and dataclasses.is_dataclass(config) and not isinstance(config, type):
+                if not is_there and is_dataclass(config) and not isinstance(config, type):
                     # Without the device, the other options can still be checked on the CPU.
-                    config = dataclasses.replace(config, **{name: _ON_NO_GPU[name] for name in named})
+                    config = replace(config, **{name: _ON_NO_GPU[name] for name in named})
             if is_trusted:
                 reading.check(lambda: policy_class.check_options(config))
         return _FoundPolicy(
@@ -588,7 +580,7 @@ class _Reading:
         # `prefix`: key of the options in the file. `renamed`: the file's name of each option that has another one
         # there.
         self._prefix = prefix
-        self._renamed = renamed
+        self._renamed = renamed or {}
         self._wrong: set[str] = set()
         self._given: frozenset[str] | None = None
         self.problems: list[Problem] = []  # with keys of the file
@@ -596,7 +588,7 @@ class _Reading:
     def add(self, problems: Sequence[Problem]) -> None:
         """Record problems that name options."""
         self._wrong |= {(problem.key or "").partition(".")[0] for problem in problems}
-        self.problems += _in_file(problems, self._prefix, self._renamed)
+        self._tell(problems)
 
     def read(self, read: Callable[[Mapping[str, Any]], Any], options: Mapping[str, Any]) -> Any:
         """Read the options without those that are wrong; None if that fails too."""
@@ -624,35 +616,19 @@ class _Reading:
                 for problem, name in names
                 if self._given is None or (name in self._given and name not in self._wrong)
             ]
-            self.problems += _in_file(told, self._prefix, self._renamed)
+            self._tell(told)
             return False
         return True
+
+    def _tell(self, problems: Sequence[Problem]) -> None:
+        renamed = [replace(each, key=self._renamed.get(each.key or "", each.key)) for each in problems]
+        self.problems += placed(renamed, below=self._prefix)
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:
     found = owner.foreign_code(config) if isinstance(owner, LoadsCode) else ()
     why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
-    if found:
-        raise ConfigError([dataclasses.replace(problem, message=f"{problem.message}; {why}") for problem in found])
-
-
-@contextmanager
-def _keyed(prefix: str) -> Iterator[None]:
-    """Put a key in front of the keys of the problems in a `with` block."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(_in_file(error.problems, prefix)) from error
-
-
-def _in_file(problems: Sequence[Problem], prefix: str, renamed: Mapping[str, str] | None = None) -> list[Problem]:
-    """Replace the option that a problem names by its key in the file."""
-    # `renamed`: the file's name of each option that has another one there.
-    in_file = renamed or {}
-    return [
-        dataclasses.replace(problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix)
-        for problem in problems
-    ]
+    refuse([replace(problem, message=f"{problem.message}; {why}") for problem in found])
 
 
 def environment_args(job: Job) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """``isaaclab-arena verify``: check the files of a run, run a sample of its episodes again, and compare every step."""
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.process import signals_handled
 from isaaclab_arena.evaluation.verification import (
     Sample,
     VerifiedEpisode,
@@ -172,7 +172,8 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
         # Another number than the run's; two ranks need a GPU each.
         on_gpu = any(device != "cpu" for device in plan.devices)
         num_ranks = 1 if plan.world_size > 1 or (on_gpu and visible_gpu_count() == 1) else 2
-    with _ended_by_signals(), TemporaryDirectory(prefix="verify_") as temporary:
+    # Termination signals become SystemExit, so that ``with`` blocks end this command's processes and files.
+    with signals_handled(_end, (signal.SIGTERM, signal.SIGHUP)), TemporaryDirectory(prefix="verify_") as temporary:
         directory = Path(temporary)
         sampled = "; ".join(f"{job} {', '.join(map(str, episodes))}" for job, episodes in sample.items())
         _say(f"running again: {sampled}")
@@ -199,19 +200,8 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
     return verified
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Turn termination signals into SystemExit, so that ``with`` blocks end this command's processes and files."""
-
-    def end(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    earlier = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _say(text: str) -> None:
