@@ -9,7 +9,7 @@ from typing import Any
 from isaaclab_arena.config.arena_flags import DATAGEN, is_other_physics
 from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.options import shown
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.nested import leaves, value_at
 
 ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
@@ -167,8 +167,7 @@ def in_own_options(
         else:
             own[target] = value[0] if key == "object_set" and isinstance(value, list) else value
             renamed[target] = key
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return own, renamed
 
 
@@ -233,8 +232,7 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
         for key in shared
         if key not in job_keys and not any(f"${{shared.{key}" in text for text in texts)
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
     # A text such as ``${shared.policy}`` stands for a whole mapping.
     jobs: list[dict[str, Any]] = []

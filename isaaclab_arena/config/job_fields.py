@@ -21,7 +21,7 @@ from isaaclab_arena.config.schema import (
     name_problem,
     read_latency,
 )
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.seeding import MAX_SEED
 
 # Command-line tokens of the old job files, ``["--num_envs", "4", "lift_object", "--object", "cube"]``.
@@ -69,8 +69,7 @@ def parse_tokens(
             problems.append(Problem(f"--{name} is given twice", key=name))
         typed = [_typed(word) for word in words]
         options.setdefault(name, True if not typed else typed[0] if len(typed) == 1 else typed)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return positionals, options
 
 

@@ -39,7 +39,7 @@ from isaaclab_arena.config.schema import (
     folded,
     name_problem,
 )
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse, shortened
 from isaaclab_arena.nested import overlaid, value_at
 from isaaclab_arena.paths import expanded
 from isaaclab_arena.registry import Registry
@@ -547,8 +547,7 @@ def read_jobs(
     # The document has the key ``jobs`` or, for an experiment, ``runs``.
     defaults = defaults or JobDefaults()
     problems = check_defaults(defaults)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     try:
         experiment = as_jobs(expanded(document), JOB_KEYS, overrides)
     except ConfigError as error:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.nested import not_finite
 from isaaclab_arena.paths import expanded
 
@@ -89,8 +89,7 @@ def wrong_numbers(options: Any) -> list[Problem]:
 def refuse_wrong_numbers(options: Any) -> None:
     """Raise `ConfigError` with every problem of `wrong_numbers`, if there is any."""
     problems = wrong_numbers(options)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def option_names(config_class: type) -> frozenset[str] | None:
@@ -130,8 +129,7 @@ def read_options(
                 problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in not_finite(values[name]))
             except ValidationError as invalid:
                 problems.extend(_problems_of(invalid, name))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
     # The class may check its values itself.
     try:

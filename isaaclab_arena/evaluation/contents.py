@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.provenance import (
     is_installed,
@@ -52,8 +52,7 @@ def refuse_changed(job: Job, begun: Contents, *, environment: bool, policy: bool
         *(changes(begun.policy, now.policy) if policy else ()),
     ]
     problems = [Problem(f"{how}; {why}", job=name, key=key) for key, how in changed]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 class ContentReader:

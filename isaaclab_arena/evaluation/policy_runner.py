@@ -29,7 +29,7 @@ from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError, Problem, nearest_option, refuse, shortened
+from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.job import Job
@@ -255,10 +255,8 @@ def get_policy_cls(policy_type: str) -> type[PolicyBase]:
 def options_of_policy(policy_type: str, *, may_import: bool) -> DeclaredOptions:
     """Return the declared options of a policy. `ConfigError`, in words of the command line, if there is none."""
     # `policy_type`: registered name, or dotted class path if `may_import`.
-    try:
+    with problems_at(key="--policy_type"):
         return declared_options(resolve_policy_class(policy_type, may_import=may_import))
-    except ConfigError as error:
-        raise ConfigError([dataclasses.replace(problem, key="--policy_type") for problem in error.problems]) from error
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, JobStatus, Meanwhile, PolicyServerConfig, ServerScope
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.batching import made_up
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, answers_of, continuation, in_time, refusals
@@ -176,8 +176,7 @@ def settle_latencies(
                 continue
         problems += [replace(each, job=name, message=f"{each.message}; measured here: {quantiles}") for each in refused]
         _LOG.info("job '%s': the answers of its policy are %s late here; %s", name, settled[name], quantiles)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return settled
 
 

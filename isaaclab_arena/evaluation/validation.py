@@ -120,8 +120,7 @@ def _saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directo
     for key, number in (("num_episodes", job.num_episodes), ("num_rebuilds", job.num_rebuilds)):
         if number is not None and number > len(chosen.episodes):
             problems.append(Problem(f"is {number}, but conditions are saved for {len(chosen.episodes)}", key=key))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return chosen
 
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -242,16 +242,8 @@ class Actor(PolicyNetwork):
 class RecurrentActor(Actor):
     """An actor with a memory of each batch entry; the output of its LSTM or GRU is the first layer's input."""
 
-    def __init__(
-        self,
-        rnn: torch.nn.LSTM | torch.nn.GRU,
-        layers: Sequence[Layer],
-        *,
-        activation: str,
-        normalizer: Normalizer | None,
-        distribution: ActionDistribution,
-    ) -> None:
-        super().__init__(layers, activation=activation, normalizer=normalizer, distribution=distribution)
+    def __init__(self, rnn: torch.nn.LSTM | torch.nn.GRU, layers: Sequence[Layer], **parts: Any) -> None:
+        super().__init__(layers, **parts)
         self._rnn = rnn
         self.num_inputs = rnn.input_size
 

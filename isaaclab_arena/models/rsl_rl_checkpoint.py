@@ -14,7 +14,7 @@ import torch
 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, first_line
+from isaaclab_arena.errors import ConfigError, StorageError, did_you_mean, first_line, problems_at
 from isaaclab_arena.models.network import (
     ACTIVATIONS,
     ActionDistribution,
@@ -44,44 +44,29 @@ _NETWORK_KEYS = ("student", "actor", "policy")
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """What is known of a network beside its tensors.
+    """The facts about a network beside its tensors."""
 
-    Attributes:
-        class_name: Its class in rsl_rl, without module; empty if unknown.
-        activation: One of rsl_rl's names.
-        distribution: ``class_name`` and options of its distribution; empty if unknown.
-        module: The module of the class where one is named.
-    """
-
-    class_name: str = ""
-    activation: str = "elu"
+    class_name: str = ""  # its class in rsl_rl, without module; empty if unknown
+    activation: str = "elu"  # one of rsl_rl's names
+    # ``class_name`` and options of its distribution; empty if unknown.
     distribution: Mapping[str, Any] = field(default_factory=dict)
-    module: str = ""
+    module: str = ""  # the module of the class if one is named
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
-    """What decides how a checkpoint acts, with the keys of the file.
+    """The settings that decide how a checkpoint acts, with the keys of the file."""
 
-    Attributes:
-        class_name: Class of the runner that trained it.
-        obs_groups: What each network is shown: groups of the environment, by the name of the set.
-        observation_terms: The terms of each group, in the order in which the network was shown them.
-        action_scaling: What its numbers mean to the environment.
-        clip_actions: Largest absolute value of its numbers that counts, None for no limit.
-        actor: Configuration of the actor, since rsl_rl 4.
-        student: Configuration of a student that was distilled.
-        policy: Configuration of the networks before rsl_rl 4.
-    """
-
-    class_name: str = "OnPolicyRunner"
+    class_name: str = "OnPolicyRunner"  # class of the runner that trained it
+    # Groups of the environment that each network sees, by the name of the set.
     obs_groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # The terms of each group, in the order of the network's input.
     observation_terms: dict[str, tuple[str, ...]] = field(default_factory=dict)
     action_scaling: ActionScaling = ActionScaling.AS_IS
-    clip_actions: float | None = None
-    actor: dict[str, Any] | None = None
-    student: dict[str, Any] | None = None
-    policy: dict[str, Any] | None = None
+    clip_actions: float | None = None  # limit of the network's absolute output, None for no limit
+    actor: dict[str, Any] | None = None  # configuration of the actor, since rsl_rl 4
+    student: dict[str, Any] | None = None  # configuration of a student that was distilled
+    policy: dict[str, Any] | None = None  # configuration of the networks before rsl_rl 4
 
     @property
     def observation_groups(self) -> tuple[str, ...]:
@@ -138,10 +123,8 @@ def read_agent_settings(path: str | Path) -> AgentSettings:
         raise ConfigError("must be a mapping from key to value", file=file)
     known = {entry.name for entry in dataclasses.fields(AgentSettings)}
     options = {key: value for key, value in document.items() if key in known and value is not None}
-    try:
+    with problems_at(file=file):
         return read_options(AgentSettings, options, owner="the configuration of an agent")
-    except ConfigError as error:
-        raise ConfigError([dataclasses.replace(problem, file=file) for problem in error.problems]) from error
 
 
 # Actors rebuilt from the tensors of rsl_rl's networks.
@@ -201,11 +184,7 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
             f"gives {layers[-1].weight.shape[0]} numbers, which cannot be two for each action, as "
             f"{network.distribution.get('class_name')} needs; its configuration is of another network"
         )
-    shared: dict[str, Any] = {
-        "activation": network.activation,
-        "normalizer": normalizer,
-        "distribution": distribution,
-    }
+    shared: dict[str, Any] = {"activation": network.activation, "normalizer": normalizer, "distribution": distribution}
     actor = Actor(layers, **shared) if rnn is None else RecurrentActor(rnn, layers, **shared)
 
     # Each part takes as many numbers as the part before it gives.
@@ -309,10 +288,8 @@ def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Act
 
     state = actor_state(read_checkpoint(path), path)
     moved = {name: tensor.to(device, torch.float32, copy=True) for name, tensor in state.items()}
-    try:
+    with problems_at(file=str(path)):
         return rebuilt_actor(moved, network)
-    except ConfigError as error:
-        raise ConfigError([Problem(problem.message, file=str(path)) for problem in error.problems]) from error
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:

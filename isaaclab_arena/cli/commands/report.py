@@ -10,7 +10,7 @@ from pydantic import Field
 
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import wrong_numbers
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.watching.watch import is_watch, points_of_watch, write_watch_page
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.writing import EMBEDDED_MB, write_report
@@ -36,8 +36,7 @@ def main(argv: Sequence[str]) -> int:
     problems = list(wrong_numbers(options))
     if not options.runs:
         problems.append(Problem("name the directory of a run", key="RUNS"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     directories = list(dict.fromkeys(options.runs))
     watches = [directory for directory in directories if is_watch(directory)]
     if not watches:

@@ -14,7 +14,7 @@ from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_fil
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.robustness import robustness_arms
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -78,8 +78,7 @@ def main(argv: Sequence[str]) -> int:
         for line, names in _told(jobs).items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             print(plain_text(f"  job '{names[0]}'{more}: {line}"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return 0
 
 

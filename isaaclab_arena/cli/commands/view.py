@@ -18,7 +18,7 @@ from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.robots.lookup import known_embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
@@ -128,8 +128,7 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
         if not each.fails:
             print(plain_text(f"doubtful: {each.key}: {each.message}"))
     failing = [Problem(each.message, file=rest[0], key=each.key) for each in found if each.fails]
-    if failing:
-        raise ConfigError(failing)
+    refuse(failing)
     if not found:
         print(plain_text(f"'{robot.name}' moves as its description says"))
     return 0

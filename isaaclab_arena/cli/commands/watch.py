@@ -13,7 +13,7 @@ from pydantic import Field
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, wrong_numbers
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator, robustness_problems
 from isaaclab_arena.evaluation.watching.watch import WatchSettings, evaluators, watch
 from isaaclab_arena.evaluation.watching.watcher import Watched
@@ -133,8 +133,7 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
         problems.append(Problem("needs --bar, which says what a checkpoint has to reach", key="--promote"))
     named = document.get(_TRACKING) or []
     problems += tracker_problems(options.tracking, key="--tracking") + tracker_problems(named, key=_TRACKING)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     tracking = (*named, *options.tracking)
     check_trackers(tracking, key="--tracking")
     return tracking
