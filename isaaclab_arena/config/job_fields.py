@@ -9,20 +9,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.arena import ARENA_JOB_KEYS
-from isaaclab_arena.config.options import error_message, key_path
+from isaaclab_arena.config.options import error_message, key_path, wrong_numbers
 from isaaclab_arena.config.schema import (
     UNREADABLE,
+    EnvSlots,
     JobConfig,
+    JobCount,
     JobDefaults,
     JobStatus,
     LatencyConfig,
     PolicyServerConfig,
+    Seed,
     ServerScope,
     name_problem,
     read_latency,
 )
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
-from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.errors import Problem, did_you_mean, problems_into, refuse
 
 # Command-line tokens of the old job files, ``["--num_envs", "4", "lift_object", "--object", "cube"]``.
 
@@ -89,13 +91,9 @@ def _typed(word: str) -> Any:
 
 # The keys of a job and their values: from a plain dict to a `JobConfig`, or to its problems.
 
-MAX_COUNT = 10_000_000
-MAX_ENVS = 1_000_000
 MAX_SECONDS = 100_000_000
 MAX_WAIT_MS = 60_000
 
-_Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-_Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 _Text = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 
@@ -106,9 +104,9 @@ class _EnvironmentArgs(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     environment: _Text
-    num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] | None = None
+    num_envs: EnvSlots | None = None
     enable_cameras: bool | None = None
-    placement_seed: _Seed | None = None
+    placement_seed: Seed | None = None
     env_spacing: float | None = None
 
 
@@ -118,7 +116,7 @@ class _PolicyServer(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     shared: Literal["node", "run"]
-    max_batch: Annotated[int, Field(ge=1, le=MAX_ENVS)] = 64
+    max_batch: EnvSlots = 64
     max_wait_ms: Annotated[float, Field(ge=0, le=MAX_WAIT_MS, allow_inf_nan=False)] = 5.0
     device: _Text | None = None
 
@@ -135,14 +133,14 @@ class _JobFields(BaseModel):
     python: _Text | None = None
     policy_server: _PolicyServer | None = None
     latency: Any = None
-    num_steps: _Count | None = None
-    num_episodes: _Count | None = None
-    num_rebuilds: _Count | None = None
+    num_steps: JobCount | None = None
+    num_episodes: JobCount | None = None
+    num_rebuilds: JobCount | None = None
     language_instruction: _Text | None = None
     variations: dict[str, Any] | None = None
     conditions: _Text | None = None
     labels: dict[str, _Text | None] | None = None
-    seed: _Seed | None = None
+    seed: Seed | None = None
     timeout_s: _Seconds | None = None
     episode_timeout_s: _Seconds | None = None
     status: str | None = None
@@ -157,24 +155,10 @@ COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
 """The keys of ``arena_env_args`` that every environment has."""
 
 
-class _CommandLineFields(BaseModel):
-    """The keys of `JobDefaults`."""
-
-    model_config = ConfigDict(strict=True)
-
-    num_steps: _Count | None = None
-    num_episodes: _Count | None = None
-    num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] | None = None
-    seed: _Seed | None = None
-    placement_seed: _Seed | None = None
-
-
 def check_defaults(defaults: JobDefaults) -> list[Problem]:
     """Return the problems of the command line's defaults."""
-    try:
-        _CommandLineFields.model_validate(vars(defaults))
-    except ValidationError as invalid:
-        return [Problem(error_message(error), key=f"--{key_path(error)}") for error in invalid.errors()]
+    if problems := wrong_numbers(defaults):
+        return problems
     if defaults.num_steps is not None and defaults.num_episodes is not None:
         return [Problem("excludes --num_episodes; give one of them", key="--num_steps")]
     return []
@@ -214,12 +198,8 @@ def read_job(
         message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"
         problems.append(Problem(message, job=label, key="status"))
     latency = None
-    try:
+    with problems_into(problems, below="latency", job=label):
         latency = read_latency(checked.latency)
-    except ConfigError as error:
-        for each in error.problems:
-            key = "latency" if each.key is None else f"latency.{each.key}"
-            problems.append(Problem(each.message, job=label, key=key))
     job = _job_config(checked, index, latency, defaults)
     if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
@@ -248,39 +228,30 @@ def _job_config(checked: _JobFields, index: int, latency: LatencyConfig | None, 
     arguments, asked, policy_options = checked.arena_env_args, checked.policy_server, checked.policy_config_dict or {}
     server = None
     if asked is not None:
-        server = PolicyServerConfig(
-            shared=ServerScope(asked.shared),
-            max_batch=asked.max_batch,
-            max_wait_ms=asked.max_wait_ms,
-            device=asked.device,
-        )
+        server = PolicyServerConfig(**{**asked.model_dump(), "shared": ServerScope(asked.shared)})
     # A length of the command line is for jobs without any length of their own.
     has_length = checked.num_steps is not None or checked.num_episodes is not None
 
     def first(*values: int | None) -> int:
         return next(value for value in values if value is not None)
 
+    same = ("name", "policy_type", "language_instruction", "conditions", "timeout_s", "episode_timeout_s")
     return JobConfig(
+        **{name: getattr(checked, name) for name in same},
         index=index,
-        name=checked.name,
         environment=arguments.environment,
         environment_args={key: value for key, value in (arguments.model_extra or {}).items() if value is not None},
         num_envs=first(arguments.num_envs, defaults.num_envs, 1),
         enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
         placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
-        policy_type=checked.policy_type,
         policy_config_dict=policy_options if checked.python is None else {**policy_options, "python": checked.python},
         policy_server=server,
         latency=latency,
         num_steps=checked.num_steps if has_length else defaults.num_steps,
         num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
         num_rebuilds=first(checked.num_rebuilds, 1),
-        language_instruction=checked.language_instruction,
         variations=checked.variations or {},
-        conditions=checked.conditions,
         labels={key: text for key, text in (checked.labels or {}).items() if text is not None},
         seed=first(checked.seed, defaults.seed, 0),
-        timeout_s=checked.timeout_s,
-        episode_timeout_s=checked.episode_timeout_s,
         status=JobStatus(checked.status) if checked.status in list(JobStatus) else JobStatus.PENDING,
     )

@@ -5,12 +5,21 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from pydantic import Field
 
 from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.seeding import MAX_SEED
+
+MAX_COUNT = 10_000_000
+MAX_ENVS = 1_000_000
+
+JobCount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+EnvSlots: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ENVS)]
+Seed: TypeAlias = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 MAX_NAME_CHARACTERS = 80
 MAX_NAME_BYTES = 200
@@ -338,10 +347,10 @@ class JobDefaults:
     """Values from the command line for jobs that do not set them."""
 
     # The first two apply to a job that gives neither steps nor episodes; they exclude each other.
-    num_steps: int | None = None
-    num_episodes: int | None = None
-    num_envs: int | None = None
-    seed: int | None = None
-    placement_seed: int | None = None  # seed of the initial conditions
+    num_steps: JobCount | None = None
+    num_episodes: JobCount | None = None
+    num_envs: EnvSlots | None = None
+    seed: Seed | None = None
+    placement_seed: Seed | None = None  # seed of the initial conditions
     enable_cameras: bool = False
     robustness: Mapping[str, Any] | None = None  # the job's ``robustness``, None for none

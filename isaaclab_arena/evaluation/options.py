@@ -10,12 +10,10 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.config.arena import is_override
-from isaaclab_arena.config.arena_flags import REFUSED, FlagsWithoutEffect, own_name
-from isaaclab_arena.config.job_fields import MAX_ENVS
+from isaaclab_arena.config.arena import REFUSED, FlagsWithoutEffect, is_override, own_name
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
-from isaaclab_arena.config.schema import JobDefaults
+from isaaclab_arena.config.schema import EnvSlots, JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
@@ -30,7 +28,6 @@ MAX_THREADS = 4_096
 MAX_FPS = 1_000
 
 Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
-EnvSlots: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ENVS)]
 
 
 class Assignment(StrEnum):

@@ -20,7 +20,7 @@ if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
     collect_later()
 
-from isaaclab_arena.config.arena_flags import REFUSED
+from isaaclab_arena.config.arena import REFUSED
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import limited, read_jobs

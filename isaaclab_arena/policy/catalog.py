@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from isaaclab_arena.config.arena_flags import OTHER_POLICIES
+from isaaclab_arena.config.arena import OTHER_POLICIES
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.config.arena import is_override
-from isaaclab_arena.config.arena_flags import ALIASES, REFUSED, FlagsWithoutEffect
+from isaaclab_arena.config.arena import ALIASES, REFUSED, FlagsWithoutEffect, is_override
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
