@@ -9,6 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.errors import ConfigError
+
 
 def now(*, local: bool = False) -> str:
     """Return the time as ISO 8601 to the millisecond, in UTC or in this node's time zone (`local`)."""
@@ -47,8 +49,6 @@ def typed_words(argv: Sequence[str] | None) -> list[str]:
     return [f"{expanded(name)}{equals}{expanded(value)}" for name, equals, value in parts]
 
 
-# Check that a path names a plain file, because opening a pipe waits for ever, and a device may never end.
-
 _KINDS = (
     (stat.S_ISDIR, "is a directory, not a file"),
     (stat.S_ISFIFO, "is a pipe, not a file; save what comes through it as a file"),
@@ -70,6 +70,13 @@ def not_a_plain_file(path: Path) -> str | None:
     if stat.S_ISREG(mode):
         return None
     return next((message for is_kind, message in _KINDS if is_kind(mode)), "is no plain file")
+
+
+def check_plain_file(path: Path) -> None:
+    """Refuse a path that is not a plain file: opening a pipe waits for ever, and a device may never end."""
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise ConfigError(wrong, file=str(path))
 
 
 def make_dated_directory(parent: Path, *, suffix: str = "", now: datetime | None = None) -> Path:

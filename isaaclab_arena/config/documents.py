@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import yaml
 
 from isaaclab_arena.errors import ConfigError, first_line, shortened
-from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.paths import check_plain_file
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -29,10 +29,7 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     # ``python_tags`` allows Python's own tags such as ``!!python/tuple``. Nothing is imported or built: the tag is
     # dropped, and ``!!python/name:package.Class ''`` becomes the text ``package.Class``.
     file = str(path)
-    # Opening a pipe would wait for ever.
-    wrong = not_a_plain_file(Path(path))
-    if wrong is not None:
-        raise ConfigError(wrong, file=str(Path(path)))
+    check_plain_file(Path(path))
     try:
         with Path(path).open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
@@ -84,8 +81,11 @@ class _RefusedError(ValueError):
 
 
 def _parse_json(text: str) -> Any:
+    def refuse_constant(constant: str) -> NoReturn:
+        raise _RefusedError(f"holds {constant}, which is no number")
+
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
+        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=_unique_pairs)
     except json.JSONDecodeError as error:
         before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
         hint = error.msg[:1].lower() + error.msg[1:]
@@ -100,10 +100,6 @@ def _parse_json(text: str) -> Any:
         raise
     except ValueError as error:  # an integer with more digits than Python converts
         raise _RefusedError("holds a number with too many digits") from error
-
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise _RefusedError(f"holds {constant}, which is no number")
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -193,10 +189,6 @@ for _kind, _expression, _first_characters in (
     _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _first_characters)
 
 
-def _construct_text(loader: _CoreLoader, node: yaml.ScalarNode) -> str:
-    return str(loader.construct_scalar(node))
-
-
 def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     _flatten(loader, node)
     return loader.construct_mapping(node, deep=True)
@@ -207,7 +199,7 @@ _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 # PyYAML's own constructors end in a traceback if a tag does not fit its value.
 _CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
-_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_text)
+_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(loader.construct_scalar(node)))
 
 
 def _parse_yaml(text: str) -> Any:

@@ -161,29 +161,29 @@ class _Budget:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count the look-ups of OmegaConf in the block; it has no hook for that, so two of its methods are wrapped."""
+        thread = threading.get_ident()
+
+        def counted(original: Any) -> Any:
+            def count(*args: Any, **kwargs: Any) -> Any:
+                # The program may use OmegaConf itself, in other threads.
+                if threading.get_ident() != thread:
+                    return original(*args, **kwargs)
+                self.take_look_ups(1)
+                found = original(*args, **kwargs)
+                self.take_extent(found)
+                return found
+
+            return count
+
         with _COUNTING:
             originals = {name: getattr(Container, name) for name in _COUNTED}
             try:
                 for name, original in originals.items():
-                    setattr(Container, name, self._counted(original))
+                    setattr(Container, name, counted(original))
                 yield
             finally:
                 for name, original in originals.items():
                     setattr(Container, name, original)
-
-    def _counted(self, original: Any) -> Any:
-        thread = threading.get_ident()
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            # The program may use OmegaConf itself, in other threads.
-            if threading.get_ident() != thread:
-                return original(*args, **kwargs)
-            self.take_look_ups(1)
-            found = original(*args, **kwargs)
-            self.take_extent(found)
-            return found
-
-        return counted
 
     def _end(self, limit: str) -> None:
         self.spent = (

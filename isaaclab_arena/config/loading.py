@@ -5,6 +5,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -39,7 +40,7 @@ from isaaclab_arena.config.schema import (
     folded,
     name_problem,
 )
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse, shortened
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_at, problems_into, refuse, shortened
 from isaaclab_arena.nested import overlaid, value_at
 from isaaclab_arena.paths import expanded
 from isaaclab_arena.registry import Registry
@@ -61,10 +62,9 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
     for key in ("arena_env_args", "policy_config_dict"):
         if not isinstance(modern.get(key), list):
             continue
-        try:
+        with problems_into(problems, below=key):
             modern[key] = _read_tokens(modern[key], names_environment=key == "arena_env_args")
-        except ConfigError as error:
-            problems += [replace(each, key=f"{key}.{each.key}" if each.key else key) for each in error.problems]
+        if isinstance(modern[key], list):
             del modern[key]
     modern, wrong = in_own_keys(modern)
     return modern, problems + wrong
@@ -335,14 +335,8 @@ def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
     problems += wrong
     if not isinstance(jobs, list) or not jobs:
         raise ConfigError(problems)
-    top = TopLevel(
-        jobs=jobs,
-        comparisons=lists["comparisons"],
-        bars=lists["bars"],
-        tracking=() if wrong else tuple(map(TrackerName, tracking)),
-        **blocks,
-    )
-    return top, problems
+    trackers = () if wrong else tuple(map(TrackerName, tracking))
+    return TopLevel(jobs=jobs, tracking=trackers, **blocks, **lists), problems
 
 
 def tracker_problems(names: Any, *, key: str) -> list[Problem]:
@@ -367,20 +361,16 @@ class Reading:
         suites: Registry,
         arms: ArmsOf,
     ) -> None:
-        self._top = top
-        self._suites = suites
-        self._arms = arms
-        self._command_line = command_line
-        self._interpolation = interpolation
+        self._top, self._command_line, self._interpolation = top, command_line, interpolation
+        self._suites, self._arms = suites, arms
         self._problems: dict[Problem, None] = {}
         # The keys of the problems of each job, and of the file itself under None.
         self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
         self._add(interpolation.problems)
         unknown = [key for key in top.defaults if key not in _DEFAULT_KEYS]
         for key in unknown:
-            reason = f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
-            if key == "sweep":
-                reason = "belongs to the top level of the file or to a job"
+            of_sweep = "belongs to the top level of the file or to a job"
+            reason = of_sweep if key == "sweep" else f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
             self._add([Problem(reason, key=f"defaults.{key}")])
         known = {key: value for key, value in top.defaults.items() if key not in unknown}
         self._defaults, problems = modernised(known)
@@ -399,11 +389,9 @@ class Reading:
             for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
                 # A problem that all jobs of a suite share is reported once, with the label of the entry.
                 own_label = _label(entry.get("name"), label)
-                try:
+                of_suite = []
+                with self._collecting(own_label):
                     of_suite = list(expand_suite(entry, self._suites, room=MAX_JOBS - len(names)))
-                except ConfigError as error:
-                    self._add(error.problems, job=own_label)
-                    continue
                 for of_task, member in of_suite:
                     asked = of_task.pop(ROBUSTNESS_KEY, None)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
@@ -431,6 +419,14 @@ class Reading:
             key = f"{below}{problem.key}" if below else problem.key
             self._problems[replace(problem, job=job or problem.job, key=key)] = None
             self._wrong[job or problem.job].append(key or "")
+
+    @contextmanager
+    def _collecting(self, job: str) -> Iterator[None]:
+        """Add the problems of a ``with`` block, and go on after it."""
+        try:
+            yield
+        except ConfigError as error:
+            self._add(error.problems, job=job)
 
     def _is_news(self, problem: Problem) -> bool:
         """True unless the problem is only that a key is missing which has been refused already."""
@@ -467,11 +463,9 @@ class Reading:
             modern, problems = modernised(resolved)
             self._add(problems, job=label)
             swept = {key: value_at(resolved, key.split(".")) for key in sweep}
-            try:
+            of_checkpoints = []
+            with self._collecting(_label(modern.get("name"), label)):
                 of_checkpoints = list(expand_checkpoints(modern, room=room))
-            except ConfigError as error:
-                self._add(error.problems, job=_label(modern.get("name"), label))
-                continue
             for own, step in of_checkpoints:
                 yield own, swept | step
 
@@ -480,19 +474,15 @@ class Reading:
         asked = self._command_line.robustness if asked is None else asked
         if asked is None:
             return [job]
-        try:
+        with self._collecting(label):
             return self._arms(job, read_robustness(asked))
-        except ConfigError as error:
-            self._add(error.problems, job=label)
-            return []
+        return []
 
     def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[Problem]]:
-        try:
+        with self._collecting(label):
             return self._interpolation.resolve(tree)
-        except ConfigError as error:
-            # The same error would occur in the jobs after this one.
-            self._add(error.problems, job=label)
-            raise ConfigError(tuple(self._problems)) from error
+        # The same error would occur in the jobs after this one.
+        raise ConfigError(tuple(self._problems))
 
     def _blamed(self, problems: Iterable[Problem], block: dict[str, Any]) -> Iterator[Problem]:
         """Yield the problems of a job; those of the defaults without its name, so that they are reported once."""
@@ -546,12 +536,9 @@ def read_jobs(
     """Read the document of a job file or of a command line; see `load_jobs_file`. `source` is for messages."""
     # The document has the key ``jobs`` or, for an experiment, ``runs``.
     defaults = defaults or JobDefaults()
-    problems = check_defaults(defaults)
-    refuse(problems)
-    try:
+    refuse(check_defaults(defaults))
+    with problems_at(file=source):
         experiment = as_jobs(expanded(document), JOB_KEYS, overrides)
-    except ConfigError as error:
-        raise ConfigError([replace(problem, file=source) for problem in error.problems]) from error
 
     try:
         top, problems = checked_top_level(experiment.document)
@@ -564,21 +551,20 @@ def read_jobs(
     problems += wrong
 
     questions: tuple[Question, ...] = ()
-    try:
+    of_questions: list[Problem] = []
+    with problems_into(of_questions):
         questions, jobs = read_questions(top.comparisons, top.bars, jobs)
-    except ConfigError as error:
-        # A question about an unreadable job has a problem that is not reported. Jobs of a sweep begin with its name.
-        unread = {
-            "" if each.job is None or each.job.startswith("jobs[") else each.job
-            for each in problems
-            if each.key != "tracking"
-        }
-        for each in error.problems:
-            key = each.key or ""
-            is_length = key.endswith(".max_episodes") and " job " in each.message
-            is_about_jobs = is_length or key.endswith((".jobs", ".job"))
-            if not is_about_jobs or not any(f"'{name}" in each.message for name in unread):
-                problems.append(each)
+    # A question about an unreadable job has a problem that is not reported. Jobs of a sweep begin with its name.
+    unread = {
+        "" if each.job is None or each.job.startswith("jobs[") else each.job
+        for each in problems
+        if each.key != "tracking"
+    }
+    for each in of_questions:
+        key = each.key or ""
+        is_about_jobs = key.endswith((".jobs", ".job")) or (key.endswith(".max_episodes") and " job " in each.message)
+        if not is_about_jobs or not any(f"'{name}" in each.message for name in unread):
+            problems.append(each)
 
     reported = experiment.in_words_of_the_file(problems, source)
     if reported and not partly:
@@ -624,12 +610,11 @@ def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ())
     # only `limited` sets; it changes the hash itself.
     left_out = WITHOUT_RESULT | {"max_episodes", "latency"}
     names = [field.name for field in fields(JobConfig) if field.name not in left_out]
-    plain: list[dict[str, Any]] = []
-    for job in jobs:
-        plain.append({name: getattr(job, name) for name in names})
+    plain = [{name: getattr(job, name) for name in names} for job in jobs]
+    for job, values in zip(jobs, plain, strict=True):
         # A job without the key keeps the hash that it had before the key existed.
         if job.latency is not None:
-            plain[-1]["latency"] = asdict(job.latency)
+            values["latency"] = asdict(job.latency)
     plain += [asdict(question) for question in questions]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

@@ -16,7 +16,7 @@ import torch
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, StorageError, first_line
 from isaaclab_arena.models.rsl_rl_checkpoint import BEST_FILE, model_path, numbered_checkpoints, read_checkpoint
-from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.paths import check_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_text, written_in_place
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.training.closed_loop import EvaluatedJob
@@ -61,9 +61,7 @@ def read_learned(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running its code; ConfigError if unusable or damaged, StorageError if unreadable."""
     with storage_errors("read", path):
         path.stat()
-    wrong = not_a_plain_file(path)
-    if wrong is not None:
-        raise ConfigError(wrong, file=str(path))
+    check_plain_file(path)
     content = read_checkpoint(path)
     missing = [key for key in ("actor_state_dict", "iter") if key not in content]
     if missing:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
 from isaaclab_arena.config.options import shown
 from isaaclab_arena.config.schema import SuiteMember, name_problem
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, problems_at
 from isaaclab_arena.registry import Registry
 
 
@@ -78,10 +78,8 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     if options.get("environment") is not None:
         message = "gives every job its environment; leave out either this or arena_env_args.environment"
         raise ConfigError(message, key="suite")
-    try:
+    with problems_at(key="suite"):
         suite = suites.get(name)
-    except ConfigError as error:
-        raise ConfigError([Problem(problem.message, key="suite") for problem in error.problems]) from error
     if not isinstance(suite, Suite):
         raise ConfigError(f"'{name}' is registered as a {type(suite).__name__}, which lists no tasks", key="suite")
     try:
