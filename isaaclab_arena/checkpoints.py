@@ -29,8 +29,7 @@ def is_torch_archive(file: Path) -> bool:
 def wrong_with_torch_archive(file: Path) -> str | None:
     """Return the reason why an archive of ``torch.save`` is not complete, None if it is."""
     # An archive ends with its list of contents. A truncated or growing one has no such list.
-    wrong = not_a_plain_file(file)
-    if wrong is not None:
+    if (wrong := not_a_plain_file(file)) is not None:
         return wrong
     try:
         with zipfile.ZipFile(file) as archive:
@@ -81,8 +80,7 @@ def wrong_with_weights(directory: Path) -> str | None:
 
 def wrong_with_safetensors(file: Path) -> str | None:
     """Return the reason why a file is not a complete safetensors file, None if it is one."""
-    wrong = not_a_plain_file(file)
-    if wrong is not None:
+    if (wrong := not_a_plain_file(file)) is not None:
         return wrong
     try:
         header, num_bytes = _header(file)
@@ -194,8 +192,7 @@ def _judged(path: Path) -> tuple[str | None, bool]:
     try:
         if path.is_dir():
             return _judged_directory(path)
-        wrong = not_a_plain_file(path)
-        if wrong is not None:
+        if (wrong := not_a_plain_file(path)) is not None:
             return wrong, False
         if is_torch_archive(path):
             return wrong_with_torch_archive(path), True

@@ -74,8 +74,7 @@ def not_a_plain_file(path: Path) -> str | None:
 
 def check_plain_file(path: Path) -> None:
     """Refuse a path that is not a plain file: opening a pipe waits for ever, and a device may never end."""
-    wrong = not_a_plain_file(path)
-    if wrong is not None:
+    if (wrong := not_a_plain_file(path)) is not None:
         raise ConfigError(wrong, file=str(path))
 
 

@@ -184,8 +184,7 @@ def read_job(
         problems = []
 
     # Values that are valid one by one may exclude each other.
-    unsafe = name_problem(checked.name)
-    if unsafe is not None:
+    if (unsafe := name_problem(checked.name)) is not None:
         problems.append(Problem(unsafe, job=label, key="name"))
     if checked.num_steps is not None and checked.num_episodes is not None:
         problems.append(Problem("excludes num_episodes; give one of them", job=label, key="num_steps"))

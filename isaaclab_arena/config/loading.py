@@ -141,15 +141,13 @@ def read_questions(
     reading = _Reading(jobs)
     for position, block in enumerate(comparisons):
         key = f"comparisons[{position}]"
-        comparison = reading.fields(_Comparison, key, block)
-        if comparison is not None:
+        if (comparison := reading.fields(_Comparison, key, block)) is not None:
             names = tuple(comparison.jobs)
             wrong = [*reading.unusable(f"{key}.jobs", names), *_unpaired(f"{key}.jobs", reading.known(names))]
             reading.add(key, comparison.name, names, comparison.stop, wrong, margin=comparison.margin)
     for position, block in enumerate(bars):
         key = f"bars[{position}]"
-        bar = reading.fields(_Bar, key, block)
-        if bar is not None:
+        if (bar := reading.fields(_Bar, key, block)) is not None:
             name = f"{bar.job} at least {bar.at_least:g}" if bar.name is None else bar.name
             wrong = list(reading.unusable(f"{key}.job", (bar.job,)))
             reading.add(key, name, (bar.job,), bar.stop, wrong, at_least=bar.at_least)
@@ -208,8 +206,7 @@ class _Reading:
         self, key: str, name: str, jobs: tuple[str, ...], stop: _Stop, wrong: list[Problem], **asked: float | None
     ) -> None:
         """Add a question, or the problems of a wrong one: `wrong` and all others."""
-        unsafe = name_problem(name)
-        if unsafe is not None:
+        if (unsafe := name_problem(name)) is not None:
             wrong.append(Problem(unsafe, key=f"{key}.name"))
 
         # The question considers the number of episodes that it gives, or that all of its jobs have.

@@ -79,8 +79,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
         if re.fullmatch(r"\d{1,4}", word, re.ASCII) is None:
             raise ConfigError(f"'{word}' is no GPU index; give some such as 0 1, all or none", key=OPTION)
     indices = tuple(map(int, words))
-    twice = sorted({index for index in indices if indices.count(index) > 1})
-    if twice:
+    if twice := sorted({index for index in indices if indices.count(index) > 1}):
         raise ConfigError(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION)
     if not indices and plain != "all":
         return GpuSelection(ids=())
@@ -93,8 +92,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
     if plain == "all":
         note = None if visible else "no GPU is visible, so there is one process, on the CPU"
         return GpuSelection(ids=visible, note=note)
-    beyond = [index for index in indices if index >= len(visible)]
-    if beyond:
+    if beyond := [index for index in indices if index >= len(visible)]:
         named = ", ".join(map(str, beyond))
         missing = f"GPU {named} does not exist" if len(beyond) == 1 else f"GPUs {named} do not exist"
         exists = "no GPU is visible here, leave the option out or give none"
@@ -281,8 +279,7 @@ def choose_opengl(
 ) -> OpenglChoice:
     """Choose the OpenGL backend: the user's choice, else EGL on the rank's GPU, else OSMesa on the CPU."""
     # The variables that a job gives its workers (``given``) take precedence over this process's.
-    chosen = given.get(VARIABLE, environ.get(VARIABLE))
-    if chosen is not None:
+    if (chosen := given.get(VARIABLE, environ.get(VARIABLE))) is not None:
         lacks = chosen == "osmesa" and find_library("OSMesa") is None
         return OpenglChoice(name=chosen, reason="as the variable says", lacks_library=lacks)
     if device.type == "cuda":

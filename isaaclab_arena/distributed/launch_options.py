@@ -93,8 +93,7 @@ def failures_recorded() -> Iterator[None]:
     except PeerStoppedError:
         raise
     except Exception as error:
-        path = failure_file()
-        if path is not None:
+        if (path := failure_file()) is not None:
             kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
             message = f"{kind}{error}"
             _leave_reason(path, message, message if kind == "" else "".join(traceback.format_exception(error)))
@@ -103,8 +102,7 @@ def failures_recorded() -> Iterator[None]:
 
 def announce_run_directory(directory: Path) -> None:
     """Announce the run's directory to the launcher, so that its logs go there too. Rank 0 only."""
-    path = run_directory_file()
-    if path is not None:
+    if (path := run_directory_file()) is not None:
         _leave(path, str(directory))
 
 

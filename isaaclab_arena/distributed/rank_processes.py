@@ -92,8 +92,7 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
     for rank, code in failed.items():
         if rank not in by_rank and code not in _ORDERLY:
             return Failure(rank=rank, exit_code=code, record=None)
-    first = min(by_rank.values(), key=lambda record: record.recorded_ns, default=None)
-    if first is not None:
+    if (first := min(by_rank.values(), key=lambda record: record.recorded_ns, default=None)) is not None:
         own = by_rank.get(0)
         if own is not None and first.is_expected and own.message == first.message:
             # All ranks find the same mistake, and rank 0 reports it.
@@ -381,8 +380,7 @@ class _RankProcesses:
                 continue
             # A rank that torch has collected ended well, because torch stops all ranks when one fails.
             with suppress(ChildProcessError):
-                state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if state is not None:
+                if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                     exited = state.si_code == os.CLD_EXITED
                     self._ended[rank] = state.si_status if exited else -state.si_status
         if self._first_failed_at is None and any(self._ended.values()):

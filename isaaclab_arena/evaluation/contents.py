@@ -144,8 +144,7 @@ _MAX_SHOWN = 20
 
 def check_names(rerun: Sequence[str], jobs: Sequence[str]) -> None:
     """Raise `ConfigError` for every name in ``--rerun`` that is no job."""
-    unknown = [name for name in dict.fromkeys(rerun) if name not in jobs]
-    if unknown:
+    if unknown := [name for name in dict.fromkeys(rerun) if name not in jobs]:
         raise ConfigError(
             [Problem(f"there is no job '{name}'{did_you_mean(name, jobs)}", key=OPTION) for name in unknown]
         )
@@ -166,8 +165,7 @@ def jobs_to_run_anew(
     attempts, _ = read_attempts(output_directory, begun.run_id)
     before = contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
     wanted = {job.name: job for job in now.jobs if job.name in before}
-    unsaid = sorted(name for name in wanted if before[name] is None and name not in rerun)
-    if unsaid:
+    if unsaid := sorted(name for name in wanted if before[name] is None and name not in rerun):
         _LOG.warning(
             "%s was begun by a program that did not write down what it evaluates: whether %s still has the same "
             "checkpoint and the same code cannot be checked",
@@ -182,8 +180,7 @@ def jobs_to_run_anew(
             changed[name] = problems
 
     # Jobs that ``--rerun`` does not name must be the same.
-    refused = [name for name in changed if name not in rerun and has_recorded(name)]
-    if refused:
+    if refused := [name for name in changed if name not in rerun and has_recorded(name)]:
         named = " ".join(f"{OPTION} {name}" for name in refused[:_MAX_SHOWN])
         message = (
             f"evaluates something else than when its episodes ran ({_in_words(refused)}); start a new run in another "

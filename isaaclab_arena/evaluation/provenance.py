@@ -40,8 +40,7 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
     """Return the versions of Python and of each installed package that can affect results, `more` included."""
     found = {"python": platform.python_version()}
     for package in (*_PACKAGES, *more):
-        version = _version_of(package)
-        if version is not None:
+        if (version := _version_of(package)) is not None:
             found[package] = version
     return found
 
@@ -182,8 +181,7 @@ def source_files(modules: Iterable[str]) -> dict[str, Path]:
         for each in _imports(name, file):
             path = root.joinpath(*each.split("."))
             candidates = path.with_name(f"{path.name}.py"), path / "__init__.py"
-            beside = next(filter(Path.is_file, candidates), None)
-            if beside is not None:
+            if (beside := next(filter(Path.is_file, candidates), None)) is not None:
                 waiting.append((each, beside))
     return dict(sorted(found.items()))
 

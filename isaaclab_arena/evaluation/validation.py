@@ -495,8 +495,7 @@ class _Resolver:
         """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
         with problems_at(below="policy_type"):
             policy_class = self.policy_class or resolve_policy_class(job.policy_type, may_import=self.may_import)
-        undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
-        if undefined:
+        if undefined := sorted(getattr(policy_class, "__abstractmethods__", ())):
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(message, key="policy_type")
         # The policy's num_envs is the number of env slots in each of its calls.
@@ -532,8 +531,7 @@ class _Resolver:
                 devices: dict[str, Any] = {name: getattr(config, name, None) for name in named}
 
                 def check_device() -> None:
-                    overruled = check_policy_device(**devices)
-                    if overruled is not None:
+                    if (overruled := check_policy_device(**devices)) is not None:
                         self.overruled.setdefault(overruled, job.name)
                     resolve_policy_device(**devices)
 

@@ -195,8 +195,7 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
     if normalizer is not None:
         joints.append((normalizer.mean.shape[1], num_inputs))
         joints.append((normalizer.std.shape[1], num_inputs))
-    wrong = [f"{given} numbers meet {taken}" for given, taken in joints if given != taken]
-    if wrong:
+    if wrong := [f"{given} numbers meet {taken}" for given, taken in joints if given != taken]:
         raise ConfigError(f"has parts whose sizes do not fit: {', '.join(wrong)}; the file is damaged or mixed up")
 
     return actor
@@ -413,8 +412,7 @@ def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, 
     state = checkpoint.get("model_state_dict")
     for name, tensor in state.items() if _is_state(state) else ():
         for role in ("actor", "critic"):
-            old = next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)
-            if old is not None:
+            if (old := next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)) is not None:
                 yield role, _RENAMED[role][old] + name.removeprefix(old), tensor
         if name in _STD:
             yield "actor", _STD[name], tensor
@@ -426,8 +424,7 @@ def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path)
     if _is_state(normalizer):
         whole |= {f"{_NORMALIZER}{name}": value for name, value in normalizer.items()}
     for name, tensor in whole.items():
-        wrong = _wrong_with_tensor(tensor)
-        if wrong is not None:
+        if (wrong := _wrong_with_tensor(tensor)) is not None:
             raise ConfigError(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path))
     return whole
 
@@ -504,8 +501,7 @@ def checkpoint_file(path: str, choice: int | str | None) -> Path:
     elif choice is not None:
         message = f"'{path}' is a file already; leave this out, or name its directory as checkpoint_path"
         raise ConfigError(message, key="checkpoint")
-    wrong = not_a_plain_file(file)
-    if wrong is not None:
+    if (wrong := not_a_plain_file(file)) is not None:
         raise ConfigError(f"'{file}': {wrong}", key="checkpoint_path")
     return file
 

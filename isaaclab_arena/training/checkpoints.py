@@ -63,8 +63,7 @@ def read_learned(path: Path) -> dict[str, Any]:
         path.stat()
     check_plain_file(path)
     content = read_checkpoint(path)
-    missing = [key for key in ("actor_state_dict", "iter") if key not in content]
-    if missing:
+    if missing := [key for key in ("actor_state_dict", "iter") if key not in content]:
         raise ConfigError(f"is no checkpoint of rsl_rl: it has no {' and no '.join(missing)}", file=str(path))
     return dict(content)
 

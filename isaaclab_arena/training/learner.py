@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import io
 import logging
+import math
 import time
 import typing
 import warnings
@@ -47,15 +48,13 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
     digests = named_digests(state)
     # Compare names first: digests of different tensors cannot be compared.
     names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
-    others = [rank for each in differences(["names"], names) for rank in each.ranks]
-    if others:
+    if others := [rank for each in differences(["names"], names) for rank in each.ranks]:
         raise OutOfSyncError(
             f"the ranks do not learn with the same tensors: rank {', '.join(map(str, others))} has other ones than "
             "most, as if it had begun in another way; start all ranks with the same command"
         )
     held = torch.stack(gather_from_ranks(torch.tensor(list(digests.values()), dtype=torch.int64)))
-    found = differences(list(digests), held)
-    if found:
+    if found := differences(list(digests), held):
         told = "; ".join(f"{each.tensor} of rank {', '.join(map(str, each.ranks))}" for each in found[:5])
         more = f"; and {len(found) - 5} more tensors" if len(found) > 5 else ""
         raise OutOfSyncError(
@@ -80,8 +79,7 @@ def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
         digests = held[:, column].tolist()
         # The majority counts as right; in a tie, the lower rank.
         common = max(dict.fromkeys(digests), key=digests.count)
-        ranks = tuple(rank for rank, digest in enumerate(digests) if digest != common)
-        if ranks:
+        if ranks := tuple(rank for rank, digest in enumerate(digests) if digest != common):
             found.append(Difference(tensor=name, ranks=ranks))
     return found
 
@@ -510,8 +508,7 @@ class Learner:
     def iterate(self) -> Iteration:
         """Collect samples on all ranks, learn, and return the results; DivergedError on NaN. Every rank calls it."""
         # Only this trainer's own algorithms have a schedule per iteration.
-        begin_iteration = getattr(self.algorithm, "begin_iteration", None)
-        if begin_iteration is not None:
+        if (begin_iteration := getattr(self.algorithm, "begin_iteration", None)) is not None:
             begin_iteration(self.iterations)
         began = time.perf_counter()
         try:
@@ -534,8 +531,7 @@ class Learner:
         learned = time.perf_counter()
 
         # Losses are means over all ranks, so all ranks stop at the same NaN.
-        wrong = [name for name, value in losses.items() if value != value]  # noqa: PLR0124  NaN alone differs from itself
-        if wrong:
+        if wrong := [name for name, value in losses.items() if math.isnan(value)]:
             raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
         policy = self.algorithm.get_policy()
         std = policy.output_std.mean().item() if getattr(policy, "distribution", None) is not None else float("nan")
@@ -563,8 +559,7 @@ class Learner:
         state["memory"] = {role: value for role, value in memory.items() if value is not None}
         if self._curiosity is not None and self._curiosity.reward_normalization:
             state["curiosity_returns"] = self._curiosity.reward_normalizer.disc_avg.avg
-        snapshot = self.environment.snapshot()
-        if snapshot is not None:
+        if (snapshot := self.environment.snapshot()) is not None:
             state["environment"] = {name: value.cpu() for name, value in snapshot.items()}
             state["metrics"] = list(self.environment.counter.metrics) if self.iterations else []
         return state
@@ -601,8 +596,7 @@ class Learner:
             return False
         self.environment.restore_snapshot(snapshot, metrics=tuple(rank_state["metrics"]))
         for role, network in networks_of(self.algorithm).items():
-            memory = rank_state["memory"].get(role)
-            if memory is not None:
+            if (memory := rank_state["memory"].get(role)) is not None:
                 device = self._context.device
                 moved = (
                     memory.to(device) if isinstance(memory, torch.Tensor) else tuple(part.to(device) for part in memory)

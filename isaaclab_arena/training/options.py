@@ -154,8 +154,7 @@ def _is_directory(word: str) -> bool:
 
 def _reason_against(unknown: str) -> str:
     """Return the message about an option that does not exist, with its setting or the nearest option."""
-    settings = [".".join(path) for path in paths_of(default_document()) if path[-1] == unknown]
-    if settings:
+    if settings := [".".join(path) for path in paths_of(default_document()) if path[-1] == unknown]:
         return f"unknown option; it is set by {' or '.join(f'{path}=...' for path in settings)}"
     return (
         f"unknown option{nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *option_names()])}"

@@ -76,8 +76,7 @@ class Progress:
     ) -> None:
         # TensorBoard's writer has ``close``, those of rsl_rl have ``stop``, and some have both.
         for name in ("close", "stop"):
-            end = getattr(self._writer, name, None)
-            if end is not None:
+            if (end := getattr(self._writer, name, None)) is not None:
                 end()
 
 

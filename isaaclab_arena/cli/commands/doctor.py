@@ -131,8 +131,7 @@ def main(argv: Sequence[str]) -> int:
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     # With several ranks requested, each rank runs this program again, and rank 0 shows all views.
-    launched = launch_if_asked(options, module="isaaclab_arena.cli.commands.doctor", arguments=argv)
-    if launched is not None:
+    if (launched := launch_if_asked(options, module="isaaclab_arena.cli.commands.doctor", arguments=argv)) is not None:
         return launched
     try:
         take_rank_of_scheduler()

@@ -53,8 +53,7 @@ def main(argv: Sequence[str]) -> int:
     files = index_episodes(find_recordings(options.dataset, key="DATASET"), key="DATASET")
     if options.episodes is not None:
         wanted = chosen_episodes(options.episodes)
-        absent = [index for index in wanted if index not in files]
-        if absent:
+        if absent := [index for index in wanted if index not in files]:
             message = f"the recording holds no {in_words(absent)}; it holds {in_words(files)}"
             raise ConfigError(message, key="--episodes")
         files = {index: files[index] for index in wanted}

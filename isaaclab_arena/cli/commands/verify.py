@@ -154,8 +154,7 @@ def summary(verified: Sequence[VerifiedEpisode]) -> str:
     text = (
         f"{len(bitwise)} of {len(verified)} episodes bitwise ({sum(each.num_steps for each in bitwise)} control steps)"
     )
-    other = sorted({episode.job for episode in verified if episode.contents})
-    if other:
+    if other := sorted({episode.job for episode in verified if episode.contents}):
         jobs = ", ".join(f"'{job}'" for job in other)
         text += f"; of {jobs} something else ran than was run, which says nothing about the run's episodes"
     if len(same) > len(bitwise):

@@ -184,8 +184,7 @@ def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
         kinds = f"{_ALL_STEPS}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt"
         raise ConfigError(f"must be {kinds}, got {shown(wanted)}", key=CHECKPOINTS_KEY)
     by_step = {checkpoint.step: checkpoint for checkpoint in found}
-    absent = [step for step in steps if step not in by_step]
-    if absent:
+    if absent := [step for step in steps if step not in by_step]:
         message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_in_words(found)}"
         raise ConfigError(message, key=CHECKPOINTS_KEY)
     return [by_step[step] for step in dict.fromkeys(steps)]

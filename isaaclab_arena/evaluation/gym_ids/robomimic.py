@@ -101,8 +101,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
     run = given_path(run)
     if (run / RUN_PLAN_FILE).is_file():
         names = [job.name for job in read_run_plan(run).jobs]
-        unknown = [name for name in jobs if name not in names]
-        if unknown:
+        if unknown := [name for name in jobs if name not in names]:
             raise ConfigError(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB)
         located = {name: locate_episodes(job_directory(run, name), name)[0] for name in jobs or names}
         if not any(located.values()):
