@@ -29,8 +29,9 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training.config import new_run_directory
-from isaaclab_arena.training.options import (
+from isaaclab_arena.training.options import (  # the command table finds TrainOptions here
     LAUNCHER,
+    TrainOptions,
     read_train_options,
     run_to_resume,
     training_config,
@@ -51,6 +52,7 @@ def main(
 
 
 def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
+    options: TrainOptions
     options, task, words = read_train_options(arguments, program=typed_as)
     options.check()
     # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.

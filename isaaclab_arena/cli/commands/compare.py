@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 from rich.text import Text
 
-from isaaclab_arena.analysis.comparison import ComparisonReport, NotComparableError, Verdict, compare_directories
+from isaaclab_arena.analysis.comparison import NotComparableError, Verdict, compare_directories
 from isaaclab_arena.analysis.comparison_files import (
     document,
     events_table,
@@ -84,23 +84,19 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print_json(document(report))
     else:
-        _show(report, written)
+        # The tables, their limits, and the place of the files.
+        console = results_console()
+        for table in (rates_table(report), measures_table(report), events_table(report)):
+            if table.rows:
+                console.print(drawn(table))
+        limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
+        for sentence in sentences(report):
+            console.print(Text(plain_text(sentence)))
+        console.print(Text(f"verdict: {report.verdict}{limits}", style="bold"))
+        if written is not None:
+            console.print(Text(f"written to {written}"))
 
     # A candidate does not pass if a job that may be worse was left out.
     if report.refused and report.verdict is not Verdict.WORSE:
         return NOT_COMPARABLE
     return {Verdict.BETTER: 0, Verdict.NO_WORSE: 0, Verdict.WORSE: 1, Verdict.UNDECIDED: 4}[report.verdict]
-
-
-def _show(report: ComparisonReport, written: Path | None) -> None:
-    """Print the tables, their limits, and the place of the files."""
-    console = results_console()
-    for table in (rates_table(report), measures_table(report), events_table(report)):
-        if table.rows:
-            console.print(drawn(table))
-    for sentence in sentences(report):
-        console.print(Text(plain_text(sentence)))
-    limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
-    console.print(Text(f"verdict: {report.verdict}{limits}", style="bold"))
-    if written is not None:
-        console.print(Text(f"written to {written}"))

@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -81,16 +82,8 @@ def show_views(views: Sequence[RankView], console: Console) -> None:
     for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0].variables, "cores"):
         table.add_column(heading, overflow="fold")
     for view in views:
-        table.add_row(
-            str(view.rank),
-            str(view.local_rank),
-            view.host,
-            view.device,
-            view.reason,
-            view.gpu,
-            *view.variables.values(),
-            str(view.cores),
-        )
+        facts = (view.rank, view.local_rank, view.host, view.device, view.reason, view.gpu)
+        table.add_row(*map(str, (*facts, *view.variables.values(), view.cores)))
     console.print(table)
     backend, reason = choose_backend([view.gpu_key for view in views])
     console.print(f"{len(views)} ranks talk over {backend}: {reason}")
@@ -123,21 +116,16 @@ class DoctorOptions(LaunchOptions):
 
 def main(argv: Sequence[str]) -> int:
     """Examine this machine on every rank, and show the findings on rank 0."""
-    options = tyro.cli(
-        DoctorOptions,
-        args=joined_gpu_ids(argv),
-        prog="isaaclab-arena doctor",
-        use_underscores=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    config = (tyro.conf.FlagCreatePairsOff,)
+    arguments = joined_gpu_ids(argv)
+    options = tyro.cli(DoctorOptions, args=arguments, prog="isaaclab-arena doctor", use_underscores=True, config=config)
     # With several ranks requested, each rank runs this program again, and rank 0 shows all views.
     if (launched := launch_if_asked(options, module="isaaclab_arena.cli.commands.doctor", arguments=argv)) is not None:
         return launched
-    try:
+    context = DistributedContext()
+    with suppress(ConfigError):
         take_rank_of_scheduler()
         context = DistributedContext.from_environment()
-    except ConfigError:
-        return _show(options, views=())
     if not context.is_distributed:
         return _show(options, views=())
     if context.launched_by_torchrun:
@@ -171,8 +159,7 @@ def examine() -> Iterator[Finding]:
         matched = re.match(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)", requirement)
         if matched is not None and "extra ==" not in requirement:
             yield package_finding(matched["name"], matched["specifiers"].strip(), required=True)
-    optional = ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx")
-    for name in optional:
+    for name in ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx"):
         yield package_finding(name, "", required=False)
 
     yield Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable_cores()} of them for this process")
@@ -198,7 +185,11 @@ def examine() -> Iterator[Finding]:
         yield Finding(subject="torch.distributed", text="not built into this torch; one process only", present=False)
     yield _tried("ranks", _ranks)
     for compression in Compression:
-        yield _tried(f"hdf5 {compression.value}", lambda chosen=compression: _compression(chosen), required=False)
+        yield _tried(
+            f"hdf5 {compression.value}",
+            lambda chosen=compression: check_compression(chosen) or "available",
+            required=False,
+        )
     directory = Path.cwd()
     free_gib = shutil.disk_usage(directory).free / 2**30
     yield Finding(subject="free disk", text=f"{free_gib:.1f} GiB in {directory}", present=free_gib >= 1.0)
@@ -255,11 +246,6 @@ def _ranks() -> str:
     if not context.is_distributed:
         return f"one process, on {context.device} ({context.device_reason})"
     return f"rank {context.rank} of {context.world_size}, on {context.device} ({context.device_reason})"
-
-
-def _compression(compression: Compression) -> str:
-    check_compression(compression)
-    return "available"
 
 
 def _one_step() -> str:

@@ -56,17 +56,13 @@ class ExportOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Export one run and show its place; ConfigError for wrong options or an occupied destination."""
+    config = (tyro.conf.FlagCreatePairsOff,)
     options = tyro.cli(
-        ExportOptions,
-        args=list(argv),
-        prog="isaaclab-arena export",
-        use_underscores=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
+        ExportOptions, args=list(argv), prog="isaaclab-arena export", use_underscores=True, config=config
     )
     chosen = [name for name in _FORMATS if getattr(options, name)]
     if len(chosen) != 1:
-        known = " or ".join(f"--{name}" for name in _FORMATS)
-        raise ConfigError(f"give the one format to write: {known}")
+        raise ConfigError(f"give the one format to write: {' or '.join(f'--{name}' for name in _FORMATS)}")
     if options.allow_import and not options.robomimic:
         raise ConfigError("is for --robomimic alone", key="--allow_import")
     takes_jobs = chosen[0] in {"robomimic", "rerun"}

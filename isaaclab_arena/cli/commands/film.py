@@ -67,11 +67,8 @@ def main(argv: Sequence[str]) -> int:
     options = tyro.cli(FilmOptions, args=list(argv), prog="isaaclab-arena film", use_underscores=True)
     refuse_wrong_numbers(options)
     device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
-    video = VideoOptions(
-        camera=options.camera != "viewport",
-        viewport=options.camera != "robot",
-        frames_per_second=options.video_fps,
-    )
+    shown = {"camera": options.camera != "viewport", "viewport": options.camera != "robot"}
+    video = VideoOptions(frames_per_second=options.video_fps, **shown)
     settings = ReplaySettings(
         num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
     )

@@ -52,12 +52,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     console = results_console()
     console.print(drawn(leaderboard_table(found)))
-    console.print(
-        Text(
-            f"not told apart: McNemar's mid-p over all pairs of episodes, adjusted by Holm's method for "
-            f"{found.num_comparisons} comparisons, above {options.alpha:g}"
-        )
-    )
+    test = "McNemar's mid-p over all pairs of episodes, adjusted by Holm's method"
+    console.print(Text(f"not told apart: {test} for {found.num_comparisons} comparisons, above {options.alpha:g}"))
     for place in repeating:
         told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
         console.print(Text(plain_text(f"{place.name}: {told}")))
@@ -82,13 +78,6 @@ def leaderboard_table(found: Leaderboard) -> TextTable:
         )
         for place in found.places
     )
-    headings = (
-        "policy",
-        "no.",
-        "rank",
-        "mean of tasks % [95 %]",
-        "successes",
-        "95 % of all",
-        "not told apart from no.",
-    )
+    means, alike = "mean of tasks % [95 %]", "not told apart from no."
+    headings = ("policy", "no.", "rank", means, "successes", "95 % of all", alike)
     return TextTable(headings=headings, rows=rows)

@@ -5,7 +5,7 @@ import inspect
 import sys
 import textwrap
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,6 @@ from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 
@@ -47,30 +46,22 @@ def main(argv: Sequence[str]) -> int:
     registry = _REGISTRIES[options.what]
     if rest and (options.what != "environments" or not options.name):
         raise ConfigError(f"unexpected argument '{rest[0]}'; options follow the name of an environment")
-    names = None
-    if options.name:
-        # An unknown name is a ConfigError; `catalog_text` would show it as a line.
-        entry, names = registry.get(options.name), [options.name]
-        if options.what == "environments":
-            _show_environment(options, entry, rest)
-            return 0
-    if options.json:
-        print_json(catalog_data(registry, names))
-    else:
+    # An unknown name is a ConfigError; `catalog_text` would show it as a line.
+    entry, names = (registry.get(options.name), [options.name]) if options.name else (None, None)
+    data = catalog_data(registry, names) if options.json else []
+    if not options.json:
         print(catalog_text(registry, names))
-    return 0
+    if entry is not None and options.what == "environments":
+        from isaaclab_arena.cli.commands import specs  # noqa: PLC0415  loads the simulation
 
-
-def _show_environment(options: ListOptions, entry: Any, rest: list[str]) -> None:
-    """Show one environment, and a policy's inputs and actions there."""
-    from isaaclab_arena.cli.commands import specs  # noqa: PLC0415  loads the simulation
-
+        # Of one environment also a policy's inputs and actions there.
+        if options.json:
+            data[0] |= specs.environment_specs(options.name, entry, rest, specs.specs_as_data)
+        else:
+            print(specs.environment_specs(options.name, entry, rest, specs.described_specs))
     if options.json:
-        [data] = catalog_data(ENVIRONMENTS, [options.name])
-        print_json([{**data, **specs.environment_specs(options.name, entry, rest, specs.specs_as_data)}])
-    else:
-        print(catalog_text(ENVIRONMENTS, [options.name]))
-        print(specs.environment_specs(options.name, entry, rest, specs.described_specs))
+        print_json(data)
+    return 0
 
 
 def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -118,18 +109,14 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
     width = max(map(len, names), default=0)
     lines = []
     for name in names:
-        try:
-            entry = registry.get(name)
-        except ConfigError as error:
-            summary = ""
-            if name in registry.patterns():
-                # A scheme of names has no entry; the module of its maker describes it.
-                documented = inspect.getdoc(sys.modules[registry.maker(name).__module__])
-                summary = (documented or "").partition("\n")[0]
-            lines.append(f"{name:<{width}}  {summary or error}")
-            continue
-        lines.append(f"{name:<{width}}  {_summary(entry)}".rstrip())
-        lines.extend(f"{'':<{width}}    {line}" for line in _details(entry))
+        [data] = catalog_data(registry, [name])
+        told = data.get("summary", "")
+        if "error" in data and name in registry.patterns():
+            # A scheme of names has no entry; the module of its maker describes it.
+            documented = inspect.getdoc(sys.modules[registry.maker(name).__module__])
+            told = (documented or "").partition("\n")[0]
+        lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())
+        lines += [] if "error" in data else [f"{'':<{width}}    {line}" for line in _details(data)]
     return "\n".join(lines)
 
 
@@ -145,23 +132,21 @@ def _summary(entry: Any) -> str:
     return (documented or "").strip().partition("\n")[0]
 
 
-def _details(entry: Any) -> list[str]:
+def _details(data: Mapping[str, Any]) -> list[str]:
+    """Return the lines below an entry of `catalog_data`: its options, or the facts of an environment."""
     options = []
-    for option in _options_data(entry):
+    for option in data["options"]:
         suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
         value = ", required" if option["required"] else f" = {option['default']}"
         options.append(f"{option['name']}{value}{suffix}")
-    summarise = getattr(entry, "summary", None)
-    if isinstance(entry, type) or summarise is None:
+    if "instruction" not in data:
         return options
-    summary: EnvironmentSummary = summarise()
-    # Only an environment's builder has a summary; its options are one of its facts.
     facts = {
-        "told": f'"{summary.instruction}"',
-        "success": summary.success,
-        "episode": f"at most {summary.episode_length} steps, {summary.episode_s:g} s",
-        "robots": ", ".join(summary.embodiments),
-        "objects": ", ".join(summary.objects),
+        "told": f'"{data["instruction"]}"',
+        "success": data["success"],
+        "episode": f"at most {data['episode_length']} steps, {data['episode_s']:g} s",
+        "robots": ", ".join(data["embodiments"]),
+        "objects": ", ".join(data["objects"]),
         "options": "; ".join(options),
     }
     return [

@@ -39,18 +39,6 @@ class PlanOptions:
     """Print JSON instead of a table."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedPairs:
-    """The number of pairs for one degree of agreement between outcomes."""
-
-    # Share of the conditions that decide alone; see `pair_chances`.
-    agreement: float
-    # Pairs for the test with a fixed number, None for more than 20,000.
-    pairs: int | None
-    # Mean number of pairs if the test stops once it is decided, None for more than 20,000.
-    until_stopped: float | None
-
-
 def main(argv: Sequence[str]) -> int:
     """Show the number of episodes that a comparison needs; ConfigError if a number, run or job is wrong."""
     options = tyro.cli(PlanOptions, args=argv, prog="isaaclab-arena plan", use_underscores=True)
@@ -71,7 +59,9 @@ def main(argv: Sequence[str]) -> int:
             at_most=_MOST_PAIRS,
         )
         until_stopped = simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS)
-        planned.append(PlannedPairs(agreement=agreement, pairs=pairs, until_stopped=until_stopped))
+        # ``agreement`` is the share of the conditions that decide alone, ``pairs`` the number for the test with a fixed
+        # number, and ``until_stopped`` its mean if the test stops once it is decided; None for more than 20,000.
+        planned.append({"agreement": agreement, "pairs": pairs, "until_stopped": until_stopped})
     # For comparison: the same difference without pairs usually needs more episodes.
     most_independent = 400
     independent = least_number(
@@ -88,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     rates = f"{100 * baseline:.1f} % against {100 * candidate:.1f} %"
     console.print(Text(f"{rates}, to be found in {100 * options.power:g} % of tries:"))
     said = {0.0: "nothing to do with each other", 0.5: "half as alike as they can be", 1.0: "as alike as they can be"}
-    rows = tuple((said[each.agreement], _shown(each.pairs), _shown(each.until_stopped)) for each in planned)
+    rows = tuple((said[each["agreement"]], _shown(each["pairs"]), _shown(each["until_stopped"])) for each in planned)
     headings = ("the same conditions; outcomes", "pairs (McNemar's mid-p)", "on average, stopped as soon as decided")
     console.print(drawn(TextTable(headings=headings, rows=rows)))
     number = f"more than {most_independent}" if independent is None else str(independent)

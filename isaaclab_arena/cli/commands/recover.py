@@ -29,7 +29,20 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     # there is no first attempt. ``may_import`` allows jobs with code that is not registered.
     attempt = read_attempt(output_directory, 1)
     request = _asked_for(attempt, attempt_path(output_directory, 1), may_import=may_import)
-    _check_is_recorded(output_directory, request)
+    hashes = recorded_config_hashes(output_directory)
+    if not hashes:
+        message = (
+            "holds no recording that says with which configuration it was made, so nothing shows that the jobs of "
+            f"{request.source_file or 'the command line'} are still those of this run"
+        )
+        raise ConfigError(message, file=str(output_directory))
+    if wrong := [(job, found) for job, found in hashes.items() if found != request.config_hash]:
+        message = (
+            f"is not what the run began with: its jobs have the hash {request.config_hash} now, the recordings were "
+            f"made with {wrong[0][1]} (job '{wrong[0][0]}'); put it back as it was"
+        )
+        raise ConfigError(message, file=request.source_file or "command line")
+
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
     backends = {work.job: work.backend for work in attempt.jobs}
     latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
@@ -73,24 +86,6 @@ def _asked_for(attempt: Attempt, path: Path, *, may_import: bool) -> RunRequest:
             "back as it was, and recover from the directory in which the run was started"
         )
         raise ConfigError([Problem(message, file=str(path), key="command_line"), *error.problems]) from error
-
-
-def _check_is_recorded(output_directory: Path, request: RunRequest) -> None:
-    hashes = recorded_config_hashes(output_directory)
-    if not hashes:
-        message = (
-            "holds no recording that says with which configuration it was made, so nothing shows that the jobs of "
-            f"{request.source_file or 'the command line'} are still those of this run"
-        )
-        raise ConfigError(message, file=str(output_directory))
-    wrong = {job: found for job, found in hashes.items() if found != request.config_hash}
-    if wrong:
-        job, found = next(iter(wrong.items()))
-        message = (
-            f"is not what the run began with: its jobs have the hash {request.config_hash} now, the recordings were "
-            f"made with {found} (job '{job}'); put it back as it was"
-        )
-        raise ConfigError(message, file=request.source_file or "command line")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_fil
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError, Problem, refuse
+from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.robustness import robustness_arms
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -89,29 +89,20 @@ def _checked(
     sound: list[tuple[JobsFile, tuple[Job, ...]]] = []
     problems: list[Problem] = []
     for path in files:
-        try:
-            read = load_jobs_file(
-                path,
-                defaults,
-                overrides=overrides,
-                suites=SUITES,
-                arms=partial(robustness_arms, may_import=not options.no_import),
-                partly=True,
-            )
+        with problems_into(problems):
+            arms = partial(robustness_arms, may_import=not options.no_import)
+            read = load_jobs_file(path, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
             # A file with problems continues here, so that the readable part of its jobs is checked too.
             jobs_file = limited(read, options.limit)
-            try:
+            of_trackers: list[Problem] = []
+            with problems_into(of_trackers):
                 check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
-            except ConfigError as error:
-                jobs_file = replace(jobs_file, problems=(*jobs_file.problems, *error.problems))
+            jobs_file = replace(jobs_file, problems=(*jobs_file.problems, *of_trackers))
             jobs = resolve_jobs(
                 jobs_file,
                 policy_batch=options.policy_batch if options.deterministic else None,
                 may_import=not options.no_import,
             )
-        except ConfigError as error:
-            problems.extend(error.problems)
-        else:
             sound.append((jobs_file, jobs))
     return sound, problems
 

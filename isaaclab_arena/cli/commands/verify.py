@@ -56,55 +56,50 @@ class VerifyOptions:
     """Print the findings as JSON, and the text for people on stderr."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verification:
-    """The findings of a verification."""
-
-    problems: tuple[str, ...]  # problems of the run's files
-    episodes: tuple[VerifiedEpisode, ...]  # the episodes that ran again
-    # True if the files are intact, and no episode differs from the recording.
-    is_sound: bool
-
-
 def main(argv: Sequence[str]) -> int:
     """Verify a run, show the findings, and return the exit code; ConfigError, or ArenaError if the sample fails."""
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
     refuse_wrong_numbers(options)
     with stdout_for_json(wanted=options.json):
         began_at, merged = now(), merge_results(options.output_dir)
-        found = _looked_at(options, merged)
+        problems, verified, is_sound = _looked_at(options, merged)
 
         # Store the findings beside the run, for its page.
         episodes = []
-        for episode in found.episodes:
+        for episode in verified:
             is_same = episode.is_same and not episode.contents
-            kept = EpisodeVerification(
-                job=episode.job,
-                episode_index=episode.episode_index,
-                is_same=is_same,
-                is_bitwise=is_same and episode.compares_arrays,
-                verdict=_verdict(episode) + (", but something else ran than was run" if episode.contents else ""),
+            verdict = _verdict(episode) + (", but something else ran than was run" if episode.contents else "")
+            episodes.append(
+                EpisodeVerification(
+                    job=episode.job,
+                    episode_index=episode.episode_index,
+                    is_same=is_same,
+                    is_bitwise=is_same and episode.compares_arrays,
+                    verdict=verdict,
+                )
             )
-            episodes.append(kept)
         verification = RunVerification(
             verified_at=began_at,
             sources=merged.sources,
             num_episodes=len(merged.episodes),
-            problems=found.problems,
+            problems=problems,
             episodes=tuple(episodes),
-            is_sound=found.is_sound,
+            is_sound=is_sound,
         )
         try:
             write_verification(options.output_dir, verification)
         except StorageError as error:
             _say(f"not kept for the page of the run: {error}")
     if options.json:
-        print_json(found)
-    return 0 if found.is_sound else 1
+        print_json({"problems": problems, "episodes": verified, "is_sound": is_sound})
+    return 0 if is_sound else 1
 
 
-def _looked_at(options: VerifyOptions, merged: MergedResults) -> Verification:
+def _looked_at(
+    options: VerifyOptions, merged: MergedResults
+) -> tuple[tuple[str, ...], tuple[VerifiedEpisode, ...], bool]:
     """Check the files, run a sample again, and show each finding at once."""
+    # Return the problems of the files, the episodes that ran again, and True if all are intact and equal.
     found = []
     for problem in check_directory(options.output_dir, merged):
         found.append(problem)
@@ -126,11 +121,10 @@ def _looked_at(options: VerifyOptions, merged: MergedResults) -> Verification:
             )
     if not sample:
         _say("no episode was run again" if options.sample == 0 else "no episode has finished that could be run again")
-        return Verification(problems=problems, episodes=(), is_sound=not problems and options.sample == 0)
+        return problems, (), not problems and options.sample == 0
     verified = tuple(_verified(options, merged.plan, sample))
     _say(summary(verified))
-    is_same = all(episode.is_same and not episode.contents for episode in verified)
-    return Verification(problems=problems, episodes=verified, is_sound=not problems and is_same)
+    return problems, verified, not problems and all(each.is_same and not each.contents for each in verified)
 
 
 def _verdict(episode: VerifiedEpisode) -> str:

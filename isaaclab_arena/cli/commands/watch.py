@@ -86,16 +86,9 @@ def main(argv: Sequence[str]) -> int:
         directory=options.eval_jobs_config.parent,
     )
     end = None if options.until is None else _END.fullmatch(options.until)
+    same = {name: getattr(options, name) for name in ("training", "pattern", "every", "poll_s", "quiet_s", "retry_s")}
     settings = WatchSettings(
-        watched=Watched(
-            training=options.training,
-            pattern=options.pattern,
-            every=options.every,
-            until=None if end is None else int(end[1]),
-            poll_s=options.poll_s,
-            quiet_s=options.quiet_s,
-            retry_s=options.retry_s,
-        ),
+        watched=Watched(until=None if end is None else int(end[1]), **same),
         directory=options.output_dir or Path("outputs") / f"watch_{options.training.resolve().name}",
         once=options.once,
         stop_file=options.stop_file,
@@ -126,9 +119,8 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     no_arms = "is no option of a watch; run isaaclab-arena robustness with the best checkpoint when it has ended"
     problems += [Problem(no_arms, key=name) for name in ("--robustness", "--robustness_levels") if name in others]
     if options.until is not None and _END.fullmatch(options.until) is None:
-        problems.append(
-            Problem(f"must be a step, such as 1000 or iteration=1000, got {options.until!r}", key="--until")
-        )
+        message = f"must be a step, such as 1000 or iteration=1000, got {options.until!r}"
+        problems.append(Problem(message, key="--until"))
     if options.promote is not None and options.bar is None:
         problems.append(Problem("needs --bar, which says what a checkpoint has to reach", key="--promote"))
     named = document.get(_TRACKING) or []
