@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
@@ -27,16 +26,16 @@ from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import limited, read_jobs
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.context import DistributedContext, process_age_s
+from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
-from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions
@@ -77,20 +76,22 @@ def main(
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    return exit_code_of(partial(_run, arguments, import_s, options_class, typed_as))
-
-
-def _run(arguments: Sequence[str], import_s: float | None, options_class: type[PolicyOptions], typed_as: str) -> int:
-    options, rest = read_command_line(options_class, arguments, program=typed_as)
-    if (launched := launch_if_asked(options, module=PROGRAM, arguments=arguments)) is not None:
-        return launched
-    options.check()
-    context = DistributedContext.from_environment(device=options.device)
-    options = shared_by_ranks(options, context.world_size)
-    command_line = (PROGRAM, *arguments)
-    request = job_request(options, *resolved_job(options, rest), command_line=command_line, import_s=import_s)
-    collect_from_now_on()
-    return show_variations(request.jobs) if options.list_variations else execute(request, context)
+    with program() as ended:
+        take_rank_of_scheduler()
+        options, rest = read_command_line(options_class, arguments, program=typed_as)
+        if (launched := launch_if_asked(options, module=PROGRAM, arguments=arguments)) is not None:
+            return launched
+        options.check()
+        context = DistributedContext.from_environment(device=options.device)
+        options = shared_by_ranks(options, context.world_size)
+        command_line = (PROGRAM, *arguments)
+        request = job_request(options, *resolved_job(options, rest), command_line=command_line, import_s=import_s)
+        collect_from_now_on()
+        if options.list_variations:
+            return show_variations(request.jobs)
+        with joined(context, options) as host:
+            return run(request, host).exit_code
+    return ended.code
 
 
 def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:

@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import generators_put_back, put_back
-from isaaclab_arena.evaluation.run import execute_among
+from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.evaluation.settled import Machinery, settle_backends
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.results.freshness import RESULTS_FILE
@@ -121,7 +121,7 @@ class ClosedLoopEvaluation:
         _LOG.info("evaluating %s", checkpoint)
         with generators_put_back(), put_back():
             torch.set_num_threads(self.torch_threads or torch.get_num_threads())
-            exit_code = execute_among(ranks, request).exit_code
+            exit_code = run(request, RankHost(ranks)).exit_code
         return replace(self.results(num_steps), exit_code=exit_code)
 
     def results(self, num_steps: int) -> Evaluated:

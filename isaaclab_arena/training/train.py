@@ -22,11 +22,12 @@ from isaaclab_arena.distributed.context import (
     leave_process,
     leave_process_on_error,
     limit_threads,
+    take_rank_of_scheduler,
 )
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training.config import new_run_directory
 from isaaclab_arena.training.options import (  # the command table finds TrainOptions here
@@ -48,7 +49,10 @@ def main(
     """Train, and return the exit code: 0, 1 for a failure, 2 for a user's mistake, 130 or 143 if interrupted."""
     # ``argv`` is None for the arguments of this process. ``typed_as`` is the program's name in the help.
     arguments = tuple(typed_words(argv))
-    return exit_code_of(lambda: _run(arguments, launch, typed_as))
+    with program() as ended:
+        take_rank_of_scheduler()
+        ended.code = _run(arguments, launch, typed_as)
+    return ended.code
 
 
 def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
