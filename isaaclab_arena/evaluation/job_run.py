@@ -103,6 +103,23 @@ class Consolidations:
 _LOG = logging.getLogger(__name__)
 
 
+@dataclass
+class JobFiles:
+    """The writers of a job's files, None until the first environment is built."""
+
+    recorder: EpisodeRecorder | None = None
+    videos: "VideoRecorder | None" = None
+
+
+class _Turn:
+    """The supply of the job's current turn. Recorders refer to it, not to the job, which can be freed first."""
+
+    supply: EpisodeSupply = EVERYTHING
+
+    def still_holds(self, episode_index: int) -> bool:
+        return self.supply.still_holds(episode_index)
+
+
 class JobRun:
     """One job under way, and its results so far."""
 
@@ -115,33 +132,27 @@ class JobRun:
         stop_requested: Callable[[], bool],  # called before every step; True ends the job
         start_up: StartUpClock,
     ) -> None:
-        self._job = job
-        self._turn = _Turn()
-        self._settings = settings
-        self._builder = builder
-        self._watchdog = watchdog
-        self._stop_requested = stop_requested
-        self._stopwatch = Stopwatch()
-        self._start_up = start_up
-        self._started_at = now()
-        self._results: list[RolloutResult] = []
+        self._job, self._settings, self._builder, self._start_up = job, settings, builder, start_up
+        self._watchdog, self._stop_requested = watchdog, stop_requested
+        self.stopwatch, self._started_at = Stopwatch(), now()
+        self._turn, self._files = _Turn(), JobFiles()
+        self._env_steps, self._instructions, self._query_times = (
+            _EnvStepCounter(),
+            _InstructionWatch(job.config),
+            QueryTimes(),
+        )
         self._num_episodes: int | None = job.config.num_episodes
-        self._env_steps = _EnvStepCounter()
-        self._instructions = _InstructionWatch(job.config)
         self._pictures_drawn = 0
         self._server_usage: ServerUsage | None = None
-        self._query_times = QueryTimes()
+        self._results: list[RolloutResult] = []
         self._built: BuiltGroups | None = None
         self._simulated_by: dict[str, str] | None = None
-        self._files = JobFiles()
-        # The files of a job whose episodes have all ended, still to be consolidated; otherwise None.
-        self.unfinished: JobFiles | None = None
 
     def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
-        """Run the rebuilds of the job, or one turn, with the episodes of `supply`. `rest` or `end` must follow."""
+        """Run the rebuilds of the job, or one turn, with the episodes of `supply`; call `end` after the last."""
         job, settings = self._job, self._settings
         self._turn.supply = supply
-        self._stopwatch.go_on()
+        self.stopwatch.go_on()
         if not self._results:
             # This package draws from none of these generators, but foreign policies do. Without the seed, the results
             # of a job would depend on the jobs before it, so on the number of ranks.
@@ -184,37 +195,30 @@ class JobRun:
                             episode_timeout_s=config.episode_timeout_s,
                         ),
                         stop_requested=self._must_stop,
-                        stopwatch=self._stopwatch,
+                        stopwatch=self.stopwatch,
                     )
                 self._results.append(result)
         except BaseException:
             self.end(is_whole=False)
             raise
 
-    def rest(self) -> None:
-        """Stop the job's clock while other jobs have their turn. Its files stay open."""
-        self._stopwatch.rest()
-
-    def end(self, *, is_whole: bool) -> None:
-        """Close the job's files. If `is_whole` and not interrupted, keep them in `unfinished` for consolidation."""
-        self._stopwatch.go_on()
+    def end(self, *, is_whole: bool) -> JobFiles | None:
+        """Close the job's files. Return those to consolidate, if the job `is_whole` and was not interrupted."""
+        self.stopwatch.go_on()
         files, self._files = self._files, JobFiles()
-        recorder, videos = files.recorder, files.videos
-        try:
-            if is_whole and recorder is not None and not any(each.interrupted for each in self._results):
+        with self.stopwatch.measure(Phase.RECORD), ExitStack() as stack:
+            # Complete the films of finished episodes. Recorded episodes stay in their own files.
+            for writer in (files.videos, files.recorder):
+                if writer is not None:
+                    stack.callback(writer.close)
+            if is_whole and files.recorder is not None and not any(each.interrupted for each in self._results):
                 # Release environments and unfinished episodes. Films of finished episodes are still encoded.
-                with self._stopwatch.measure(Phase.RECORD):
-                    if videos is not None:
-                        videos.end_filming()
-                    recorder.close()
-                self.unfinished = files
-        finally:
-            if self.unfinished is None:
-                # Complete the films of finished episodes. Recorded episodes stay in their own files.
-                with self._stopwatch.measure(Phase.RECORD), ExitStack() as stack:
-                    for writer in (videos, recorder):
-                        if writer is not None:
-                            stack.callback(writer.close)
+                if files.videos is not None:
+                    files.videos.end_filming()
+                files.recorder.close()
+                stack.pop_all()
+                return files
+        return None
 
     def _rebuilds(self, directory: Path) -> Iterator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup]]]:
         """Yield each rebuild that has episodes of this rank: the job with its length, these episodes, its groups."""
@@ -255,7 +259,7 @@ class JobRun:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self._results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        watch, built = self._stopwatch, self._built
+        watch, built = self.stopwatch, self._built
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
@@ -301,7 +305,7 @@ class JobRun:
             self._builder.clear()
         config, silence_s = self._job.config, self._settings.build_timeout_s
         watched = self._watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
-        with watched, self._stopwatch.measure(Phase.BUILD):
+        with watched, self.stopwatch.measure(Phase.BUILD):
             built = self._builder.build(self._job, directory, self._start_up)
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
@@ -375,26 +379,9 @@ class JobRun:
         """Whether the job must stop before the next step. `JobTimeoutError` if it exceeds its `timeout_s`."""
         self._watchdog.step_finished()
         limit_s = self._job.config.timeout_s
-        if limit_s is not None and self._stopwatch.elapsed_s() > limit_s:
+        if limit_s is not None and self.stopwatch.elapsed_s() > limit_s:
             raise JobTimeoutError(f"job '{self._job.config.name}' took longer than {limit_s:g} s, its timeout_s")
         return self._stop_requested()
-
-
-class _Turn:
-    """The supply of the job's current turn. Recorders refer to it, not to the job, which can be freed first."""
-
-    supply: EpisodeSupply = EVERYTHING
-
-    def still_holds(self, episode_index: int) -> bool:
-        return self.supply.still_holds(episode_index)
-
-
-@dataclass
-class JobFiles:
-    """The writers of a job's files, None until the first environment is built."""
-
-    recorder: EpisodeRecorder | None = None
-    videos: "VideoRecorder | None" = None
 
 
 class _EnvStepCounter(Observer):
@@ -522,7 +509,7 @@ class JobRunner:
             job_run.run(directory, supply, observers)
         if not failure and taking_turns and not self._stop_requested():
             self._open[name] = (job, job_run)
-            job_run.rest()
+            job_run.stopwatch.rest()
             return job_run.report()
         return self._end(job, job_run, failure)
 
@@ -555,9 +542,10 @@ class JobRunner:
         """End a job, and write its report or hand that to `consolidations`."""
         name = job.config.name
         is_cut_short = name in self._settings.turns and self._stop_requested()
+        files = None
         if not failure:
             with self._surviving(name) as failure_at_end:
-                job_run.end(is_whole=not is_cut_short)
+                files = job_run.end(is_whole=not is_cut_short)
             failure = failure_at_end
         error, traceback_file = failure or (None, None)
         report = job_run.report(error=error, traceback_file=traceback_file)
@@ -565,7 +553,7 @@ class JobRunner:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
 
         # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        files, directory = job_run.unfinished, job_directory(self._settings.output_directory, name)
+        directory = job_directory(self._settings.output_directory, name)
         finish = partial(self._finish, job, directory, files, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
         if self._consolidations is None or files is None or job.config.num_episodes is None:
