@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus, Question, compared_groups
-from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.evaluation import provenance
@@ -107,7 +106,7 @@ class RunRequest:
 
 def plan_run(
     request: RunRequest,
-    context: DistributedContext,
+    world_size: int,
     devices: Sequence[str],
     *,
     run_id: str,
@@ -120,12 +119,12 @@ def plan_run(
         config_hash=request.config_hash,
         source_file=request.source_file,
         command_line=request.command_line,
-        world_size=context.world_size,
+        world_size=world_size,
         versions=provenance.versions(),
         git_revision=provenance.git_revision(Path.cwd()),
         machine=provenance.node(),
         devices=tuple(devices),
-        jobs=plan_entries(request, context.world_size, contents or {}),
+        jobs=plan_entries(request, world_size, contents or {}),
         settings=request.options.result_settings(),
         questions=request.questions,
         working_directory=str(Path.cwd()),

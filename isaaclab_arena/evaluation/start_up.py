@@ -401,7 +401,7 @@ class _Beginning:
     ) -> None:
         self._request = request
         self._contents = contents
-        self._plan = plan_run(request, context, devices, run_id=uuid.uuid4().hex, contents=contents)
+        self._plan = plan_run(request, context.world_size, devices, run_id=uuid.uuid4().hex, contents=contents)
         options = request.options
         self._machinery = Machinery(
             devices=tuple(devices),

@@ -9,7 +9,7 @@ import tyro
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.planning import RunRequest, plan_entries
+from isaaclab_arena.evaluation.planning import RunRequest, plan_entries, plan_run
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery import recorded_config_hashes, recover_plan
@@ -52,21 +52,15 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
         config = replace(job.config, num_episodes=grown.get(job.name, job.config.num_episodes))
         latency = latencies.get(job.name, job.latency)
         jobs.append(replace(job, config=config, backend=backends.get(job.name), latency=latency))
-    return RunPlan(
-        run_id=attempt.run_id,
+    plan = plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id)
+    return replace(
+        plan,
         created_at=attempt.started_at,
-        config_hash=request.config_hash,
-        source_file=request.source_file,
         command_line=attempt.command_line,
-        world_size=attempt.world_size,
         versions=attempt.versions,
         git_revision=attempt.git_revision,
         machine=attempt.machine,
-        devices=attempt.devices,
         jobs=tuple(jobs),
-        settings=request.options.result_settings(),
-        questions=request.questions,
-        working_directory=str(Path.cwd()),
     )
 
 
