@@ -39,11 +39,9 @@ class Assignment(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(FlagsWithoutEffect, LaunchOptions):
-    """Options of a run, whatever it evaluates."""
+class JobOptions:
+    """Options for the jobs of a run that do not set them, and for their policies."""
 
-    device: str | None = None
-    """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
     policy_device: str | None = None
     """Device of policies with an option of that name."""
     policy_device_id: int | None = None
@@ -58,8 +56,18 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Seed of jobs without their own."""
     placement_seed: NotNegative | None = None
     """Seed of the initial conditions of jobs without their own, if it differs from the seed."""
-    limit: Count | None = None
-    """Run at most this many episodes of each job, to try a job file; the table notes it."""
+    enable_cameras: bool = False
+    """Show policies the cameras' pictures, in every job without its own setting."""
+
+    def policy_overrides(self) -> dict[str, Any]:
+        """Return the options for every policy that has them, by name."""
+        return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """The directory of a run, and how the run goes on there."""
+
     output_base_dir: str = "outputs"
     """Parent of the run's dated directory."""
     output_dir: str | None = None
@@ -70,16 +78,45 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """With --resume, run this job's episodes anew if it evaluates other content now; may be given several times."""
     retry_errors: bool = False
     """With --resume, run episodes with an error again; the table counts them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Options that affect recordings or results, beside the jobs. The plan keeps them, and a resume must agree."""
+
+    limit: Count | None = None
+    """Run at most this many episodes of each job, to try a job file; the table notes it."""
     no_dataset: bool = False
     """Record no HDF5 datasets, only one line per episode."""
     record_observations: Literal["none", "state", "all"] = "state"
     """Observations in the datasets: none, the policy group, or also images."""
     compression: Literal["none", "lzf", "gzip", "zstd"] = "none"
     """Compression of the datasets; zstd needs the extra of that name."""
-    enable_cameras: bool = False
-    """Show policies the cameras' pictures, in every job without its own setting."""
-    eager_pictures: bool = False
-    """Draw every picture in every step, also without a reader: the same results, slower."""
+    deterministic: bool = False
+    """Query policies in batches of one fixed size, so that results have the same bits for any num_envs."""
+    policy_batch: EnvSlots = 64
+    """Size of that batch, with --deterministic; at least every job's num_envs."""
+    torch_threads: Threads = 1
+    """Torch threads of this rank."""
+    pipeline: EnvSlots = 1
+    """Number of groups of a job's env slots: with 2, one is simulated while the policy acts for the other."""
+
+    def fixed_policy_batch(self) -> int | None:
+        """Return the number of env slots of every policy call, None for the job's num_envs."""
+        return self.policy_batch if self.deterministic else None
+
+    def result_settings(self) -> dict[str, Any]:
+        """Return the options of this class by name, as the plan keeps them."""
+        settings = {field.name: getattr(self, field.name) for field in fields(ResultOptions)}
+        # With batches of one fixed size it decides nothing how the env slots are divided.
+        pipeline = None if self.deterministic or self.pipeline == 1 else self.pipeline
+        return {**settings, "policy_batch": self.fixed_policy_batch(), "pipeline": pipeline}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisplayOptions:
+    """Output of a run besides its results, which no result depends on."""
+
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
     record_viewport_video: bool = False
@@ -98,12 +135,29 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Log results during the run to wandb, tensorboard or mlflow, besides the trackers of the job file; may be given
     several times. Each needs the extra of its name."""
-    max_equal_errors: NotNegative = 20
-    """Consecutive episodes of a job with the same error after which the job fails; 0 for no limit."""
-    fail_fast: bool = False
-    """Stop at the first failed job."""
-    continue_on_error: bool = False
-    """Go on after a failed job, which is the default; excludes --fail_fast."""
+
+    def video_options(self) -> VideoOptions:
+        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
+        episodes = self.video_episodes
+        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
+            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
+        return VideoOptions(
+            camera=self.record_camera_video,
+            viewport=self.record_viewport_video,
+            first_episodes=int(episodes) if episodes.isdigit() else None,
+            only_failures=episodes == "failures",
+            frames_per_second=self.video_fps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceOptions:
+    """Devices and ranks of a run, its pace, and its end after errors."""
+
+    device: str | None = None
+    """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
+    num_threads: Threads | None = None
+    """Physics threads of this rank. By default its share of the cores."""
     assignment: str = "round_robin"
     """Assignment of episodes to ranks. round_robin: whole jobs in turn; split: all ranks share each job of known
     length; dynamic: ranks claim parts of jobs as they go."""
@@ -111,24 +165,35 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """The same as --assignment split; dynamic shares jobs anyway."""
     lease_s: Annotated[float, Field(ge=1)] = 30.0
     """With dynamic assignment, silence of a rank after which another one takes over its work [s]."""
-    deterministic: bool = False
-    """Query policies in batches of one fixed size, so that results have the same bits for any num_envs."""
-    policy_batch: EnvSlots = 64
-    """Size of that batch, with --deterministic; at least every job's num_envs."""
-    pipeline: EnvSlots = 1
-    """Number of groups of a job's env slots: with 2, one is simulated while the policy acts for the other."""
+    eager_pictures: bool = False
+    """Draw every picture in every step, also without a reader: the same results, slower."""
     step_timeout_s: Amount = 1800.0
     """Time without a finished control step after which a hanging rank is ended [s]; 0 for no limit."""
     build_timeout_s: Amount = 3600.0
     """Time to build a job's environment, with its cameras' first pictures, and policy [s]; 0 for no limit."""
+    max_equal_errors: NotNegative = 20
+    """Consecutive episodes of a job with the same error after which the job fails; 0 for no limit."""
+    fail_fast: bool = False
+    """Stop at the first failed job."""
+    continue_on_error: bool = False
+    """Go on after a failed job, which is the default; excludes --fail_fast."""
     no_import: bool = False
     """Refuse jobs that would import unregistered code: dotted class paths, interpreters, module:id."""
-    num_threads: Threads | None = None
-    """Physics threads of this rank. By default its share of the cores."""
-    torch_threads: Threads = 1
-    """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
     """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
+
+    @property
+    def mode(self) -> Assignment:
+        """How jobs are given to ranks, once `check` has accepted it."""
+        mode = Assignment(self.assignment)
+        return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(
+    PaceOptions, DisplayOptions, ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions
+):
+    """Options of a run, whatever it evaluates. The class of an option says what depends on it."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them."""
@@ -143,47 +208,6 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             seed=self.seed,
             placement_seed=self.placement_seed,
             enable_cameras=self.enable_cameras,
-        )
-
-    def policy_overrides(self) -> dict[str, Any]:
-        """Return the options for every policy that has them, by name."""
-        return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
-
-    @property
-    def mode(self) -> Assignment:
-        """How jobs are given to ranks, once `check` has accepted it."""
-        mode = Assignment(self.assignment)
-        return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
-
-    def fixed_policy_batch(self) -> int | None:
-        """Return the number of env slots of every policy call, None for the job's num_envs."""
-        return self.policy_batch if self.deterministic else None
-
-    def result_settings(self) -> dict[str, Any]:
-        """Return the options, beside the jobs, that affect a run's recordings or results."""
-        return {
-            "limit": self.limit,
-            "no_dataset": self.no_dataset,
-            "record_observations": self.record_observations,
-            "compression": self.compression,
-            "deterministic": self.deterministic,
-            "policy_batch": self.fixed_policy_batch(),
-            "torch_threads": self.torch_threads,
-            # With batches of one fixed size it decides nothing how the env slots are divided.
-            "pipeline": None if self.deterministic or self.pipeline == 1 else self.pipeline,
-        }
-
-    def video_options(self) -> VideoOptions:
-        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
-        episodes = self.video_episodes
-        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
-            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
-        return VideoOptions(
-            camera=self.record_camera_video,
-            viewport=self.record_viewport_video,
-            first_episodes=int(episodes) if episodes.isdigit() else None,
-            only_failures=episodes == "failures",
-            frames_per_second=self.video_fps,
         )
 
     def check(self) -> None:
