@@ -22,9 +22,10 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed, waited_for_core_s
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording.video import VideoFile, VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.pictures import VisibleWorld

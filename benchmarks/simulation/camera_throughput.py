@@ -19,7 +19,7 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import Timing, median, timed
 from isaaclab_arena.environments.arena.environment import TableEnvironment
-from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording.video import VideoFile
 
 CAMERAS = ("robot_head_cam_rgb", "wrist_cam_rgb")

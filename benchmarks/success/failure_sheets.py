@@ -13,9 +13,10 @@ from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import AXES, enabled_variations
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.sim.pictures import VisibleWorld
 from isaaclab_arena.sim.threads import default_num_threads
 

@@ -6,30 +6,31 @@ from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
     from isaaclab_arena.config.expansion.suites import Suite, SuiteTask
-    from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
-    from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
-    from isaaclab_arena.interfaces.content import ContentBuilder, ContentSources
-    from isaaclab_arena.interfaces.environment import (
+    from isaaclab_arena.environments.capabilities import (
         BeginsResets,
         BeginsSteps,
-        Environment,
-        EnvironmentWrapper,
-        Observation,
+        Filmable,
+        FilmableLater,
         PartwiseRecordable,
+        PicturesOnDemand,
         Recordable,
         Restorable,
         Snapshottable,
-        Step,
         TriesSteps,
     )
+    from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
+    from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
+    from isaaclab_arena.interfaces.background import Background
+    from isaaclab_arena.interfaces.content import ContentBuilder, ContentSources
+    from isaaclab_arena.interfaces.environment import Environment, Observation, Step
     from isaaclab_arena.interfaces.environment_builder import (
         EnvironmentBuilder,
         Sampler,
         VariableEnvironmentBuilder,
         Variation,
     )
+    from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
     from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents
-    from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater, PicturesOnDemand
     from isaaclab_arena.interfaces.specs import ArraySpec
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "OBJECTS",
     "SUITES",
     "ArraySpec",
+    "Background",
     "BeginsResets",
     "BeginsSteps",
     "ContentBuilder",
@@ -67,8 +69,9 @@ __all__ = [
 
 _HOMES = {
     "ArraySpec": "isaaclab_arena.interfaces.specs",
-    "BeginsResets": "isaaclab_arena.interfaces.environment",
-    "BeginsSteps": "isaaclab_arena.interfaces.environment",
+    "Background": "isaaclab_arena.interfaces.background",
+    "BeginsResets": "isaaclab_arena.environments.capabilities",
+    "BeginsSteps": "isaaclab_arena.environments.capabilities",
     "ContentBuilder": "isaaclab_arena.interfaces.content",
     "ContentSources": "isaaclab_arena.interfaces.content",
     "EMBODIMENTS": "isaaclab_arena.environments.catalog",
@@ -76,24 +79,24 @@ _HOMES = {
     "Environment": "isaaclab_arena.interfaces.environment",
     "EnvironmentBuilder": "isaaclab_arena.interfaces.environment_builder",
     "EnvironmentVectorEnv": "isaaclab_arena.environments.gym.vector_env",
-    "EnvironmentWrapper": "isaaclab_arena.interfaces.environment",
+    "EnvironmentWrapper": "isaaclab_arena.interfaces.environment_wrapper",
     "Episode": "isaaclab_arena.interfaces.episode",
     "EpisodeEvents": "isaaclab_arena.interfaces.episode",
-    "Filmable": "isaaclab_arena.interfaces.pictures",
-    "FilmableLater": "isaaclab_arena.interfaces.pictures",
+    "Filmable": "isaaclab_arena.environments.capabilities",
+    "FilmableLater": "isaaclab_arena.environments.capabilities",
     "OBJECTS": "isaaclab_arena.environments.catalog",
     "Observation": "isaaclab_arena.interfaces.environment",
-    "PartwiseRecordable": "isaaclab_arena.interfaces.environment",
-    "PicturesOnDemand": "isaaclab_arena.interfaces.pictures",
-    "Recordable": "isaaclab_arena.interfaces.environment",
-    "Restorable": "isaaclab_arena.interfaces.environment",
+    "PartwiseRecordable": "isaaclab_arena.environments.capabilities",
+    "PicturesOnDemand": "isaaclab_arena.environments.capabilities",
+    "Recordable": "isaaclab_arena.environments.capabilities",
+    "Restorable": "isaaclab_arena.environments.capabilities",
     "SUITES": "isaaclab_arena.environments.catalog",
     "Sampler": "isaaclab_arena.interfaces.environment_builder",
-    "Snapshottable": "isaaclab_arena.interfaces.environment",
+    "Snapshottable": "isaaclab_arena.environments.capabilities",
     "Step": "isaaclab_arena.interfaces.environment",
     "Suite": "isaaclab_arena.config.expansion.suites",
     "SuiteTask": "isaaclab_arena.config.expansion.suites",
-    "TriesSteps": "isaaclab_arena.interfaces.environment",
+    "TriesSteps": "isaaclab_arena.environments.capabilities",
     "VariableEnvironmentBuilder": "isaaclab_arena.interfaces.environment_builder",
     "Variation": "isaaclab_arena.interfaces.environment_builder",
 }

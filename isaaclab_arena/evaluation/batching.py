@@ -13,20 +13,14 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action, checked_finished
 from isaaclab_arena.evaluation.process import generators_put_back
-from isaaclab_arena.interfaces.environment import (
-    Environment,
-    EnvironmentWrapper,
-    Observation,
-    Recordable,
-    StateTree,
-    Step,
-)
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PicturesOnDemand
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, chunks_of, stated_model
 from isaaclab_arena.interfaces.policy_traits import AnswersChunks, Continuation, DividesCalls, SharesNetwork
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
 from isaaclab_arena.storage.run_plan import SettledBatch, read_settled, settle
@@ -198,9 +192,10 @@ class WideView(EnvironmentWrapper):
 
     def state(self) -> StateTree:
         """Return the simulator state, padded with zeros. `PolicyError` if the environment shows no state."""
-        if not isinstance(self.real, Recordable):
+        state = self.real.state()
+        if state is None:
             raise PolicyError("the environment that the policy acts in shows no state")
-        return padded(self.real.state(), self.num_envs)
+        return padded(state, self.num_envs)
 
 
 def padded(tree: Mapping[str, Any], num_envs: int, *, reader: str = "") -> dict[str, Any]:
@@ -427,11 +422,11 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
 
 def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictures: bool) -> dict[int, Trace]:
     """Return the trace of each env slot in `playing`, until all episodes have ended or eight steps are made."""
-    on_demand = environment if isinstance(environment, PicturesOnDemand) else None
+    on_demand = environment.pictures_drawn is not None
 
     def seen(observation: Observation, slot: int, *, is_drawn: bool) -> dict[str, bytes]:
         # On-demand pictures that were not drawn may show anything.
-        if on_demand is not None and not is_drawn:
+        if on_demand and not is_drawn:
             observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
         return shown_in(observation, slot)
 
@@ -443,8 +438,7 @@ def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictur
         conditions[slot] = environment.vary_conditions(drawn, episode)
 
     # The start is compared too: instruction and observation, with on-demand pictures if the policy sees any.
-    if on_demand is not None:
-        on_demand.draw_pictures_of([*playing] if sees_pictures else [])
+    environment.draw_pictures_of([*playing] if sees_pictures else [])
     observation = environment.reset(env_ids_of(environment, [*playing]), [conditions[slot] for slot in sorted(playing)])
     shown: dict[int, Trace] = {}
     for slot in playing:
@@ -454,8 +448,7 @@ def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictur
     # Only running episodes are compared, because an env slot after its end may show anything.
     running = set(playing)
     for number in range(8):
-        if on_demand is not None:
-            on_demand.draw_pictures_of([])
+        environment.draw_pictures_of([])
         step = environment.step(action_of(environment, playing, number))
         outcome = {name: getattr(step, name) for name in ("reward", "terminated", "truncated", "diverged", "success")}
         for slot in running:

@@ -29,7 +29,6 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.pictures import LoadsRenderer
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, stated_model
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.recording.arrays import RecordedObservations
@@ -402,10 +401,9 @@ class GroupBuilder:
             ]
             for group in groups:
                 # The kernels of the renderer may take long to compile, so load it now if the policy uses pictures.
-                if isinstance(group.environment, LoadsRenderer):
-                    looked_at = announced_pictures(group.policy, group.environment, range(group.environment.num_envs))
-                    if looked_at is None or len(looked_at):
-                        group.environment.load_renderer()
+                looked_at = announced_pictures(group.policy, group.environment, range(group.environment.num_envs))
+                if looked_at is None or len(looked_at):
+                    group.environment.load_renderer()
             return BuiltGroups(
                 groups=groups,
                 policy_batch=asked.batch,

@@ -45,7 +45,6 @@ from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
-from isaaclab_arena.interfaces.pictures import PicturesOnDemand
 from isaaclab_arena.interfaces.policy import PolicyBase, overrides
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
@@ -362,8 +361,8 @@ class JobRun:
     @contextmanager
     def _counting(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
         """Count pictures drawn and policy-server queries of the ``with`` block."""
-        drawing = [each.environment for each in groups if isinstance(each.environment, PicturesOnDemand)]
-        before = sum(each.pictures_drawn for each in drawing)
+        environments = [each.environment for each in groups]
+        before = sum(each.pictures_drawn or 0 for each in environments)
         network = None if self._built is None else self._built.network
         used_before = None if network is None else network.usage
         if network is not None:
@@ -371,7 +370,7 @@ class JobRun:
         try:
             yield
         finally:
-            self._pictures_drawn += sum(each.pictures_drawn for each in drawing) - before
+            self._pictures_drawn += sum(each.pictures_drawn or 0 for each in environments) - before
             if network is not None and used_before is not None:
                 self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used_before)
 

@@ -17,11 +17,12 @@ from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, f
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
 from isaaclab_arena.evaluation.pipelined import EnvGroup
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action
-from isaaclab_arena.interfaces.environment import HOLDS_LAST, Environment, HoldAction, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, chunks_of, declared_options
 from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnswersChunks, ChunkTraits, Continuation, StatesChunks
+from isaaclab_arena.interfaces.specs import HOLDS_LAST, HoldAction
 from isaaclab_arena.storage.commits import MAX_QUERY_TIMES, QueryPace
 
 # The duration of policy queries on this machine, as a sample of bounded size.

@@ -13,9 +13,10 @@ import torch
 
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.policy_answers import Phase, PolicyAnswer, Stopwatch
-from isaaclab_arena.evaluation.rollout import EpisodeLoop, attempt_of, begins_steps
+from isaaclab_arena.evaluation.rollout import EpisodeLoop
 from isaaclab_arena.evaluation.running_episodes import NO_LIMITS, RolloutLimits, RolloutResult
-from isaaclab_arena.interfaces.environment import BeginsSteps, Environment, Step
+from isaaclab_arena.interfaces.background import Background
+from isaaclab_arena.interfaces.environment import Environment, Step
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -42,33 +43,33 @@ def wait_for_one(steppings: Sequence["Stepping"]) -> None:
     elsewhere = [each for each in steppings if isinstance(each, SteppingElsewhere)]
     while not any(each.is_done for each in elsewhere):
         # A worker that never answers counts as done once it is late.
-        wait_for_pipes([pipe for each in elsewhere for pipe in each.environment.unanswered], 0.1)
+        wait_for_pipes([pipe for each in elsewhere for pipe in each.background.unanswered], 0.1)
 
 
 class SteppingElsewhere:
     """Has the environment's own processes make the steps, without a thread."""
 
     # No other code uses the environment between `begin` and `finish`.
-    def __init__(self, environment: BeginsSteps, stopwatch: Stopwatch) -> None:
-        self.environment, self._stopwatch = environment, stopwatch
+    def __init__(self, background: Background, stopwatch: Stopwatch) -> None:
+        self.background, self._stopwatch = background, stopwatch
         self._is_under_way = False
 
     @property
     def is_done(self) -> bool:
         """Whether all processes have answered, so that `finish` does not wait."""
-        return not self.environment.unanswered
+        return not self.background.unanswered
 
     def begin(self, action: torch.Tensor) -> None:
         """Begin a step. Shape of `action`: (num_envs, action_dim)."""
         with self._stopwatch.measure(Phase.SIMULATE):
-            self.environment.begin_step(action)
+            self.background.begin_step(action)
         self._is_under_way = True
 
     def finish(self) -> Step:
         """Wait for the step, and return it. The stopwatch counts only this wait: the overlap costs nothing."""
         self._is_under_way = False
         with self._stopwatch.measure(Phase.SIMULATE):
-            return self.environment.finish_step()
+            return self.background.finish_step()
 
     def close(self) -> None:
         """Wait for a step under way: its answer must not be taken for that of another request."""
@@ -83,8 +84,7 @@ class BackgroundStepping:
 
     # No other code uses the environment between `begin` and `finish`.
     def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
-        self._environment, self._attempt = environment, attempt_of(environment)
-        self._stopwatch = stopwatch
+        self._environment, self._stopwatch = environment, stopwatch
         self._under_way: Future[_Made] | None = None
         is_gpu = environment.device.type == "cuda"
         self._stream = torch.cuda.Stream(environment.device) if is_gpu else None
@@ -143,7 +143,7 @@ class BackgroundStepping:
             self._stream.wait_event(ready)
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
-            step = self._attempt(action)
+            step = self._environment.try_step(action)
             taken_s, rendered_s = self._stopwatch.elapsed_s() - began_s, self._environment.render_s - rendered_s
             done = None
             if self._stream is not None:
@@ -193,10 +193,11 @@ def pipelined_rollout(
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
                 loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
+                background = group.environment.background
                 stepping = (
-                    SteppingElsewhere(group.environment, watch)
-                    if begins_steps(group.environment)
-                    else BackgroundStepping(group.environment, watch)
+                    BackgroundStepping(group.environment, watch)
+                    if background is None
+                    else SteppingElsewhere(background, watch)
                 )
                 taking_turns.append(_GroupTurns(loop, stack.enter_context(closing(stepping))))
 

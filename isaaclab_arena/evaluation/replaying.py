@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF, POLICY_FINISHED
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.interfaces.environment import Environment, Observation, episode_states_of
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions_from_json
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -328,7 +328,7 @@ def _episodes(
         state = {
             name.removeprefix(prefix): array for name, array in recording.arrays.items() if name.startswith(prefix)
         }
-        (own,) = episode_states_of(environment, [0])
+        (own,) = environment.episode_states([0])
         if own.keys() != state.keys() or any(own[name].shape != array.shape for name, array in state.items()):
             state = {}
         yield Episode(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -24,54 +23,12 @@ from isaaclab_arena.evaluation.running_episodes import (
     with_events,
     without_unsound,
 )
-from isaaclab_arena.interfaces.environment import (
-    BeginsResets,
-    BeginsSteps,
-    Environment,
-    Observation,
-    Restorable,
-    Step,
-    StepsAhead,
-    TellsEvents,
-    TriesSteps,
-)
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PicturesOnDemand, partial_images
+from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, partial_images
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
-from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes, PlaysChunks
-
-# Make steps and resets of an environment as early as it allows.
-
-
-def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
-    """Return the callable that makes a control step; `Step.made` marks an attempt that made none."""
-    # A derived class or a wrapper with a `step` of its own would be bypassed by `TriesSteps.try_step`.
-    if isinstance(environment, TriesSteps) and _is_its_own(environment, "try_step", "step"):
-        return environment.try_step
-    return environment.step
-
-
-def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
-    """Whether other processes make the environment's steps, so that the caller can begin one and wait later."""
-    # A derived class or a wrapper with a `step` of its own would be bypassed by `begin_step`.
-    return (
-        isinstance(environment, BeginsSteps)
-        and _is_its_own(environment, "begin_step", "step")
-        and environment.steps_elsewhere
-    )
-
-
-def _is_its_own(environment: Environment, method: str, whole: str) -> bool:
-    """Whether `method` is defined for the `step` or `reset` (`whole`) that the environment really has."""
-    # A wrapper forwards the other environment's methods: no class of its own defines them.
-    classes = type(environment).__mro__
-    has_method, has_whole = (
-        next((number for number, each in enumerate(classes) if name in each.__dict__), len(classes))
-        for name in (method, whole)
-    )
-    return has_method <= has_whole
-
+from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes
 
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 
@@ -100,15 +57,8 @@ class StartingEpisodes:
         # that results do not depend on the duration of a reset. `instruction` None: the environment states it for each
         # episode.
         self._environment, self._instruction = environment, instruction
-        self._elsewhere: BeginsResets | None = None
-        # A derived class or a wrapper with a `reset` of its own would be bypassed by `begin_reset`.
-        if (
-            may_overlap
-            and isinstance(environment, BeginsResets)
-            and _is_its_own(environment, "begin_reset", "reset")
-            and environment.steps_while_starting > 0
-        ):
-            self._elsewhere = environment
+        background = environment.background if may_overlap else None
+        self._elsewhere = None if background is None or background.steps_while_starting == 0 else background
         self._waiting: list[_Waiting] = []
 
     def begin(self, starts: Sequence[EpisodeStart], *, num_steps: int) -> None:
@@ -158,10 +108,7 @@ class StartingEpisodes:
         if all(state is None for state in states):
             return environment.reset(env_ids, conditions)
         try:
-            # A `Restorable` environment gets the recorded start state of an episode, bit for bit.
-            if isinstance(environment, Restorable):
-                return environment.restore(env_ids, conditions, [state or {} for state in states])
-            return environment.reset(env_ids, conditions)
+            return environment.restore(env_ids, conditions, [state or {} for state in states])
         except KeyError as missing:
             raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
         except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
@@ -198,7 +145,7 @@ class PictureReaders:
         self._stopwatch = stopwatch
         terms = environment.observation_spec.get(CAMERAS)
         self._num_terms = len(terms) if isinstance(terms, Mapping) else 0
-        self._drawing = environment if self._num_terms and isinstance(environment, PicturesOnDemand) else None
+        self._drawing = environment if self._num_terms and environment.pictures_drawn is not None else None
         # The env slots that each reader announced for the observation before the step, and for the next one: the policy
         # first, then the observers. All are True if pictures are not drawn on demand. Shape: (num_readers, num_envs),
         # bool.
@@ -261,7 +208,7 @@ class PictureReaders:
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
 
-    def _announce(self, drawing: PicturesOnDemand, starts: Sequence[EpisodeStart]) -> Sequence[int] | None:
+    def _announce(self, drawing: Environment, starts: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Have the union of all announcements drawn, and return the env slots that are read, None for all."""
         wanted = announced_pictures(self._policy, self._environment, [start.env_id for start in starts])
         _add(self._after[0], wanted, self._policy)
@@ -363,18 +310,10 @@ class EpisodeLoop:
         self._observation: Observation = {}
         # Env slots at rest whose last observation holds NaN or infinity.
         self._unsound: set[int] = set()
-        self._attempt = attempt_of(environment)
-        # A policy that plans its actions, and an environment that makes planned steps ahead; None if either is missing.
-        self._steps_ahead: tuple[PlaysChunks, StepsAhead] | None = None
-        plans = plans_of(policy)
-        # A derived class or a wrapper with a `step` of its own does not take part in `plan_steps`.
-        if (
-            plans is not None
-            and isinstance(environment, StepsAhead)
-            and _is_its_own(environment, "plan_steps", "step")
-            and environment.makes_steps_ahead
-        ):
-            self._steps_ahead = plans, environment
+        # A policy that plans its actions, and the work elsewhere that planned steps may go ahead in; None if either is
+        # missing.
+        plans, background = plans_of(policy), environment.background
+        self._steps_ahead = None if plans is None or background is None else (plans, background)
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device, environment.action_spec)
 
@@ -401,8 +340,7 @@ class EpisodeLoop:
                 return
             with self._measure(Phase.SIMULATE):
                 starts, self._observation = self._starting.finish(num_steps=num_steps)
-                if isinstance(environment, TellsEvents):
-                    environment.begin_events([start.env_id for start in starts])
+                environment.begin_events([start.env_id for start in starts])
             self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
             self._unsound.difference_update(start.env_id for start in starts)
             with self._measure(Phase.POLICY):
@@ -423,15 +361,15 @@ class EpisodeLoop:
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.saturated.note(answer.action)
         if self._steps_ahead is not None:
-            plans, environment = self._steps_ahead
+            plans, background = self._steps_ahead
             with self._measure(Phase.POLICY):
-                environment.plan_steps({env_id: plans.planned(env_id) for env_id in environment.unplanned()})
+                background.plan_steps({env_id: plans.planned(env_id) for env_id in background.unplanned()})
         return answer
 
     def step(self, answer: PolicyAnswer) -> Step:
         """Make the control step of the answer. `finish_step` decides whether the attempt counts."""
         with self._measure(Phase.SIMULATE):
-            return self._attempt(answer.action)
+            return self._environment.try_step(answer.action)
 
     def finish_step(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
         """Show and count the control step, end the episodes that are over or late, and return their env slots."""
@@ -440,8 +378,6 @@ class EpisodeLoop:
         max_length = environment.max_episode_length
         with self._measure(Phase.SIMULATE):
             while (over := self.episodes.over(answer, step, max_length=max_length)) is None:
-                if not isinstance(environment, TriesSteps):
-                    raise TypeError(f"{type(environment).__name__} says that it made no step, and cannot make it again")
                 step = environment.step_again()
 
         transition = Transition(

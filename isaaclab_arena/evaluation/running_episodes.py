@@ -11,19 +11,11 @@ import torch
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.policy_answers import PolicyAnswer
-from isaaclab_arena.interfaces.environment import (
-    Environment,
-    JudgesStarts,
-    Observation,
-    SideBySide,
-    Step,
-    TellsBadStarts,
-    TellsEvents,
-)
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SOLVED_AT_START, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import ArraySpec, SideBySide
 from isaaclab_arena.nested import leaves, with_leaves
 
 # Define the limits of a rollout.
@@ -398,9 +390,6 @@ _LOG = logging.getLogger(__name__)
 
 def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> dict[int, Ending]:
     """Map env slots to the endings of episodes whose goal is met at their start, and log each as an error."""
-    # Other environments cannot judge a state without a step.
-    if not isinstance(environment, JudgesStarts):
-        return {}
     found = {}
     for start, solved in zip(starts, environment.solved_at_start([start.env_id for start in starts]), strict=True):
         if solved:
@@ -420,8 +409,7 @@ def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observa
     unsound = unsound_slots(observation)
     found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
     errors = {env_id: unsound_entry(observation, env_id) for env_id in env_ids if env_id in found}
-    if isinstance(environment, TellsBadStarts):
-        errors |= environment.start_errors(env_ids)
+    errors |= environment.start_errors(env_ids)
     return {
         env_id: Ending(outcome=Outcome.ERROR, success=None, termination=BAD_START, error=f"at the reset, {error}")
         for env_id, error in errors.items()
@@ -431,7 +419,7 @@ def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observa
 def with_events(environment: Environment, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
     """Add the events to the records of ended episodes. Errors, and other environments, have none."""
     told = [record for record in records if record.outcome not in (Outcome.ERROR, None)]
-    if not told or not isinstance(environment, TellsEvents):
+    if not told:
         return list(records)
     solved = [record.success is True for record in told]
     events = environment.episode_events([record.env_id for record in told], solved)

@@ -1,8 +1,8 @@
-"""The protocols of environments that show pictures, their layout in arrays, and the pictures that a reader gets."""
+"""The layout of pictures in arrays, and the pictures that a reader gets."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 import torch
@@ -111,92 +111,6 @@ def in_colours(pictures: _Array) -> _Array:
         ValueError: See `picture_layout`.
     """
     return picture_layout(pictures.shape[1:], pictures.dtype).colours(pictures)
-
-
-@runtime_checkable
-class Filmable(Protocol):
-    """An environment whose cameras can be filmed; there are no videos of others.
-
-    It may also have two more attributes. ``filming_hint`` is the way to more cameras, at the end of a message.
-    ``films_only_drawn`` is True if `film` knows no picture of ``camera_obs`` but those that were drawn for the last
-    step; then those of the env slots that are filmed are drawn for every step.
-
-    Attributes:
-        filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and ``viewport``.
-    """
-
-    filmable: tuple[str, ...]
-
-    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return the present pictures of some env slots; nothing else changes by it.
-
-        Args:
-            env_ids: The env slots.
-            cameras: Names out of ``filmable``.
-
-        Returns:
-            By name. Shape of each: (len(env_ids), height, width, 3), uint8, from top to bottom.
-
-        Raises:
-            KeyError: If there is no such camera.
-        """
-        ...
-
-
-@runtime_checkable
-class FilmableLater(Filmable, Protocol):
-    """A filmable environment whose pictures can be drawn after it has moved on, so that no step waits for them."""
-
-    def film_later(
-        self, env_ids: Sequence[int], cameras: Sequence[str]
-    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
-        """Keep the present pictures of some env slots; nothing else changes by it.
-
-        Args:
-            env_ids: The env slots.
-            cameras: Names out of ``filmable``.
-
-        Returns:
-            For each env slot a function that draws its pictures, bit for bit those of `film` at this moment. May be
-            called on any thread, also after the environment is closed. It returns, by camera, shape (height, width, 3),
-            uint8.
-
-        Raises:
-            KeyError: If there is no such camera.
-        """
-        ...
-
-
-@runtime_checkable
-class PicturesOnDemand(Protocol):
-    """An environment that leaves out the pictures of ``camera_obs`` that no reader asks for."""
-
-    @property
-    def pictures_drawn(self) -> int:
-        """Pictures drawn so far: one for each env slot and each term of ``camera_obs``."""
-        ...
-
-    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Announce the env slots whose pictures are read after the next `reset`, `restore` or `step`, and only then.
-
-        That call draws the named env slots, unless their pictures were drawn and they have not moved since. An env slot
-        without an episode whose last picture was left out may be black instead. If other env slots have no picture of
-        the present, the terms of ``camera_obs`` are `PartialImages` instead of tensors. Without a call everything is
-        drawn.
-
-        Args:
-            env_ids: The env slots, None for all.
-        """
-        ...
-
-
-@runtime_checkable
-class LoadsRenderer(Protocol):
-    """An environment that needs seconds before it can draw its first picture of ``camera_obs``."""
-
-    def load_renderer(self) -> None:
-        """Load the renderer, so that the first episode need not wait for it. Nothing else changes by it."""
-        ...
 
 
 class PartialImages:

@@ -1,10 +1,14 @@
-"""Describe arrays by shapes, bounds and names, which are checked before anything runs."""
+"""The arrays that environments take and return: their shapes, bounds and names, and the trees that hold them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,48 @@ class ArraySpec:
     names: tuple[str, ...] | None = None
     unit: str | None = None
 
+    def space(self, *batch: int) -> "gymnasium.spaces.Box":
+        """Return it as a space of Gymnasium, with dimensions of a batch before its own. Shape: (*batch, *shape)."""
+        import gymnasium  # noqa: PLC0415  takes a while, and specs are read without it
+
+        shape = (*batch, *self.shape)
+        low = np.float32(-np.inf) if self.low is None else np.asarray(self.low, np.float32).reshape(self.shape)
+        high = np.float32(np.inf) if self.high is None else np.asarray(self.high, np.float32).reshape(self.shape)
+        return gymnasium.spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=np.float32)
+
 
 ObservationSpec: TypeAlias = Mapping[str, "ArraySpec | ObservationSpec"]
 """Nested dict of `ArraySpec`: group, then term."""
+
+Observation: TypeAlias = dict[str, Any]
+"""Nested dict of tensors whose first dimension is ``num_envs``: group (``policy``, ``camera_obs``), then term."""
+
+StateTree: TypeAlias = dict[str, Any]
+"""Nested dict of tensors whose first dimension is ``num_envs``: the simulator's state, for recordings."""
+
+HoldAction: TypeAlias = tuple[float | None, ...] | str | None
+"""The action that keeps a robot at its target: a number for each element, None for an element that stays as it was in
+the last action; ``last`` for all of the last action; None for an environment that declares nothing."""
+
+HOLDS_LAST = "last"
+"""The `HoldAction` of an environment whose actions are targets."""
+
+VIEWPORT = "viewport"
+"""The camera that shows a person the whole scene; no policy sees it."""
+
+
+class SideBySide(dict[str, torch.Tensor]):
+    """Terms of an observation that lie side by side in memory, so that one copy keeps all of them.
+
+    Args:
+        together: All terms. Shape: (num_envs, width).
+        widths: Name to width of each term, in order.
+    """
+
+    def __init__(self, together: torch.Tensor, widths: Mapping[str, int]) -> None:
+        super().__init__(zip(widths, together.split_with_sizes(list(widths.values()), dim=1), strict=True))
+        self.together = together
+
+    def clone(self) -> "SideBySide":
+        """Return a copy, side by side too."""
+        return SideBySide(self.together.clone(), {name: term.shape[1] for name, term in self.items()})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import torch
 
@@ -520,7 +520,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         """Refuse by ConfigError an environment whose task has no plan."""
         del config
         simulated = env.unwrapped
-        if not isinstance(simulated, Simulated) or simulated.task_name not in SCRIPTS:
+        if not _has_plan(simulated):
             raise ConfigError(_why_no_plan(simulated))
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
@@ -547,6 +547,11 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         return self._player
 
 
+def _has_plan(env: Any) -> TypeGuard[Simulated]:
+    """Whether an environment shows its simulation and has a task with a script."""
+    return hasattr(env, "backend") and env.task_name in SCRIPTS
+
+
 def _why_no_plan(env: Environment) -> str:
     name = getattr(env, "task_name", None)
     if name is None:
@@ -558,7 +563,7 @@ class _Player:
     """Plays a script in all env slots of one environment."""
 
     def __init__(self, env: Environment, *, speed: float) -> None:
-        if not isinstance(env, Simulated) or env.task_name not in SCRIPTS:
+        if not _has_plan(env):
             raise PolicyError(_why_no_plan(env))
         self.env = env
         self.backend = env.backend

@@ -11,16 +11,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.device_reads import on_cpu
-from isaaclab_arena.interfaces.environment import (
-    Environment,
-    Observation,
-    PartwiseRecordable,
-    Recordable,
-    SideBySide,
-    StateTree,
-    episode_states_of,
-)
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.interfaces.specs import SideBySide, StateTree
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.storage import layout
 
@@ -187,10 +180,8 @@ class EpisodeArrays:
         self._observations = observations
         expected_steps = min(environment.max_episode_length, EXPECTED_STEPS)
         self._ring = StepRing(environment.num_envs, expected_steps)
-        self._recordable = environment if isinstance(environment, Recordable) else None
-        self._partwise = environment if isinstance(environment, PartwiseRecordable) else None
         # Parts of the simulation state. In host memory they are copied each step, on a GPU they are batched.
-        self._state_parts = () if self._partwise is None else tuple(self._partwise.state_parts())
+        self._state_parts = tuple(environment.state_parts())
         self._host_parts = [part.numpy() for part in self._state_parts if part.is_cpu]
         self._held: list[list[torch.Tensor]] = []
         self._max_held = 1
@@ -220,7 +211,7 @@ class EpisodeArrays:
             whole = self._state(layout.INITIAL_STATE)
             read = on_cpu([tensor[list(env_ids)] for tensor in whole.values()])
             states = {path: values.numpy() for path, values in zip(whole, read, strict=True)}
-        simulator_states = episode_states_of(self._environment, env_ids)
+        simulator_states = self._environment.episode_states(env_ids)
         for number, (env_id, own) in enumerate(zip(env_ids, simulator_states, strict=True)):
             initial = {name: values[number : number + 1].copy() for name, values in states.items()}
             for name, array in own.items():
@@ -266,9 +257,9 @@ class EpisodeArrays:
             for column in columns
         }
         # The states of an episode follow from their parts at its start and after each step.
-        if self._partwise is not None and self._state_parts:
+        if self._state_parts:
             parts = np.concatenate((initial.pop(_PARTS), arrays.pop(_PARTS)))
-            for path, values in flatten(self._partwise.state_of(parts), ""):
+            for path, values in flatten(self._environment.state_of(parts), ""):
                 whole = np.ascontiguousarray(values)
                 arrays[layout.INITIAL_STATE + path] = whole[:1]
                 arrays[layout.STATES + path] = whole[1:]
@@ -301,7 +292,7 @@ class EpisodeArrays:
         self._held.clear()
 
     def _state(self, prefix: str) -> dict[str, torch.Tensor]:
-        return {} if self._recordable is None else dict(flatten(self._recordable.state(), prefix))
+        return dict(flatten(self._environment.state() or {}, prefix))
 
     def _tensors(self, transition: Transition) -> list[torch.Tensor]:
         """Return the tensors to keep of a step, always in the same order; see `_arrays_in`."""

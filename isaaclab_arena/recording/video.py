@@ -18,10 +18,10 @@ from av.video.stream import VideoStream
 from PIL import Image, ImageDraw, ImageFont
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording.arrays import SlotNumbers
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage import layout
@@ -481,7 +481,7 @@ class VideoRecorder(Observer):
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Return the env slots to render if a film can only use images that a step has rendered, else none."""
         # Any step may be the last, and the last one always has a frame, so these slots render after every step.
-        if not self._options.camera or not getattr(environment, "films_only_drawn", False):
+        if not self._options.camera or not environment.films_only_drawn:
             return ()
         beginning = [start.env_id for start in starting if self._options.films(start.episode)]
         return [*self._films.get(environment, ()), *beginning]
@@ -493,13 +493,12 @@ class VideoRecorder(Observer):
         del observation
         self._threads.raise_failure()
         # The viewport comes first.
-        filmable = environment.filmable if isinstance(environment, Filmable) else ()
-        cameras = [name for name in filmable if name == VIEWPORT and self._options.viewport]
-        cameras += [name for name in filmable if name != VIEWPORT and self._options.camera]
+        cameras = [name for name in environment.filmable if name == VIEWPORT and self._options.viewport]
+        cameras += [name for name in environment.filmable if name != VIEWPORT and self._options.camera]
         if not cameras and not self._said_no_cameras:
             self._said_no_cameras = True
-            hint = getattr(environment, "filming_hint", "")
-            _LOG.warning("job '%s' has no videos: its environment has no such cameras%s", self._job, hint)
+            message = "job '%s' has no videos: its environment has no such cameras%s"
+            _LOG.warning(message, self._job, environment.filming_hint)
 
         filmed = [start for start in starts if cameras and self._options.films(start.episode)]
         steps_per_frame = self._options.steps_per_frame(environment.control_dt)
@@ -578,15 +577,9 @@ class VideoRecorder(Observer):
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:
         """Queue the current frames of env slots, which are drawn later if the environment can do so."""
-        if not env_ids or not isinstance(environment, Filmable):
+        if not env_ids:
             return
         films = self._films[environment]
         cameras = tuple(films[env_ids[0]].files)
-        if isinstance(environment, FilmableLater):
-            for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
-                films[env_id].add(draw)
-            return
-        frames = {camera: np.array(pictures) for camera, pictures in environment.film(env_ids, cameras).items()}
-        for number, env_id in enumerate(env_ids):
-            own = {camera: pictures[number] for camera, pictures in frames.items()}
-            films[env_id].add(partial(dict[str, np.ndarray], own))
+        for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
+            films[env_id].add(draw)

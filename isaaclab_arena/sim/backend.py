@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import mujoco
 import numpy as np
@@ -435,9 +435,10 @@ class Backend(NamedState, ABC):
         """Return name and version of the physics engine."""
 
 
-@runtime_checkable
 class Simulated(Protocol):
     """An environment that exposes its simulation and robot."""
+
+    num_envs: int
 
     backend: Backend
     robot: Robot

@@ -12,16 +12,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
-from isaaclab_arena.interfaces.environment import (
-    Environment,
-    Observation,
-    PartwiseRecordable,
-    Recordable,
-    Restorable,
-    Snapshottable,
-)
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import conditions_from_json
-from isaaclab_arena.interfaces.pictures import CAMERAS, Filmable, FilmableLater, PicturesOnDemand
+from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.playing import (
     action_of,
@@ -42,7 +35,7 @@ from isaaclab_arena.testing.playing import (
 
 
 class PictureConformance(ABC):
-    """The rules of `PicturesOnDemand`, `Filmable` and `FilmableLater`; derive from `EnvironmentConformance`.
+    """The rules of pictures on demand and of films; derive from `EnvironmentConformance`.
 
     Attributes:
         num_steps: Control steps for which a test plays an episode at most.
@@ -55,10 +48,10 @@ class PictureConformance(ABC):
         """Return a new environment with so many env slots, in none of which an episode has started."""
 
     def test_pictures_on_demand_are_those_that_are_always_drawn(self) -> None:
-        """`PicturesOnDemand`: announced env slots show the same, and the others no picture of another time."""
+        """`draw_pictures_of`: announced env slots show the same, and the others no picture of another time."""
         with self._made(2) as every, self._made(2) as some:
-            if not isinstance(some, PicturesOnDemand) or CAMERAS not in some.observation_spec:
-                raise SkipTest("the environment has no PicturesOnDemand, or no pictures")
+            if some.pictures_drawn is None or CAMERAS not in some.observation_spec:
+                raise SkipTest("a picture on demand is not offered")
             episodes = {0: 0, 1: 1}
             some.draw_pictures_of([0])
             self._check_pictures(start(every, episodes), start(some, episodes), [0])
@@ -71,13 +64,13 @@ class PictureConformance(ABC):
                     break
 
     def test_films_are_pictures_and_change_nothing(self) -> None:
-        """`Filmable`: `film` returns uint8 pictures of the given env slots and cameras.
+        """`film` returns uint8 pictures of the given env slots and cameras.
 
-        `FilmableLater`: what `film_later` returns draws the same pictures, also after steps.
+        What `film_later` returns draws the same pictures, also after steps.
         """
         with self._made(2) as environment:
-            if not isinstance(environment, Filmable) or not environment.filmable:
-                raise SkipTest("the environment is not Filmable, or has nothing to film")
+            if not environment.filmable:
+                raise SkipTest("a film is not offered")
             expected = trace(environment, 0, {0: 0}, 2)
             start(environment, {0: 0, 1: 1})
             pictures = environment.film([1], environment.filmable)
@@ -95,8 +88,6 @@ class PictureConformance(ABC):
             else:
                 raise AssertionError("film accepts a camera that is not in filmable; it must raise KeyError")
 
-            if not isinstance(environment, FilmableLater):
-                return
             start(environment, {0: 0, 1: 1})
             drawing = environment.film_later([1, 0], environment.filmable)
             filmed = environment.film([1, 0], environment.filmable)
@@ -307,12 +298,13 @@ class EnvironmentConformance(PictureConformance):
         environment.close()
 
     def test_a_recorded_state_has_all_env_slots_and_stays_as_it_is(self) -> None:
-        """`Recordable`: `state` is a copy, whose tensors have one entry per env slot."""
+        """`state` is a copy, whose tensors have one entry per env slot."""
         with self._made(2) as environment:
-            if not isinstance(environment, Recordable):
-                raise SkipTest("the environment is not Recordable")
             start(environment, {0: 0, 1: 1})
-            state = dict(leaves(environment.state()))
+            shown = environment.state()
+            if shown is None:
+                raise SkipTest("the state is not offered")
+            state = dict(leaves(shown))
             before = {path: bits(value) for path, value in state.items()}
             environment.step(action_of(environment, {0: 0, 1: 1}, 0))
             for path, value in state.items():
@@ -320,12 +312,12 @@ class EnvironmentConformance(PictureConformance):
                 require(bits(value) == before[path], f"'{path}' of the state is no copy: a step changed it")
 
     def test_the_parts_of_a_state_make_the_state(self) -> None:
-        """`PartwiseRecordable`: `state_of` makes of copies of `state_parts` what `state` returned."""
+        """`state_of` makes of copies of `state_parts` what `state` returned."""
         with self._made(2) as environment:
-            if not isinstance(environment, PartwiseRecordable):
-                raise SkipTest("the environment is not PartwiseRecordable")
             start(environment, {0: 0, 1: 1})
-            expected = {path: value.cpu().numpy() for path, value in leaves(environment.state())}
+            if not environment.state_parts():
+                raise SkipTest("the state is not offered in parts")
+            expected = {path: value.cpu().numpy() for path, value in leaves(environment.state() or {})}
             parts = torch.cat(tuple(environment.state_parts()), dim=1).cpu().numpy()
             environment.step(action_of(environment, {0: 0, 1: 1}, 0))
             found = {path: np.asarray(value) for path, value in leaves(environment.state_of(parts))}
@@ -336,16 +328,14 @@ class EnvironmentConformance(PictureConformance):
                 )
 
     def test_a_recorded_episode_starts_again_exactly(self) -> None:
-        """`Restorable`: `restore` from `episode_states` gives the same episode, in another env slot too."""
+        """`restore` from `episode_states` gives the same episode, in another env slot too."""
         with self._made(2) as environment:
-            if not isinstance(environment, Restorable):
-                raise SkipTest("the environment is not Restorable")
             shown = [shown_in(start(environment, {0: 0}), 0)]
             kept = {name: np.array(value) for name, value in environment.episode_states([0])[0].items()}
+            if not kept:
+                raise SkipTest("a start from a recorded state is not offered")
             expected = continued(environment, 0, {0: 0}, shown, self.num_steps)
         with self._made(2) as environment:
-            if not isinstance(environment, Restorable):
-                raise SkipTest("the environment is not Restorable")
             trace(environment, 1, {1: 3}, 2)
             conditions = [conditions_of(environment, 0)]
             again = [shown_in(environment.restore(env_ids_of(environment, [1]), conditions, [kept]), 1)]
@@ -353,15 +343,13 @@ class EnvironmentConformance(PictureConformance):
             require(not why, f"a restored episode is another one: {why}")
 
     def test_a_snapshot_brings_everything_back(self) -> None:
-        """`Snapshottable`: after `restore_snapshot` everything goes on as it did after `snapshot`, to the last bit."""
+        """After `restore_snapshot` everything goes on as it did after `snapshot`, to the last bit."""
         with self._made(2) as environment, self._made(2) as other:
-            if not isinstance(environment, Snapshottable) or not isinstance(other, Snapshottable):
-                raise SkipTest("the environment is not Snapshottable")
             episodes = {0: 0, 1: 1}
             shown = trace(environment, 0, episodes, 2)
             snapshot = environment.snapshot()
             if snapshot is None:
-                raise SkipTest("the environment takes no snapshot in this configuration")
+                raise SkipTest("a snapshot is not offered")
             kept = {name: tensor.clone() for name, tensor in snapshot.items()}
             expected = continued(environment, 0, episodes, shown[-1:], self.num_steps, first_step=2)
             for each in (environment, other):

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
 
@@ -125,7 +126,7 @@ def difference(expected: Trace, found: Trace) -> str:
 
 
 class DrawnOnDemand(EnvironmentWrapper):
-    """Another environment, as one that has `PicturesOnDemand`: a policy or an observer sees what was announced."""
+    """Another environment, as one that draws pictures on demand: a policy or an observer sees what was announced."""
 
     # Recorded episodes are not started again.
     restore = None
@@ -139,7 +140,7 @@ class DrawnOnDemand(EnvironmentWrapper):
         self._kept: dict[str, torch.Tensor] = {}
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """See `PicturesOnDemand`."""
+        """See `Environment.draw_pictures_of`."""
         self._announced = env_ids
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:

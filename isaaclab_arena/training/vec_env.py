@@ -9,9 +9,9 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
-from isaaclab_arena.interfaces.environment import Environment, Observation, Snapshottable, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand
+from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.policy.rsl_rl import flattened
 
@@ -149,7 +149,6 @@ class TrainingEnvironment(VecEnv):
         self._starts = starts
         self._scaler = scaler
         self._all_env_ids = torch.arange(self.num_envs, device=self.device)
-        self._drawing = environment if isinstance(environment, PicturesOnDemand) else None
         self._observation = self._flat(self._reset(self._all_env_ids, starts.next_conditions(self.num_envs)))
         self._counter: EpisodeCounter | None = None
 
@@ -220,7 +219,7 @@ class TrainingEnvironment(VecEnv):
 
     def snapshot(self) -> dict[str, torch.Tensor] | None:
         """Return the state that decides the future of all env slots, None if the environment cannot provide it."""
-        snapshot = self.environment.snapshot() if isinstance(self.environment, Snapshottable) else None
+        snapshot = self.environment.snapshot()
         if snapshot is None:
             return None
         counted = {}
@@ -236,8 +235,6 @@ class TrainingEnvironment(VecEnv):
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor], *, metrics: tuple[str, ...]) -> None:
         """Restore the state of all env slots from `snapshot`; `metrics` are the names of `EpisodeCounter`."""
-        if not isinstance(self.environment, Snapshottable):
-            raise TypeError(f"{type(self.environment).__name__} takes no snapshots")
         own = {name: value for name, value in snapshot.items() if not name.startswith("training/")}
         self._draw_nothing()
         self._observation = self._flat(self.environment.restore_snapshot(own))
@@ -260,8 +257,7 @@ class TrainingEnvironment(VecEnv):
 
     def _draw_nothing(self) -> None:
         """Tell the environment to skip pictures next time: no network here sees any."""
-        if self._drawing is not None:
-            self._drawing.draw_pictures_of(())
+        self.environment.draw_pictures_of(())
 
     def _flat(self, observation: Observation) -> TensorDict:
         vectors = {

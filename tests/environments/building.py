@@ -10,7 +10,7 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment, Floo
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step, episode_states_of
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -111,7 +111,7 @@ class EndStates(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         index = record.episode.episode_index
         self.records[index] = record
-        (state,) = episode_states_of(environment, [record.env_id])
+        (state,) = environment.episode_states([record.env_id])
         self.states[index] = state["integration_state"].tobytes()
 
 

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.interfaces.environment import SideBySide, Step
+from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.interfaces.specs import SideBySide
 from isaaclab_arena.recording.arrays import HELD_STEPS, EpisodeArrays, RecordedObservations
 from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
 

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, StateTree
 
 
 class PointEnvironment(Environment):

@@ -5,7 +5,8 @@ from unittest import SkipTest
 import pytest
 import torch
 
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.testing.environment_conformance import EnvironmentConformance, PictureConformance
 from isaaclab_arena.testing.playing import DrawnOnDemand
 from tests.fakes_environment import ScriptedEnvironment

@@ -21,11 +21,11 @@ from isaaclab_arena.environments.robots.motions import Finding, findings, measur
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.pictures import FilmableLater
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
@@ -271,6 +271,5 @@ class _Filming(Observer):
                 self._video.discard()
 
     def _add(self, environment: Environment, video: VideoFile) -> None:
-        if isinstance(environment, FilmableLater):
-            [draw] = environment.film_later([0], [VIEWPORT])
-            self._do(lambda: video.add(draw()[VIEWPORT]))
+        [draw] = environment.film_later([0], [VIEWPORT])
+        self._do(lambda: video.add(draw()[VIEWPORT]))

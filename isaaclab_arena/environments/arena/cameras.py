@@ -14,9 +14,8 @@ import torch
 
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.pictures import PartialImages
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import BackendChoice
 from isaaclab_arena.sim.pictures import VisibleWorld
@@ -401,7 +400,7 @@ class EnvironmentCameras:
     def film_later(
         self, env_ids: Sequence[int], cameras: Sequence[str]
     ) -> list[Callable[[], Mapping[str, np.ndarray]]]:
-        """Return a call per env slot that draws its current pictures; see `film` and `FilmableLater`."""
+        """Return a call per env slot that draws its current pictures; see `film`."""
         unknown = sorted(set(cameras) - set(self.filmable))
         if unknown:
             raise ConfigError(f"no camera called '{unknown[0]}'; there are {', '.join(self.filmable) or 'none'}")

@@ -14,10 +14,10 @@ from isaaclab_arena.environments.mdp.spaces import ActionMode, FloorActions, Obs
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, Verdict
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
-from isaaclab_arena.interfaces.environment import HOLDS_LAST, Environment, Observation, SideBySide, StateTree, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import HOLDS_LAST, ArraySpec, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.replayed import Capture, Replayed
@@ -211,7 +211,7 @@ class ArenaEnvironment(Environment):
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def announce_pictures(self, options: CameraOptions) -> None:
-        """Declare the pictures that options ask for, and never render any; see `SampleBuilder`."""
+        """Declare the pictures that options ask for, and never render any."""
         if options.enable_cameras:
             pictures = EnvironmentCameras(self.backend, options, self.device).spec()
             self.observation_spec = {**self.observation_spec, CAMERAS: pictures}
@@ -232,7 +232,7 @@ class ArenaEnvironment(Environment):
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
-        """Restart recorded episodes, from their full integration state if given; see `Restorable`."""
+        """Restart recorded episodes, from their full integration state if given."""
         slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
         self._begin(env_ids, slots, conditions)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
@@ -257,14 +257,14 @@ class ArenaEnvironment(Environment):
 
     @_remembering
     def try_step(self, action: torch.Tensor) -> Step:
-        """Advance every running env slot, or none; see `TriesSteps`. Shape of ``action``: (num_envs, action_dim)."""
+        """Advance every running env slot, or none. Shape of ``action``: (num_envs, action_dim)."""
         self._command(action)
         moved = self.backend.try_step(self._running, self._num_substeps)
         return self._outcome(moved, may_be_unmade=moved is not self._running)
 
     @_remembering
     def step_again(self) -> Step:
-        """Advance every running env slot after a failed `try_step`; see `TriesSteps`."""
+        """Advance every running env slot after a failed `try_step`."""
         self._cameras.observe_again()
         if self._moments is not None:
             self._moments.take_back()
@@ -272,26 +272,26 @@ class ArenaEnvironment(Environment):
         return self._outcome(self._running, may_be_unmade=True)
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Announce the env slots that are read next; see `PicturesOnDemand`."""
+        """Announce the env slots that are read next."""
         self._cameras.announce(env_ids)
 
     def load_renderer(self) -> None:
-        """Load the policies' renderer; see `LoadsRenderer`."""
+        """Load the policies' renderer."""
         self._cameras.load()
 
     @property
-    def pictures_drawn(self) -> int:
+    def pictures_drawn(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  others keep a number
         """Number of pictures drawn for policies so far."""
         return self._cameras.num_drawn
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return the cameras' current pictures of env slots; see `Filmable`."""
+        """Return the cameras' current pictures of env slots."""
         return self._cameras.film(env_ids, cameras)
 
     def film_later(
         self, env_ids: Sequence[int], cameras: Sequence[str]
     ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
-        """Copy the current view of env slots, to be drawn later; see `FilmableLater`."""
+        """Copy the current view of env slots, to be drawn later."""
         return self._cameras.film_later(env_ids, cameras)
 
     @property
@@ -306,7 +306,7 @@ class ArenaEnvironment(Environment):
         return with_leaves(tree, lambda part: torch.from_numpy(part).to(parts.device))
 
     def state_parts(self) -> Sequence[torch.Tensor]:
-        """Return the tensors of which `state` is made; see `PartwiseRecordable`."""
+        """Return the tensors of which `state` is made."""
         return self._state.parts
 
     def state_of(self, parts: np.ndarray) -> StateTree:
@@ -318,13 +318,13 @@ class ArenaEnvironment(Environment):
         return [{_INTEGRATION_STATE: state} for state in self.backend.integration_states(env_ids)]
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
-        """Return True for env slots whose goal is met right after their reset; see `JudgesStarts`."""
+        """Return True for env slots whose goal is met right after their reset."""
         met = self.task.goal_met(self.backend, self._all_slots)
         return [False] * len(env_ids) if met is None else met[list(env_ids)].tolist()
 
     @_remembering
     def begin_events(self, env_ids: Sequence[int]) -> None:
-        """Begin to store the moments of env slots that were just reset; see `TellsEvents`."""
+        """Begin to store the moments of env slots that were just reset."""
         if not self.task.tells_events:
             return
         if self._moments is None:
@@ -338,7 +338,7 @@ class ArenaEnvironment(Environment):
 
     @_remembering
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
-        """Return the events of episodes that just ended; see `TellsEvents`."""
+        """Return the events of episodes that just ended."""
         read, max_steps = self.kept_moments(env_ids), self.max_episode_length
         if not read:
             return [None] * len(env_ids)
@@ -360,7 +360,7 @@ class ArenaEnvironment(Environment):
 
     @_remembering
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
-        """Restore every env slot; see `Snapshottable`."""
+        """Restore every env slot."""
         prefix = "backend."
         self.backend.restore_snapshot(
             {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}

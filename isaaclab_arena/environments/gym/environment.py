@@ -9,10 +9,11 @@ import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, Step
+from isaaclab_arena.interfaces.background import Background
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PictureLayout, picture_layout
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 
 # Judge success in an environment that has only rewards and an ``info``.
 
@@ -148,7 +149,7 @@ class GymTraits:
     renderer: str | None = None  # OpenGL's renderer with its version; None if unknown
 
 
-class GymEnvironment(Environment):
+class GymEnvironment(Environment, Background):
     """A batch of single Gymnasium environments, one per env slot, without automatic reset."""
 
     returns_own_tensors = True
@@ -185,11 +186,9 @@ class GymEnvironment(Environment):
             except ValueError as reason:
                 unclear += f"; '{name}' {reason}"
         self.task_name = traits.task_name
-        # See `BeginsSteps` and `BeginsResets`.
-        self.steps_elsewhere, self.steps_while_starting = slots.steps_elsewhere, slots.steps_while_starting
+        self.steps_while_starting = slots.steps_while_starting
         # With steps made ahead, a rendered picture may belong to a later step.
-        self.makes_steps_ahead = slots.makes_steps_ahead
-        renders = described["renders"] and not self.makes_steps_ahead
+        renders = described["renders"] and not slots.makes_steps_ahead
         self.filmable = (*self._layouts, *((VIEWPORT,) if renders else ()))
         self.films_only_drawn = bool(self._layouts)
         self.filming_hint = unclear + ("" if renders else AHEAD_HINT if described["renders"] else RENDER_HINT)
@@ -210,6 +209,11 @@ class GymEnvironment(Environment):
         self._running = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
         self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
+
+    @property
+    def background(self) -> Background | None:
+        """The environment itself, if workers make its steps."""
+        return self if self._slots.steps_elsewhere else None
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the seed of an episode, from which its environment draws everything else."""
@@ -239,7 +243,7 @@ class GymEnvironment(Environment):
         return self.finish_reset(env_ids.tolist())
 
     def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Begin to start episodes in ``env_ids`` (n,); see `BeginsResets`."""
+        """Begin to start episodes in the env slots ``env_ids`` (n,)."""
         slots = env_ids.tolist()
         resets = {slot: self.slot_reset(each) for slot, each in zip(slots, conditions, strict=True)}
         self._lost.difference_update(slots)
@@ -252,7 +256,7 @@ class GymEnvironment(Environment):
         self._starting.update({slot: (each, slot in seen) for slot, each in zip(slots, conditions, strict=True)})
 
     def finish_reset(self, env_ids: Sequence[int]) -> Observation:
-        """Return the first observation of the episodes in env slots; see `BeginsResets`."""
+        """Return the first observation of the episodes in env slots."""
         words = self._slots.finish_reset(env_ids)
         slots = list(env_ids)
         self._running[slots] = [words[slot].error is None for slot in slots]
@@ -269,11 +273,11 @@ class GymEnvironment(Environment):
         return self._observation()
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
-        """Return True for env slots whose reset ``info`` says that the task is solved; see `JudgesStarts`."""
+        """Return True for env slots whose reset ``info`` says that the task is solved."""
         return [slot in self._solved_starts for slot in env_ids]
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
-        """Return the mismatch of a reset's observation with its space, by env slot; see `TellsBadStarts`."""
+        """Return the mismatch of a reset's observation with its space, by env slot."""
         told = ((env_id, self._start_errors.get(env_id)) for env_id in env_ids)
         return {env_id: error for env_id, error in told if error is not None}
 
@@ -283,20 +287,22 @@ class GymEnvironment(Environment):
         return self.finish_step()
 
     def unplanned(self) -> Sequence[int]:
-        """Return the running env slots whose next step is not made ahead; see `StepsAhead`."""
+        """Return the running env slots whose next step is not made ahead; none if steps never are."""
+        if not self._slots.makes_steps_ahead:
+            return ()
         return self._slots.unplanned(np.flatnonzero(self._running).tolist())
 
     def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
-        """Set the actions that follow the next step, by env slot; see `StepsAhead`."""
+        """Set the actions that follow the next step, by env slot."""
         self._planned = {slot: actions.to("cpu", torch.float32).numpy() for slot, actions in planned.items()}
 
     @property
     def unanswered(self) -> Sequence[int]:
-        """Pipes of workers that have not answered; see `BeginsSteps`."""
+        """Pipes of workers that have not answered."""
         return self._slots.unanswered
 
     def begin_step(self, action: torch.Tensor) -> None:
-        """Begin a step; see `BeginsSteps`. Shape of ``action``: (num_envs, action_dim)."""
+        """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
         actions = action.to("cpu", torch.float32).numpy()
         running = np.flatnonzero(self._running).tolist()
         seen = self._pictures.wanted(running, ~self._running)
@@ -305,7 +311,7 @@ class GymEnvironment(Environment):
         self._slots.begin_step(self._moves)
 
     def finish_step(self) -> Step:
-        """Return the step that was begun, RuntimeError if none was; see `BeginsSteps`."""
+        """Return the step that was begun, RuntimeError if none was."""
         moves, self._moves = self._moves, None
         if moves is None:
             raise RuntimeError("no step was begun")
@@ -362,16 +368,16 @@ class GymEnvironment(Environment):
         return {"environment": self._traits.name, **self._slots.description["versions"], **known}
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Announce the env slots to draw next; see `PicturesOnDemand`. Resting ones are not drawn again."""
+        """Announce the env slots to draw next. Resting ones are not drawn again."""
         self._pictures.announce(env_ids)
 
     @property
-    def pictures_drawn(self) -> int:
+    def pictures_drawn(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  others keep a number
         """Pictures of ``camera_obs`` drawn so far, wanted or not."""
         return self._pictures.num_drawn
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return the env slots' observed pictures, and for `VIEWPORT` rendered ones; see `Filmable`."""
+        """Return the env slots' observed pictures, and for `VIEWPORT` rendered ones."""
         # KeyError: unknown camera. UnannouncedPictureError: the picture was skipped. ArenaError: the rendered frame is
         # not a picture.
         unknown = set(cameras) - set(self.filmable)

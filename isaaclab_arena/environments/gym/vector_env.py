@@ -10,10 +10,9 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.pictures import Filmable
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.storage.hdf5.dataset import flat_array
 
@@ -212,8 +211,6 @@ class SingleEnv(gymnasium.Env):
 
     def render(self) -> np.ndarray:
         """Return the viewport's picture (height, width, 3), uint8; KeyError if the environment cannot be filmed."""
-        if not isinstance(self.environment, Filmable):
-            raise KeyError(f"no camera {VIEWPORT}: this environment cannot be filmed")
         return self.environment.film([0], [VIEWPORT])[VIEWPORT][0]
 
     def close(self) -> None:

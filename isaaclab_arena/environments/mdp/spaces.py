@@ -7,8 +7,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 
-from isaaclab_arena.interfaces.environment import HOLDS_LAST, HoldAction, SideBySide
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import HOLDS_LAST, ArraySpec, HoldAction, SideBySide
 from isaaclab_arena.sim.backend import Backend, NamedState, side_by_side
 from isaaclab_arena.sim.math import damped_least_squares, rotate_inverse, step_within_limits
 from isaaclab_arena.sim.scene import FloorRobot, Robot

@@ -15,8 +15,9 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Step
+from isaaclab_arena.interfaces.environment import Environment, Step
 from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.warp.backend import WarpBackend

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.environments.arena.environment import TableEnvironment
-from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from tests.environments.building import build, hold_still, start, steps_of
 
 CAMERAS = (VIEWPORT, "wrist_cam_rgb")

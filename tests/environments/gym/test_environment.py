@@ -10,11 +10,10 @@ import torch
 from isaaclab_arena.environments.gym.builder import MetaWorldConfig
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, UnannouncedPictureError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.pictures import PartialImages
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.video import VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions

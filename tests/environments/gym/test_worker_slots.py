@@ -17,9 +17,9 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.env_worker import WorkerSlots
 from isaaclab_arena.errors import EnvironmentBuildError, PolicyError
-from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.workers.worker_process import (
     _KEPT,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isaaclab_arena.evaluation.job_run import Consolidations, JobRunner
-from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.logs import told
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions

@@ -12,9 +12,10 @@ import torch
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import attempt_of, rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -216,6 +217,11 @@ def test_observers_are_shown_no_step_that_was_not_made():
     )
 
 
+class Halves:
+    def step(self, action: torch.Tensor) -> Step:
+        return super().step(0.5 * action)  # pyright: ignore[reportAttributeAccessIssue]  of the class beside it
+
+
 class HasAStepOfItsOwn(Tries):
     def step(self, action: torch.Tensor) -> Step:
         return super().step(0.5 * action)
@@ -229,11 +235,31 @@ class Wraps(EnvironmentWrapper):
         return self.real.step(0.5 * action)
 
 
-def test_whoever_defines_its_own_steps_over_one_that_tries_is_asked_for_those():
-    tries, own, wrapper = Tries(1), HasAStepOfItsOwn(1), Wraps(Tries(1))
-    assert attempt_of(tries) == tries.try_step
-    assert attempt_of(own) == own.step
-    assert attempt_of(wrapper) == wrapper.step
+class MixesInAStep(Halves, Tries):
+    pass
+
+
+class TriesAgain(HasAStepOfItsOwn):
+    """Has its own try over the step of the class above it."""
+
+    def try_step(self, action: torch.Tensor) -> Step:
+        return Tries.try_step(self, action)
+
+
+def test_whoever_defines_its_own_steps_over_one_that_tries_is_asked_for_those(caplog):
+    action = torch.zeros(1, 3)
+    for environment, is_tried in (
+        (Tries(1), True),
+        (HasAStepOfItsOwn(1), False),
+        (MixesInAStep(1), False),
+        (Wraps(Tries(1)), False),
+        (TriesAgain(1), True),
+    ):
+        environment.reset(torch.tensor([0]), [environment.draw_conditions(np.random.default_rng(0))])
+        assert (environment.try_step(action).made is not None) is is_tried
+    with caplog.at_level("INFO"):
+        type("Own", (Tries,), {"step": ScriptedEnvironment.step})
+    assert caplog.messages == ["Own has a 'step' of its own, so 'try_step' of its base is set aside"]
 
 
 class MakesNone(ScriptedEnvironment):
@@ -245,6 +271,5 @@ class MakesNone(ScriptedEnvironment):
 
 def test_an_environment_that_does_not_try_is_never_asked_again():
     env = MakesNone(1)
-    assert attempt_of(env) == env.step
     with pytest.raises(TypeError, match="MakesNone says that it made no step"):
         rollout(env, PushPolicy(), episodes(1), [])

@@ -12,6 +12,7 @@ from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes, pipelined_rollout
 from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
+from isaaclab_arena.interfaces.background import Background
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
@@ -241,16 +242,19 @@ def test_what_a_step_raises_ends_the_rollout_when_no_other_step_is_under_way():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("simulation")]
 
 
-class Elsewhere(CoinEnvironment):
+class Elsewhere(CoinEnvironment, Background):
     """Says that its steps are made in another process. A step is over once there is something in a pipe."""
 
-    steps_elsewhere = True
     num_begun = num_finished = 0
 
     def __init__(self, config: CoinConfig, num_envs: int, *, is_quick: bool = True) -> None:
         super().__init__(config, num_envs)
         self._is_quick = is_quick
         self._told, self._tells = multiprocessing.Pipe(duplex=False)
+
+    @property
+    def background(self) -> Background:
+        return self
 
     @property
     def unanswered(self) -> list[int]:

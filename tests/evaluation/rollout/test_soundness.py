@@ -5,10 +5,11 @@ import torch
 
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import unsound_slots
-from isaaclab_arena.interfaces.environment import Observation, SideBySide, Step
+from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.specs import SideBySide
 from tests.fakes import Notebook
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes
 

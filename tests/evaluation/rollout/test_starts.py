@@ -11,18 +11,20 @@ from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import EnvironmentWrapper, Observation
+from isaaclab_arena.interfaces.background import Background
+from isaaclab_arena.interfaces.environment import Observation, Step
+from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer
 from tests.fakes import Notebook
 from tests.fakes_environment import SOLVED_LENGTHS, ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
 
-class Elsewhere(ScriptedEnvironment):
+class Elsewhere(ScriptedEnvironment, Background):
     """Says that its resets are made in other processes, and notes what it is asked for.
 
     Attributes:
-        steps_while_starting: See `BeginsResets`.
+        steps_while_starting: See `Background`.
         said: What was asked, in order: ``begin``, ``finish`` with env slots, ``step``.
     """
 
@@ -32,6 +34,16 @@ class Elsewhere(ScriptedEnvironment):
         super().__init__(num_envs, endings=endings)
         self.said: list[tuple[str, list[int]]] = []
         self._begun: dict[int, Conditions] = {}
+
+    @property
+    def background(self) -> Background:
+        return self
+
+    def begin_step(self, action) -> None:
+        self._action = action
+
+    def finish_step(self) -> Step:
+        return self.step(self._action)
 
     def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         self.said.append(("begin", env_ids.tolist()))

@@ -1,0 +1,80 @@
+"""Former protocols of environments, for code of others that asks ``isinstance`` or derives from them."""
+
+from abc import ABC
+from typing import Any
+
+from isaaclab_arena.interfaces.environment import Environment
+
+
+class _Capability(ABC):  # noqa: B024  only asked for its subclasses
+    """A class of environments counts as a subclass if it has these attributes of its own and not as `Environment`."""
+
+    attributes: tuple[str, ...] = ()
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        if "attributes" not in vars(cls):
+            return NotImplemented
+        return all(
+            hasattr(other, name) and getattr(other, name) is not getattr(Environment, name) for name in cls.attributes
+        )
+
+
+class Recordable(_Capability):
+    """Shows the state of its simulator."""
+
+    attributes = ("state",)
+
+
+class PartwiseRecordable(Recordable):
+    """Shows its state in parts too."""
+
+    attributes = ("state", "state_parts", "state_of")
+
+
+class Restorable(_Capability):
+    """Starts a recorded episode again bit for bit."""
+
+    attributes = ("episode_states", "restore")
+
+
+class Snapshottable(_Capability):
+    """Returns to an earlier state."""
+
+    attributes = ("snapshot", "restore_snapshot")
+
+
+class TriesSteps(_Capability):
+    """Tries steps before their contacts are known to have room."""
+
+    attributes = ("try_step", "step_again")
+
+
+class PicturesOnDemand(_Capability):
+    """Leaves out pictures that no reader asks for."""
+
+    attributes = ("pictures_drawn", "draw_pictures_of")
+
+
+class Filmable(_Capability):
+    """Can be filmed."""
+
+    attributes = ("film",)
+
+
+class FilmableLater(Filmable):
+    """Draws its films after it has moved on."""
+
+    attributes = ("film", "film_later")
+
+
+class BeginsSteps(_Capability):
+    """Has steps made by other processes."""
+
+    attributes = ("background",)
+
+
+class BeginsResets(_Capability):
+    """Has episodes started by other processes."""
+
+    attributes = ("background",)
