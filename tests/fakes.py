@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
@@ -92,7 +93,7 @@ class CoinEnvironment(Environment):
         return {"policy": {"clock": self._clock[:, None].clone(), "heads": self._heads[:, None].float()}}
 
 
-class CoinBuilder:
+class CoinBuilder(EnvironmentBuilder):
     """Builds `CoinEnvironment` the way a registered environment is built."""
 
     config_class = CoinConfig

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from isaaclab_arena.environments.capabilities import (
         BeginsResets,
         BeginsSteps,
+        ContentBuilder,
         Filmable,
         FilmableLater,
         PartwiseRecordable,
@@ -17,18 +18,14 @@ if TYPE_CHECKING:
         Restorable,
         Snapshottable,
         TriesSteps,
+        VariableEnvironmentBuilder,
     )
     from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
     from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
     from isaaclab_arena.interfaces.background import Background
-    from isaaclab_arena.interfaces.content import ContentBuilder, ContentSources
+    from isaaclab_arena.interfaces.content import ContentSources
     from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-    from isaaclab_arena.interfaces.environment_builder import (
-        EnvironmentBuilder,
-        Sampler,
-        VariableEnvironmentBuilder,
-        Variation,
-    )
+    from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Sampler, Variation
     from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
     from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents
     from isaaclab_arena.interfaces.specs import ArraySpec
@@ -72,7 +69,7 @@ _HOMES = {
     "Background": "isaaclab_arena.interfaces.background",
     "BeginsResets": "isaaclab_arena.environments.capabilities",
     "BeginsSteps": "isaaclab_arena.environments.capabilities",
-    "ContentBuilder": "isaaclab_arena.interfaces.content",
+    "ContentBuilder": "isaaclab_arena.environments.capabilities",
     "ContentSources": "isaaclab_arena.interfaces.content",
     "EMBODIMENTS": "isaaclab_arena.environments.catalog",
     "ENVIRONMENTS": "isaaclab_arena.environments.catalog",
@@ -97,7 +94,7 @@ _HOMES = {
     "Suite": "isaaclab_arena.config.expansion.suites",
     "SuiteTask": "isaaclab_arena.config.expansion.suites",
     "TriesSteps": "isaaclab_arena.environments.capabilities",
-    "VariableEnvironmentBuilder": "isaaclab_arena.interfaces.environment_builder",
+    "VariableEnvironmentBuilder": "isaaclab_arena.environments.capabilities",
     "Variation": "isaaclab_arena.interfaces.environment_builder",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""

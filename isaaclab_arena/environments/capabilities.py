@@ -1,9 +1,10 @@
-"""Former protocols of environments, for code of others that asks ``isinstance`` or derives from them."""
+"""Former protocols of environments and builders, for code of others that asks ``isinstance`` or derives from them."""
 
 from abc import ABC
 from typing import Any
 
 from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 
 
 class _Capability(ABC):  # noqa: B024  only asked for its subclasses
@@ -78,3 +79,6 @@ class BeginsResets(_Capability):
     """Has episodes started by other processes."""
 
     attributes = ("background",)
+
+
+ContentBuilder = VariableEnvironmentBuilder = EnvironmentBuilder

@@ -503,7 +503,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         super().check(config)
 
     def content_sources(self, config: LiberoConfig) -> ContentSources:
-        """Return the checkout's files that determine the environment's behaviour; see `ContentBuilder`."""
+        """Return the checkout's files that determine the environment's behaviour."""
         checkout = checkout_at(config.libero_path)
         task = checkout.task(self.name)
         found = super().content_sources(config)
@@ -519,7 +519,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         return replace(found, files={**found.files, **own})
 
     def task_name(self, config: LiberoConfig) -> str:
-        """Return the instruction for policies, in LIBERO's own words; see `TaskBuilder`."""
+        """Return the instruction for policies, in LIBERO's own words."""
         return config.task_description or self._task(config).instruction
 
     def _environment(

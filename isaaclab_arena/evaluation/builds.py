@@ -472,7 +472,7 @@ class GroupBuilder:
     def _probe_environment(self, job: Job, environment: Environment) -> str | None:
         """Probe the first group's environment (see `BatchSizeChoice.probe_environment`), once for equal keys."""
         # Environments of this package's own code are not probed, because its tests cover them.
-        if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder):
+        if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder.own):
             return None
         key = job.environment_key, job.policy_class.traits.sees_pictures
         if key not in self._probed_environments:

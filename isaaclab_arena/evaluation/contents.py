@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.provenance import (
     package_content,
     source_files,
 )
-from isaaclab_arena.interfaces.content import UNKNOWN, ContentBuilder, ContentSources, sources_in_options
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash, differences_of_contents
 from isaaclab_arena.storage.json_values import json_line
@@ -82,11 +82,10 @@ class ContentReader:
         """Return everything that determines the behavior of a job's environment, by name."""
         key = job.environment_key
         if key not in self._of_environment:
-            builder: Any = job.builder
             options = sources_in_options(job.config.environment_args)
-            known = builder.content_sources(job.environment_config) if isinstance(builder, ContentBuilder) else options
+            known = job.builder.content_sources(job.environment_config) or options
             sources = replace(known, files={**options.files, **known.files})
-            self._of_environment[key] = self._contents(sources, modules_of_object(builder))
+            self._of_environment[key] = self._contents(sources, modules_of_object(job.builder.own))
         found = dict(self._of_environment[key])
         if job.saved_conditions is not None:
             found[SAVED_CONDITIONS] = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()

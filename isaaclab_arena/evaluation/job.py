@@ -15,13 +15,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_builder import (
-    EnvironmentBuilder,
-    SimulatedBuilder,
-    VariableEnvironmentBuilder,
-    Variation,
-    spelled,
-)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase, connections_of
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
@@ -87,7 +81,7 @@ class Job:
     @property
     def asked_backend(self) -> str | None:
         """The job's backend, or ``auto``; None if the environment has no choice of backends."""
-        return getattr(self.environment_config, "backend", None) if isinstance(self.builder, SimulatedBuilder) else None
+        return getattr(self.environment_config, "backend", None) if self.builder.has_backends else None
 
     def with_settled(self, backend: str | None, delays: Delays | None = None) -> Self:
         """Return the job with a settled backend and a measured latency; None leaves each of them unchanged."""
@@ -110,7 +104,7 @@ class Job:
         """Build the environment, with observations and actions on `device` and `num_threads` physics threads."""
         config, num_envs = self.environment_config, self.config.num_envs
         builder: Any = self.builder
-        if self.variations and isinstance(builder, VariableEnvironmentBuilder):
+        if self.variations:
             return builder.build(
                 config, num_envs=num_envs, device=device, num_threads=num_threads, variations=self.variations
             )

@@ -162,7 +162,9 @@ class JobRun:
         # Settings that foreign code changes are put down to the parts of the job with code outside this package; to
         # both parts if none is known to have any.
         own = {"isaaclab_arena", "isaaclab_arena_gr00t"}
-        of_policy, of_builder = (each.__module__.partition(".")[0] for each in (job.policy_class, type(job.builder)))
+        of_policy, of_builder = (
+            each.__module__.partition(".")[0] for each in (job.policy_class, type(job.builder.own))
+        )
         is_foreign = {
             f"policy '{job.config.policy_type}'": of_policy not in own,
             f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder not in own,

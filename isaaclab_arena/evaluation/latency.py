@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
 from isaaclab_arena.evaluation.pipelined import EnvGroup
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, chunks_of, declared_options
 from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnswersChunks, ChunkTraits, Continuation, StatesChunks
@@ -514,12 +514,12 @@ def job_latency(
     if config.steps is not None:
         latency = replace(latency, delays=in_steps(*config.steps))
     builder, environment_config = environment
-    if not isinstance(builder, SampleBuilder) or config.measured:
-        return latency
     try:
-        sample = builder.sample(environment_config)
+        sample = None if config.measured else builder.sample(environment_config)
     except EnvironmentBuildError:
         # The job itself fails with this error, and no other job does.
+        return latency
+    if sample is None:
         return latency
     try:
         delays, traits = latency.delays_in(sample), None

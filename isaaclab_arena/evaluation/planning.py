@@ -20,15 +20,7 @@ from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
-from isaaclab_arena.interfaces.environment_builder import (
-    RobotBuilder,
-    Sampler,
-    SamplerType,
-    TaskBuilder,
-    VariableEnvironmentBuilder,
-    Variation,
-    spelled,
-)
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, spelled
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
@@ -141,17 +133,14 @@ def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Co
         has_rank = is_settled and config.status is JobStatus.PENDING
         # The task in results: the job's label, else the environment's task, else the environment's name.
         task, robot = config.labels.get("task"), job.environment_option("embodiment")
-        if task is None and isinstance(builder, TaskBuilder):
+        if task is None:
             task = builder.task_name(job.environment_config)
-        else:
-            task = task or config.environment
-        if isinstance(builder, RobotBuilder):
-            robot = builder.robot_name(job.environment_config)
+        robot = builder.robot_name(job.environment_config) or robot
         entries.append(
             PlanEntry(
                 config=config,
                 rank=home_index(config.index, turns) % world_size if has_rank else None,
-                task=task,
+                task=task or config.environment,
                 embodiment=robot,
                 object=job.environment_option("object"),
                 policy_config=job.policy_options,
@@ -265,9 +254,7 @@ def show_variations(jobs: Sequence[Job]) -> int:
 
     def show(console: Console) -> None:
         for job in jobs:
-            offered: Sequence[Variation] = ()
-            if isinstance(job.builder, VariableEnvironmentBuilder):
-                offered = job.builder.variations(job.environment_config)
+            offered = job.builder.variations(job.environment_config)
             console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
             if not offered:
                 console.print("  nothing can be varied in this environment")

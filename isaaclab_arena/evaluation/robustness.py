@@ -10,7 +10,7 @@ from isaaclab_arena.config.schema import JobConfig, name_problem
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment_builder import VariableEnvironmentBuilder, Variation
+from isaaclab_arena.interfaces.environment_builder import Variation
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
     if taken:
         raise ConfigError(Problem("is what robustness labels its own jobs with", key=f"labels.{taken[0]}"))
     [resolved] = resolve_jobs([job], may_import=may_import)
-    if not isinstance(resolved.builder, VariableEnvironmentBuilder):
+    catalogue = resolved.builder.variations(resolved.environment_config)
+    if not catalogue:
         message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
         raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
-    catalogue = resolved.builder.variations(resolved.environment_config)
     varied = frozenset(variation.key for variation in resolved.variations)
 
     # The variations of each axis and level, by axis.

@@ -24,7 +24,6 @@ from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, Policy
 from isaaclab_arena.evaluation.policy_server.wire import NetworkOrder, ServerAddress, ServerOrders
 from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -110,8 +109,6 @@ def refuse_slow_backends(jobs: Sequence[Job], settled: Mapping[str, str | None],
 def _faster_backend(job: Job, machinery: Machinery) -> str:
     """Return the faster backend for a job's largest group of env slots."""
     builder, num_envs = job.builder, job.config.num_envs
-    if not isinstance(builder, SimulatedBuilder):
-        raise TypeError(f"'{job.config.environment}' has no backends to choose from")
     try:
         return builder.faster_backend(
             job.environment_config,

@@ -34,14 +34,7 @@ from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, refuse
 from isaaclab_arena.evaluation.process import Imports
 from isaaclab_arena.interfaces.connections import DescribesFiles, Description
 from isaaclab_arena.interfaces.content import LoadsCode
-from isaaclab_arena.interfaces.environment_builder import (
-    CountedBuilder,
-    EnvironmentBuilder,
-    SampleBuilder,
-    VariableEnvironmentBuilder,
-    Variation,
-    spelled,
-)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions
@@ -341,7 +334,7 @@ class _Resolver:
         has_end |= config.num_steps is not None or config.num_episodes is not None
         if not (has_end or is_sound or isinstance(policy, ConfigError)):
             with suppress(ConfigError):
-                has_end = isinstance(self.environments.get(job.environment), CountedBuilder)
+                has_end = completed(self.environments.get(job.environment)).counts_episodes
         if not (has_end or isinstance(policy, ConfigError)):
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
@@ -375,7 +368,7 @@ class _Resolver:
         options = {**policy.options, **policy.placement}
         connections, doubts, described = None, (), None
         # Only a builder with a sample can tell without a simulation.
-        if overrides(policy_class, "check_fit") and isinstance(builder, SampleBuilder):
+        if overrides(policy_class, "check_fit"):
             # If the sample cannot be built, the job will fail with this error, alone.
             sample = None
             with suppress(EnvironmentBuildError):
@@ -415,7 +408,7 @@ class _Resolver:
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(message, key="arena_env_args.environment")
         with problems_at(below="arena_env_args.environment"):
-            builder = self.environments.get(job.environment)
+            builder = completed(self.environments.get(job.environment))
         owner = f"environment '{job.environment}'"
         known = option_names(builder.config_class) or frozenset()
         with problems_at(below="arena_env_args"):
@@ -452,9 +445,7 @@ class _Resolver:
 
         # The environment's number of episodes counts, if neither the job nor its policy sets one. It may depend on an
         # option that is wrong.
-        count = None
-        if isinstance(builder, CountedBuilder) and not environment.problems:
-            count = builder.num_episodes(environment_config)
+        count = None if environment.problems else builder.num_episodes(environment_config)
         if count is not None and job.num_steps is not None:
             message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
             raise ConfigError(message, key="num_steps")
@@ -466,18 +457,19 @@ class _Resolver:
 
         chosen = None if job.conditions is None else _saved_set(job, builder, environment_config, self.directory)
 
-        def catalogue(of: JobConfig) -> tuple[Variation, ...]:
-            if not isinstance(builder, VariableEnvironmentBuilder):
-                raise ConfigError(f"environment '{of.environment}' has no variations; leave them out", key="variations")
+        def catalogue(_: JobConfig) -> tuple[Variation, ...]:
             return builder.variations(environment_config)
 
         # An environment without variations is an error only if the job wants some.
         offered: tuple[Variation, ...] | ConfigError = ()
         wanted = job.variations if chosen is None else chosen.variations
-        if wanted or (chosen is not None and isinstance(builder, VariableEnvironmentBuilder)):
+        if wanted or chosen is not None:
             offered = self._once("catalogue", [job.environment, job.environment_args], catalogue, job)
         if isinstance(offered, ConfigError):
             raise offered
+        if wanted and not offered:
+            message = f"environment '{job.environment}' has no variations; leave them out"
+            raise ConfigError(Problem(message, key="variations"))
         if chosen is None:
             variations = enabled_variations(offered, job.variations) if job.variations else ()
             return JobConditions(config=job, variations=variations)

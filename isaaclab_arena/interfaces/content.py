@@ -38,19 +38,6 @@ class ContentSources:
 
 
 @runtime_checkable
-class ContentBuilder(Protocol):
-    """A builder of environments that knows more sources than `sources_in_options` finds."""
-
-    def content_sources(self, config: Any) -> ContentSources:
-        """Return the sources that determine the behaviour of the environment.
-
-        Args:
-            config: An instance of the builder's ``config_class``, which was checked.
-        """
-        ...
-
-
-@runtime_checkable
 class LoadsCode(Protocol):
     """A builder of environments or a policy class whose options may name code: a module to import, a program to run."""
 

@@ -1,15 +1,16 @@
-"""The contracts of builders of environments, and of the variations of their worlds."""
+"""The contract of builders of environments, and that of the variations of their worlds."""
 
 import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import ConditionValue
 
@@ -42,22 +43,37 @@ def described_success(thing: object) -> str:
     return " ".join((inspect.getdoc(type(thing)) or "").split())
 
 
-# The contracts of builders of environments: the methods of every builder, and those that a builder may offer.
+# The contract of builders of environments.
 
 
-class EnvironmentBuilder(Protocol):
+class EnvironmentBuilder:
     """The object behind a registered environment name: it checks options and builds environments.
+
+    Any object with ``config_class``, `check` and `build` serves; whatever else it has of the methods below is used too.
+    Every ``config`` but that of `check` is an instance of ``config_class`` that `check` has accepted.
 
     Attributes:
         config_class: Frozen dataclass of the options, which are the keys of ``arena_env_args`` other than those of
             every environment (``environment``, ``num_envs``, ``env_spacing``, ``placement_seed``). It has a field
             ``enable_cameras`` if the environment can show policies the pictures of its cameras.
-
-    A builder may have a method ``summary()`` without arguments, whose result `isaaclab-arena list environments` shows;
-    see `isaaclab_arena.interfaces.environment_builder.EnvironmentSummary`.
+        has_backends: Whether the option ``backend`` chooses the way of simulation, as it does if there is a
+            `faster_backend`: that replaces ``auto``, so that all ranks build the same.
+        counts_episodes: Whether there is a `num_episodes`.
     """
 
-    config_class: type
+    config_class: Any
+    has_backends: bool = False
+    counts_episodes: bool = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.has_backends = cls.faster_backend is not EnvironmentBuilder.faster_backend
+        cls.counts_episodes = cls.num_episodes is not EnvironmentBuilder.num_episodes
+
+    @property
+    def own(self) -> object:
+        """The object that was registered: this one, or the one that `completed` added the defaults to."""
+        return vars(self).get("completes", self)
 
     def check(self, config: Any) -> None:
         """Refuse options that cannot work together, before any simulation.
@@ -67,23 +83,52 @@ class EnvironmentBuilder(Protocol):
         """
 
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> Environment:
-        """Build the environment.
+        """Build the environment. A builder with variations also takes ``variations``, a tuple of those that are on.
 
         Args:
-            config: An instance of ``config_class``.
+            config: The options.
             num_envs: Number of env slots.
             device: Device of observations and actions.
             num_threads: Threads that the physics may use.
         """
-        ...
+        raise NotImplementedError
 
+    def summary(self) -> EnvironmentSummary | None:
+        """Return what `isaaclab-arena list environments` shows."""
+        return None
 
-@runtime_checkable
-class SimulatedBuilder(Protocol):
-    """A builder whose environments can be simulated in several ways, as the option ``backend`` of its config says.
+    def sample(self, config: Any) -> Environment | None:
+        """Return one env slot on the CPU, made in milliseconds, for its specs; it is never reset, but closed.
 
-    ``auto`` leaves that open. The fastest backend then replaces it in the config, so that all ranks build the same.
-    """
+        Its ``observation_spec`` has the pictures that the options ask for, though nothing is ready to render them.
+        """
+        del config
+        return None
+
+    def task_name(self, config: Any) -> str | None:
+        """Return the task in the words for policies, unless conditions or the job give others."""
+        del config
+        return None
+
+    def robot_name(self, config: Any) -> str | None:
+        """Return the name of the robot in results, whatever name a job gives it."""
+        del config
+        return None
+
+    def num_episodes(self, config: Any) -> int | None:
+        """Return the number of episodes of a benchmark: a job that gives none plays all, and none may play more."""
+        del config
+        return None
+
+    def variations(self, config: Any) -> "tuple[Variation, ...]":
+        """Return all variations of the environment, switched off, with their default ranges."""
+        del config
+        return ()
+
+    def content_sources(self, config: Any) -> ContentSources | None:
+        """Return the sources that determine the environment's behaviour, if `sources_in_options` misses any."""
+        del config
+        return None
 
     def faster_backend(
         self,
@@ -92,78 +137,27 @@ class SimulatedBuilder(Protocol):
         num_envs: int,
         device: torch.device,
         num_threads: int,
-        variations: Sequence[Any] = (),
+        variations: "tuple[Variation, ...]" = (),
     ) -> str:
-        """Return the value of ``backend`` that is the fastest on this machine.
-
-        Args:
-            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
-            num_envs: Number of env slots.
-            device: The rank's device.
-            num_threads: Threads that the physics may use.
-            variations: Those that are on; see `isaaclab_arena.interfaces.environment_builder`.
+        """Return the value of ``backend`` that is the fastest on this machine; see `build`.
 
         Raises:
             EnvironmentBuildError: If it cannot be built.
         """
-        ...
+        del config, num_envs, device, num_threads, variations
+        raise TypeError(f"{type(self).__name__} has no backends to choose from")
 
 
-@runtime_checkable
-class SampleBuilder(Protocol):
-    """A builder that makes one env slot in milliseconds, so that sizes can be compared before a run starts."""
-
-    def sample(self, config: Any) -> Environment:
-        """Return an environment of one env slot on the CPU, to be asked for its specs and closed.
-
-        Its ``observation_spec`` has the pictures that the options ask for, though nothing is made ready to render them,
-        which takes seconds. It is never reset.
-
-        Args:
-            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
-        """
-        ...
-
-
-@runtime_checkable
-class TaskBuilder(Protocol):
-    """A builder that knows the task of its environments."""
-
-    def task_name(self, config: Any) -> str:
-        """Return the task, in the words for policies unless conditions or the job give others.
-
-        Args:
-            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
-        """
-        ...
-
-
-@runtime_checkable
-class RobotBuilder(Protocol):
-    """A builder that knows the name of its environments' robot in results, whatever name a job gives."""
-
-    def robot_name(self, config: Any) -> str:
-        """Return the name of the robot.
-
-        Args:
-            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
-        """
-        ...
-
-
-@runtime_checkable
-class CountedBuilder(Protocol):
-    """A builder whose environments have a fixed number of episodes, as in the protocol of a benchmark."""
-
-    def num_episodes(self, config: Any) -> int | None:
-        """Return the number of episodes; a job that gives no number plays all of them, and none may play more.
-
-        None if a job may play any number.
-
-        Args:
-            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
-        """
-        ...
+def completed(builder: Any) -> EnvironmentBuilder:
+    """Return a builder with the defaults of what it does not have; itself if it derives from `EnvironmentBuilder`."""
+    if isinstance(builder, EnvironmentBuilder):
+        return builder
+    whole = EnvironmentBuilder()
+    names = [name for name in (*vars(EnvironmentBuilder), "config_class", "foreign_code") if not name.startswith("_")]
+    vars(whole).update({name: getattr(builder, name) for name in names if hasattr(builder, name)})
+    offers = {"has_backends": hasattr(builder, "faster_backend"), "counts_episodes": hasattr(builder, "num_episodes")}
+    vars(whole).update(offers, completes=builder)
+    return whole
 
 
 # The contract of a variation: a property of an episode's world that a job may vary, and its sampler.
@@ -320,39 +314,6 @@ class Variation:
         if self.sizes != (1,):
             return value
         return round(value[0]) if self.integer else value[0]
-
-
-@runtime_checkable
-class VariableEnvironmentBuilder(Protocol):
-    """An `EnvironmentBuilder` whose environments have variations."""
-
-    def variations(self, config: Any) -> tuple[Variation, ...]:
-        """Return all variations of the environment, switched off, with their default ranges.
-
-        Args:
-            config: An instance of the builder's ``config_class`` that `check` has accepted.
-        """
-        ...
-
-    def build(
-        self,
-        config: Any,
-        *,
-        num_envs: int,
-        device: torch.device,
-        num_threads: int,
-        variations: tuple[Variation, ...] = (),
-    ) -> Environment:
-        """Build the environment; see `EnvironmentBuilder.build`.
-
-        Args:
-            config: An instance of ``config_class``.
-            num_envs: Number of env slots.
-            device: Device of observations and actions.
-            num_threads: Threads that the physics may use.
-            variations: Those that are on.
-        """
-        ...
 
 
 def spelled(variations: tuple[Variation, ...]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS, parse_toke
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, completed
 from isaaclab_arena.nested import leaves
 
 Described = TypeVar("Described")
@@ -29,9 +29,8 @@ def environment_specs(
     config = read_options(builder.config_class, given, owner=f"environment '{name}'")
     builder.check(config)
     # A sample needs milliseconds, but has no cameras.
-    if isinstance(builder, SampleBuilder) and not getattr(config, "enable_cameras", False):
-        environment = builder.sample(config)
-    else:
+    environment = None if getattr(config, "enable_cameras", False) else completed(builder).sample(config)
+    if environment is None:
         environment = builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     try:
         return described(environment)

@@ -44,7 +44,12 @@ from isaaclab_arena.environments.variations.catalogue import (
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary, Variation, described_success
+from isaaclab_arena.interfaces.environment_builder import (
+    EnvironmentBuilder,
+    EnvironmentSummary,
+    Variation,
+    described_success,
+)
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
@@ -81,7 +86,7 @@ class ObjectOptions(CameraOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableTask:
+class TableTask(EnvironmentBuilder):
     """Builds one kind of environment on the table.
 
     Attributes:
@@ -132,11 +137,11 @@ class TableTask:
         )
 
     def task_name(self, config: Any) -> str:
-        """Return the task's instruction; see `TaskBuilder`."""
+        """Return the task's instruction."""
         return self.make_task(config, find_embodiment(config.embodiment)).spec.instruction
 
     def content_sources(self, config: Any) -> ContentSources:
-        """Return the files of the robot and the things from outside this package; see `ContentBuilder`."""
+        """Return the files of the robot and the things from outside this package."""
         files = robot_files(config.embodiment)
         chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
         for part in self.make_task(config, find_embodiment(config.embodiment)).spec.parts:
@@ -174,7 +179,7 @@ class TableTask:
         num_threads: int,
         variations: tuple[Variation, ...] = (),
     ) -> str:
-        """Return the name of the faster backend on this machine; see `SimulatedBuilder`.
+        """Return the name of the faster backend on this machine.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.
@@ -183,7 +188,7 @@ class TableTask:
         return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
-        """Return the possible variations of the environment; see `VariableEnvironmentBuilder`.
+        """Return the possible variations of the environment.
 
         Raises:
             ConfigError: If the options cannot work.
@@ -205,7 +210,7 @@ class TableTask:
         return catalogue(scene)
 
     def sample(self, config: Any) -> TableEnvironment:
-        """Return a batch of one on the CPU; see `SampleBuilder`.
+        """Return a batch of one on the CPU.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.
@@ -225,7 +230,7 @@ class TableTask:
         num_threads: int,
         variations: tuple[Variation, ...] = (),
     ) -> TableEnvironment:
-        """Build the environment; see `VariableEnvironmentBuilder`.
+        """Build the environment.
 
         Raises:
             ConfigError: If the options cannot work.
@@ -298,7 +303,7 @@ FLOOR = "scenes/floor.xml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FloorEnvironmentBuilder:
+class FloorEnvironmentBuilder(EnvironmentBuilder):
     """Builds one kind of environment on the floor.
 
     Attributes:
@@ -322,11 +327,11 @@ class FloorEnvironmentBuilder:
         self.make_task(config)
 
     def task_name(self, config: Any) -> str:
-        """Return the task's instruction; see `TaskBuilder`."""
+        """Return the task's instruction."""
         return self.make_task(config).spec.instruction
 
     def content_sources(self, config: Any) -> ContentSources:
-        """Return the files of the robot and the things from outside this package; see `ContentBuilder`."""
+        """Return the files of the robot and the things from outside this package."""
         task = self.make_task(config)
         files = part_files("robot", task.robot.asset)
         for part in task.spec.parts:
@@ -345,7 +350,7 @@ class FloorEnvironmentBuilder:
         )
 
     def sample(self, config: Any) -> FloorEnvironment:
-        """Return a batch of one on the CPU; see `SampleBuilder`.
+        """Return a batch of one on the CPU.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.
@@ -374,9 +379,9 @@ class FloorEnvironmentBuilder:
         num_envs: int,
         device: torch.device,
         num_threads: int,
-        variations: Sequence[Variation] = (),
+        variations: tuple[Variation, ...] = (),
     ) -> str:
-        """Return the name of the faster backend on this machine; see `SimulatedBuilder`. A floor has no variations.
+        """Return the name of the faster backend on this machine. A floor has no variations.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.

@@ -113,7 +113,7 @@ class Judging:
     ) -> None:
         self._task, self._backend, self._terms, self._device = task, backend, terms, device
         # Only work of a `Task.capturable` task on the backend's own device is replayed as graphs.
-        self._is_replayed = capture is not None and task.can_be_captured() and device == backend.device
+        self._is_replayed = capture is not None and task.capturable and device == backend.device
         self._moved = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
         name = task.spec.name
         self._judge = Replayed(

@@ -31,6 +31,7 @@ from isaaclab_arena.environments.gym.environment import (
 from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
 from isaaclab_arena.workers.worker_process import (
     RequestError,
@@ -109,7 +110,7 @@ class MetaWorldConfig(GymConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GymBuilder(Generic[_Config]):
+class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     """Builds one environment from another package, by its id."""
 
     config_class: type[_Config]
@@ -162,7 +163,7 @@ class GymBuilder(Generic[_Config]):
         return problems
 
     def content_sources(self, config: _Config) -> ContentSources:
-        """Return the packages and files that determine the environment's behaviour; see `ContentBuilder`."""
+        """Return the packages and files that determine the environment's behaviour."""
         found = self._find(config)
         if config.python is None:
             return ContentSources(modules=found["modules"])
@@ -177,7 +178,7 @@ class GymBuilder(Generic[_Config]):
         return ContentSources(files=files, stated=stated)
 
     def task_name(self, config: _Config) -> str:
-        """Return the instruction for policies; see `TaskBuilder`."""
+        """Return the instruction for policies."""
         return config.task_description or self._short_name
 
     @property

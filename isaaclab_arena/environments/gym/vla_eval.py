@@ -72,13 +72,13 @@ class VlaEvalBuilder(GymBuilder[VlaEvalConfig]):
     """Builds one task of a benchmark class."""
 
     def task_name(self, config: VlaEvalConfig) -> str:
-        """Return the task's name, or that of the class with its index; see `TaskBuilder`."""
+        """Return the task's name, or that of the class with its index."""
         if config.task_description is not None or config.task is None:
             return super().task_name(config)
         return config.task if isinstance(config.task, str) else f"{super().task_name(config)}/{config.task}"
 
     def num_episodes(self, config: VlaEvalConfig) -> int | None:
-        """Return the class's own number of episodes per task; see `CountedBuilder`."""
+        """Return the class's own number of episodes per task."""
         return self._find(config)["num_episodes"]
 
 

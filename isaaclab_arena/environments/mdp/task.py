@@ -1,9 +1,10 @@
 """A task: a specification of the scene and the limits as data, and a judge of the state."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,9 +13,12 @@ from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts,
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.interfaces.environment import is_overridden
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor, FloorRobot, ScenePart
+
+_LOG = logging.getLogger(__name__)
 
 # Define a task: a specification of the scene and the limits as data, and a judge of the state.
 
@@ -108,11 +112,21 @@ class Task(ABC):
         capturable: Whether `judge` and the observation terms do the same work in each step, with tensors alone. All
             other code that changes tensors among the attributes must then change them in place. On a GPU both are
             replayed as graphs, if the class that defines `judge`, or one derived from it, sets this.
+        tells_events: Whether the task reports the events of an episode, as one with `facts` of its own does.
     """
 
     held_steps: torch.Tensor
     moment_fields: ClassVar[Sequence[str]] = MOMENT_FIELDS
     capturable: ClassVar[bool] = False
+    tells_events: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.tells_events = cls.facts is not Task.facts
+        # A verdict of its own must not be bypassed by the graph of one above it.
+        if cls.capturable and is_overridden(cls, "judge", below="capturable"):
+            cls.capturable = False
+            _LOG.info("%s has a 'judge' of its own, so 'capturable' of its base is set aside", cls.__name__)
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -206,17 +220,6 @@ class Task(ABC):
         """
         del state, env_ids
 
-    @classmethod
-    def can_be_captured(cls) -> bool:
-        """True if `capturable` is set by the class that defines `judge`, or by one derived from it."""
-        judges, says = (next(each for each in cls.__mro__ if name in vars(each)) for name in ("judge", "capturable"))
-        return cls.capturable and issubclass(says, judges)
-
-    @property
-    def tells_events(self) -> bool:
-        """Whether the task reports the events of an episode: whether it overrides `facts`."""
-        return type(self).facts is not Task.facts
-
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
         """Return the events of one episode, by default read from its `facts`.
 
@@ -264,6 +267,10 @@ class FloorTask(Task):
     actions: FloorActions
     senses: FloorSenses
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.tells_events = cls.floor_facts is not FloorTask.floor_facts
+
     def attach(self, backend: Backend) -> None:
         """Create the counters for the env slots of a simulation."""
         super().attach(backend)
@@ -276,11 +283,6 @@ class FloorTask(Task):
         Shape: (num_envs, action_dim).
         """
         return None
-
-    @property
-    def tells_events(self) -> bool:
-        """Whether the task reports the events of an episode: whether it overrides `floor_facts`."""
-        return type(self).floor_facts is not FloorTask.floor_facts
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
         """Return the events of one episode, read from its `floor_facts`; see `Task.events`."""

@@ -54,7 +54,7 @@ def test_every_task_gives_the_same_where_its_verdicts_are_replayed(name, caplog)
 
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
 def test_every_task_says_that_it_can_be_captured(name):
-    assert built(name).task.can_be_captured()
+    assert built(name).task.capturable
 
 
 def test_pictures_are_seen_beside_replayed_observations():
@@ -110,10 +110,10 @@ class CountingWalk(VelocityGo1):
 
 def test_a_task_with_a_verdict_of_its_own_is_judged_step_by_step_until_it_says_otherwise():
     assert issubclass(CountingWalk, Task)
-    assert not CountingWalk.can_be_captured()
+    assert not CountingWalk.capturable
     says_so = type("SaysSo", (CountingWalk,), {"capturable": True})
-    assert says_so.can_be_captured()
-    assert VelocityGo1.can_be_captured()
+    assert says_so.capturable
+    assert VelocityGo1.capturable
 
 
 def memory_of(task: Task) -> dict[str, torch.Tensor]:

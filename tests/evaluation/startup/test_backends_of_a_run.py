@@ -24,7 +24,6 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.settled import Machinery, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
 from isaaclab_arena.storage.run_plan import attempt_numbers, read_run_plan
 from isaaclab_arena.training.closed_loop import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
@@ -266,7 +265,7 @@ def test_environments_that_are_simulated_here_can_be_settled():
     for name in ("reach", "lift_object", "cartpole", "velocity_go1"):
         config = ENVIRONMENTS.get(name).config_class()
         builder = ENVIRONMENTS.get(name)
-        assert isinstance(builder, SimulatedBuilder)
+        assert builder.has_backends
         assert config.backend == "auto"
         kind = builder.faster_backend(config, num_envs=2, device=torch.device("cpu"), num_threads=1)
         assert kind == "mujoco"

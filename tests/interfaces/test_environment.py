@@ -1,0 +1,133 @@
+"""What an environment and a builder offer is what their classes define, and a class of one's own is never bypassed."""
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments import (
+    Background,
+    BeginsSteps,
+    EnvironmentWrapper,
+    Filmable,
+    FilmableLater,
+    PartwiseRecordable,
+    PicturesOnDemand,
+    Recordable,
+    Restorable,
+    Snapshottable,
+    TriesSteps,
+)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed
+from isaaclab_arena.testing.playing import DrawnOnDemand
+from tests.evaluation.rollout.test_pipelined import Elsewhere
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
+from tests.testing.point import SeenPoint
+from tests.testing.test_environment_conformance import Bare
+
+
+class Resets(Elsewhere):
+    def reset(self, env_ids, conditions):
+        return super().reset(env_ids, conditions)
+
+
+class BeginsAgain(Resets):
+    @property
+    def background(self) -> Background:
+        return self
+
+
+class Passes(EnvironmentWrapper):
+    """Passes on all but films, and restores in its own way."""
+
+    film = None
+
+    def reset(self, env_ids, conditions):
+        return self.real.reset(env_ids, conditions)
+
+    def step(self, action):
+        return self.real.step(action)
+
+
+def test_work_elsewhere_is_set_aside_below_a_reset_of_ones_own_until_that_class_has_it_too(caplog):
+    assert Elsewhere(CoinConfig(), 1).background is not None
+    assert Resets(CoinConfig(), 1).background is None
+    assert BeginsAgain(CoinConfig(), 1).background is not None
+    assert Passes(Elsewhere(CoinConfig(), 1)).background is None
+    with caplog.at_level("INFO"):
+        type("Own", (Elsewhere,), {"step": CoinEnvironment.step, "reset": CoinEnvironment.reset})
+    assert caplog.messages == ["Own has a 'step' of its own, so 'background' of its base is set aside"]
+
+
+def test_an_environment_that_offers_nothing_more_says_so():
+    environment = Bare(2)
+    assert (environment.state(), environment.state_parts(), environment.snapshot()) == (None, (), None)
+    assert environment.episode_states([1, 0]) == [{}, {}]
+    assert environment.solved_at_start([0, 1]) == [False, False]
+    assert environment.episode_events([0], [True]) == [None]
+    assert environment.start_errors([0]) == {}
+    assert (environment.filmable, environment.pictures_drawn, environment.background) == ((), None, None)
+    with pytest.raises(KeyError, match="cannot be filmed"):
+        environment.film([0], ["viewport"])
+    with pytest.raises(TypeError, match="takes no snapshots"):
+        environment.restore_snapshot({})
+    conditions = [environment.draw_conditions(np.random.default_rng(0))]
+    restored = environment.restore(torch.tensor([0]), conditions, [{}])
+    reset = environment.reset(torch.tensor([0]), conditions)
+    assert all(torch.equal(restored["policy"][name], values) for name, values in reset["policy"].items())
+
+
+def test_former_protocols_tell_what_a_class_defines():
+    point, coin = SeenPoint(1), CoinEnvironment(CoinConfig(), 1)
+    told = (Recordable, PartwiseRecordable, Restorable, Snapshottable, Filmable, FilmableLater)
+    assert all(isinstance(point, each) for each in told)
+    assert isinstance(coin, Recordable)
+    others = (PartwiseRecordable, Restorable, Snapshottable, Filmable, FilmableLater, PicturesOnDemand, TriesSteps)
+    assert not any(isinstance(coin, each) for each in (*others, BeginsSteps))
+    assert isinstance(DrawnOnDemand(point), PicturesOnDemand)
+
+    class Derived(CoinEnvironment, Recordable):
+        pass
+
+    assert isinstance(Derived(CoinConfig(), 1), Derived)
+    assert not isinstance(coin, Derived)
+
+
+def test_a_wrapper_offers_what_the_environment_offers_but_what_it_sets_to_none():
+    real = SeenPoint(2)
+    wrapper = Passes(real)
+    assert wrapper.state_parts()[0] is real.state_parts()[0]
+    assert wrapper.filmable == real.filmable
+    with pytest.raises(KeyError, match="cannot be filmed"):
+        wrapper.film([0], real.filmable)
+
+
+class Duck:
+    """A builder of others, which derives from nothing."""
+
+    config_class = CoinConfig
+
+    def check(self, config) -> None: ...
+
+    def build(self, config, *, num_envs, device, num_threads):
+        return CoinEnvironment(config, num_envs)
+
+    def num_episodes(self, config) -> int:
+        return 7
+
+
+def test_a_builder_of_others_gets_the_defaults_of_what_it_does_not_have():
+    duck, own = Duck(), CoinBuilder()
+    whole = completed(duck)
+    assert (whole.own, completed(own), own.own) == (duck, own, own)
+    assert (whole.config_class, whole.num_episodes(CoinConfig()), whole.counts_episodes) == (CoinConfig, 7, True)
+    assert (whole.variations(CoinConfig()), whole.sample(CoinConfig()), whole.has_backends) == ((), None, False)
+    built = whole.build(CoinConfig(), num_envs=3, device=torch.device("cpu"), num_threads=1)
+    assert built.num_envs == 3
+    with pytest.raises(TypeError, match="no backends"):
+        whole.faster_backend(CoinConfig(), num_envs=1, device=torch.device("cpu"), num_threads=1)
+
+    class Varies(EnvironmentBuilder):
+        def faster_backend(self, config, *, num_envs, device, num_threads, variations: tuple[Variation, ...] = ()):
+            return "mujoco"
+
+    assert Varies().has_backends
