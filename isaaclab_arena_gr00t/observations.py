@@ -13,7 +13,7 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import PartialImages, in_colours, no_camera, picture_layout
+from isaaclab_arena.interfaces.pictures import Pictures, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
@@ -213,7 +213,7 @@ class Shown:
     state: torch.Tensor | None  # shape: (n, state steps, size), float32; None without state
 
 
-def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> dict[str, torch.Tensor]:
+def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
     """Return the present pictures of some env slots. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
     shown = {}
@@ -223,7 +223,7 @@ def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | 
     return shown
 
 
-def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> torch.Tensor | None:
+def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> torch.Tensor | None:
     """Return the present state of some env slots, None if the model has no state. Shape: (n, size), float32."""
     if not wiring.state_terms:
         return None
@@ -325,8 +325,8 @@ def zero_observation(env: Environment, wiring: Wiring) -> Observation:
     return groups
 
 
-def _of(values: torch.Tensor | PartialImages, env_ids: Sequence[int] | slice) -> torch.Tensor:
+def _of(values: torch.Tensor | Pictures, env_ids: Sequence[int]) -> torch.Tensor:
     """Return the values of `env_ids`; the indices go to a GPU without a wait of the CPU."""
-    if isinstance(values, PartialImages) or isinstance(env_ids, slice):
+    if isinstance(values, Pictures):
         return values[env_ids]
     return values[torch.tensor(env_ids, dtype=torch.int64).to(values.device, non_blocking=True)]

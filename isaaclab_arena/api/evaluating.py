@@ -38,10 +38,9 @@ from isaaclab_arena.evaluation.process import left_alone, watch_as_guest
 from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
-from isaaclab_arena.policy.in_memory import in_memory_policy_class, modules_at_rest, name_of_lent
+from isaaclab_arena.policy.in_memory import LentPolicy, lent_policy, modules_at_rest, name_of_lent
 from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -222,26 +221,23 @@ class OneJobAsked:
     block: Mapping[str, Any]  # the job as a job file would describe it
     given: Mapping[str, Any]  # options of the run by name
     policy: Any = None  # an object that the caller lends, None for a policy that is built
-    # The policy's class if no other process could import it, or the class that represents the lent object.
-    policy_class: type[PolicyBase] | None = None
+    # The policy's class if no other process could import it, or the policy that is lent.
+    only_here: type[PolicyBase] | LentPolicy | None = None
 
     def options(self, *, is_guest: bool) -> RunOptions:
         """Return the options of the run (see `run_options`); ConfigError if a lent object cannot serve them."""
         options = run_options(RunOptions, self.given, is_guest=is_guest)
-        if self.policy is not None and options.pipeline > 1 and not isinstance(self.policy, SharesNetwork):
+        lent = self.only_here if isinstance(self.only_here, LentPolicy) else None
+        if lent is not None and options.pipeline > 1 and "with_own_memory" not in lent.policy.offers:
             message = "needs a policy of its own for each group, and one object was given; name a class instead"
             raise ConfigError(message, key="--pipeline")
         return options
 
     def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
         """Return the checked request; see `resolved_block`."""
-        given = self.policy_class
-        if (
-            options.resume is not None
-            and given is not None
-            and given.traits.is_lent
-            and "unknown" in given.content_sources({}).stated.values()
-        ):
+        given = self.only_here
+        is_lent = isinstance(given, LentPolicy)
+        if options.resume is not None and is_lent and "unknown" in given.content.stated.values():
             message = (
                 "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
                 "or name a class"
@@ -250,12 +246,12 @@ class OneJobAsked:
         if given is None:
             options_of_policy(self.block["policy_type"], may_import=not options.no_import)
         options = replace(options, split_jobs=True) if world_size > 1 else options
-        jobs_file, jobs = resolved_block(options, self.block, policy_class=given)
+        jobs_file, jobs = resolved_block(options, self.block, policy=given)
         return job_request(options, jobs_file, jobs)
 
     def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
         """Write the job file, and return the runner's command line; ConfigError if only this process has the policy."""
-        if self.policy_class is not None:
+        if self.only_here is not None:
             message = (
                 f"'{self.block['policy_type']}' lives in this process alone and cannot be sent to others; name a class "
                 "that can be imported, or evaluate on the ranks of a process group, each with its own"
@@ -293,7 +289,7 @@ def _one_job(
     environment_args: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> OneJobAsked:
-    policy_type, policy_class, lent = _resolved(policy)
+    policy_type, only_here, lent = _resolved(policy)
     if lent is not None and policy_config:
         raise ConfigError("has no effect on an object; it has its options already", key="policy_config")
 
@@ -317,15 +313,15 @@ def _one_job(
         "policy_type": policy_type,
         "policy_config_dict": {name: plain_value(value) for name, value in (policy_config or {}).items()},
     }
-    return OneJobAsked(block=block, given=options, policy=lent, policy_class=policy_class)
+    return OneJobAsked(block=block, given=options, policy=lent, only_here=only_here)
 
 
-def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | None, Any]:
-    """Return a policy's name, its class if other processes cannot import it by name, and the lent object."""
+def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | LentPolicy | None, Any]:
+    """Return a policy's name, its class or the lent policy if other processes cannot have it, and the lent object."""
     if isinstance(policy, str):
         return policy, None, None
     if not isinstance(policy, type):
-        return name_of_lent(policy), in_memory_policy_class(policy), policy
+        return name_of_lent(policy), lent_policy(policy), policy
     name = name_of_lent(policy)
     if not issubclass(policy, PolicyBase):
         raise ConfigError(f"'{name}' is no policy: it must be a class derived from PolicyBase", key="policy")

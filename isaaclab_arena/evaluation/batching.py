@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,13 +13,14 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action, checked_finished
 from isaaclab_arena.evaluation.process import generators_put_back
+from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
-from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, chunks_of, stated_model
-from isaaclab_arena.interfaces.policy_traits import AnswersChunks, Continuation, DividesCalls, SharesNetwork
+from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
@@ -35,6 +36,7 @@ class PolicyWrapper(PolicyBase[None]):
     def __init__(self, policy: PolicyBase) -> None:
         super().__init__()
         self.asked = policy
+        self.traits = policy.traits
 
     def finished(self) -> torch.Tensor | None:
         """Return the mask of finished env slots, None for none. Shape: (num_envs,), bool."""
@@ -75,7 +77,7 @@ class PolicyWrapper(PolicyBase[None]):
 
     def stated_model(self) -> str | None:
         """Return the description of the model by the wrapped policy's server, None if there is none."""
-        return stated_model(self.asked)
+        return self.asked.stated_model()
 
     def can_play(self, episode_index: int) -> bool:
         """Whether the wrapped policy can play an episode."""
@@ -94,10 +96,10 @@ class PolicyWrapper(PolicyBase[None]):
 # the same bits for any ``num_envs``.
 
 
-def batch_of(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
+def batch_of(traits: PolicyTraits, policy_batch: int | None, *, num_envs: int) -> int:
     """Return the batch size of a job's policy. `ConfigError` if its `num_envs` env slots do not fit."""
-    # `policy_batch` does not matter to a policy class that is batch-invariant.
-    if policy_batch is None or policy_class.traits.batch_invariant:
+    # `policy_batch` does not matter to a policy that is batch-invariant.
+    if policy_batch is None or traits.batch_invariant:
         return num_envs
     if policy_batch < num_envs:
         raise ConfigError(
@@ -160,7 +162,7 @@ class FixedBatchPolicy(PolicyWrapper):
         view = self.view_of(env)
         if view.num_envs == view.num_real:
             return with_leaves(observation, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
-        return padded(observation, view.num_envs, reader=type(self.asked).__name__)
+        return padded(observation, view.num_envs, num_real=view.num_real, reader=type(self.asked).__name__)
 
     def view_of(self, env: Environment) -> "WideView":
         """Return the padded view of an environment, the same object for the same environment."""
@@ -198,13 +200,15 @@ class WideView(EnvironmentWrapper):
         return padded(state, self.num_envs)
 
 
-def padded(tree: Mapping[str, Any], num_envs: int, *, reader: str = "") -> dict[str, Any]:
+def padded(tree: Mapping[str, Any], num_envs: int, *, num_real: int = 0, reader: str = "") -> dict[str, Any]:
     """Return a nested dict whose tensors (n, ...) are padded with zeros to (num_envs, ...), in new memory."""
 
     def wide(part: Any) -> Any:
-        # `reader` is named in the error if the policy reads pictures that were not drawn.
-        if isinstance(part, PartialImages):
-            return part.padded(num_envs, reader=reader)
+        # Pictures get black ones of the padding; `reader` is named if it reads others that were not drawn.
+        if isinstance(part, Pictures):
+            black = part.frames.new_zeros((num_envs - num_real, *part.frames.shape[1:]))
+            env_ids = (*part.env_ids, *range(num_real, num_envs))
+            return replace(part, env_ids=env_ids, frames=torch.cat((part.frames, black)), reader=reader)
         if not isinstance(part, torch.Tensor):
             return part
         # Memory is contiguous, because an operation may sum in another order on another layout.
@@ -296,15 +300,15 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
     """Probe a policy between jobs. Restore the policy, its streams and the process-wide generators afterwards."""
     if batch == 1:
         return ProbeResult(passes=True)
-    probed = (policy.with_own_memory() if isinstance(policy, SharesNetwork) else None) or policy
+    probed = policy.with_own_memory() or policy
     try:
         with generators_put_back(), torch.no_grad():
             # Only the environment's specs are used; it is neither reset nor stepped. Its env slots beyond `batch` rest.
-            view, chunked = WideView(environment, max(batch, environment.num_envs)), chunks_of(probed)
+            view = WideView(environment, max(batch, environment.num_envs))
             # A chunk that continues planned actions takes another path through the network.
-            if not continues or chunked is None or not chunked.chunk_traits().can_continue:
-                chunked = None
-            return ProbeResult(passes=answers_follow_from_examples(_asking(probed, view, batch, chunked), batch))
+            continues = continues and "chunks" in probed.offers and probed.chunk_traits().can_continue
+            ask = _asking(probed, view, batch, continues=continues)
+            return ProbeResult(passes=answers_follow_from_examples(ask, batch))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001  a foreign policy may fail on made-up observations
@@ -314,15 +318,15 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
         policy.reset()
 
 
-def _asking(policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChunks | None) -> Ask:
-    """Return a function that queries the policy about examples in any order, for chunks if `chunked` is given."""
+def _asking(policy: PolicyBase, view: WideView, batch: int, *, continues: bool) -> Ask:
+    """Return a function that queries the policy about examples in any order, for chunks if it `continues` plans."""
     size, generator = num_examples(batch), np.random.default_rng(_SEED)
     # The second step shows other observations than the first.
     observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
     # Plans to continue. Example 0 continues none, like the first chunk of an episode.
     going_on = None
-    if chunked is not None:
-        generator, predicted = np.random.default_rng(_SEED), chunked.chunk_traits().predicted
+    if continues:
+        generator, predicted = np.random.default_rng(_SEED), policy.chunk_traits().predicted
         actions = _numbers(ArraySpec(shape=(predicted, *view.action_spec.shape)), size, generator)
         weights = np.sort(generator.random((size, predicted), dtype=np.float32))[:, ::-1].copy()
         weights[:, 0], weights[0] = 1.0, 0.0
@@ -350,12 +354,13 @@ def _asking(policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChun
             return wide
 
         shown = [with_leaves(each, rearranged) for each in observations[:num_steps]]
-        if chunked is None or going_on is None:
-            return [action_tensor(policy.get_action(view, each))[:batch] for each in shown]
+        if going_on is None:
+            return [action_tensor(policy.get_action(view, shown_to(policy, view, each)))[:batch] for each in shown]
         answers, env_ids = [], range(len(examples))
         for each in shown:
-            chunked.look(view, each, env_ids)
-            answers.append(chunked.chunks(view, each, env_ids, going_on.of(examples))[:batch])
+            seen = shown_to(policy, view, each)
+            policy.look(view, seen, env_ids)
+            answers.append(policy.chunks(view, seen, env_ids, going_on.of(examples))[:batch])
         return answers
 
     return ask
@@ -487,7 +492,7 @@ class BatchSizeChoice:
     """The inputs to the choice of a job's batch size."""
 
     directory: Path  # directory of the job, where the choice is stored
-    policy_class: type[PolicyBase]
+    traits: PolicyTraits  # of the policy's class
     environments: Sequence[Environment]  # one for each group of env slots
     fixed_batch: int | None  # None for the number of env slots
     planned: int | None  # choice of an earlier start of the program, None if there was none
@@ -521,7 +526,7 @@ def asked_policies(choice: BatchSizeChoice, *, simulated_on: str) -> AskedPolici
         because = "the environment does not promise that an episode follows from its conditions and actions alone"
 
     # A likely candidate size is built at once, so that a policy is not built twice.
-    traits = choice.policy_class.traits
+    traits = choice.traits
     is_likely = because is None and traits.reproducible and not traits.batch_invariant
     policies = choice.make(_sizes(choice, choice.num_envs)[1][0] if is_likely else choice.fixed_batch)
 
@@ -539,11 +544,10 @@ def asked_policies(choice: BatchSizeChoice, *, simulated_on: str) -> AskedPolici
 
     # The policies as they are, without padding.
     policies, own = choice.make(choice.fixed_batch), None
-    for policy in policies:
-        if isinstance(policy, DividesCalls):
-            policy.fill_calls_up_to(None)
     first = policies[0]
-    if isinstance(first, DividesCalls):
+    if "slots_per_call" in first.offers:
+        for policy in policies:
+            policy.fill_calls_up_to(None)
         own = first.slots_per_call(choice.num_envs)
     return AskedPolicies(
         policies=[on_fixed_batch(policy, choice.fixed_batch) for policy in policies],
@@ -556,7 +560,7 @@ def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies | str
     """Return the policies on a settled batch size, or the reason if they cannot be probed."""
     # The size is the stored one, or the first at which places in the batch make no difference. A policy that divides a
     # batch into calls pads each call instead of the batch.
-    own = policy.slots_per_call(choice.num_envs) if isinstance(policy, DividesCalls) else None
+    own = policy.slots_per_call(choice.num_envs) if "slots_per_call" in policy.offers else None
     num_envs = choice.num_envs if own is None else own
 
     def made(batch: int) -> Sequence[PolicyBase]:
@@ -564,8 +568,7 @@ def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies | str
             return choice.make(batch)
         policies = choice.make(choice.fixed_batch)
         for each in policies:
-            if isinstance(each, DividesCalls):
-                each.fill_calls_up_to(batch)
+            each.fill_calls_up_to(batch)
         return policies
 
     earlier, sizes = _sizes(choice, num_envs)

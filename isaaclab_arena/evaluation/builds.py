@@ -26,11 +26,11 @@ from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.evaluation.provenance import modules_of_object, provenance_on
 from isaaclab_arena.garbage import without_collecting
+from isaaclab_arena.interfaces.announced import announced_pictures
 from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, stated_model
-from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
@@ -104,7 +104,7 @@ class ServedModel:
 
 def settle_served_model(job_directory: Path, job: str, policies: Sequence[PolicyBase]) -> str | None:
     """Return the model that the policies' servers describe, None without servers. `ConfigError` if it has changed."""
-    stated = {said for policy in policies if (said := stated_model(policy)) is not None}
+    stated = {said for policy in policies if (said := policy.stated_model()) is not None}
     if not stated:
         return None
     if len(stated) > 1:
@@ -379,7 +379,7 @@ class GroupBuilder:
 
             choice = BatchSizeChoice(
                 directory=directory,
-                policy_class=job.policy_class,
+                traits=job.policy_traits,
                 environments=environments,
                 fixed_batch=settings.policy_batch,
                 planned=settings.planned_batches.get(config.name),
@@ -425,14 +425,14 @@ class GroupBuilder:
         """Return each group's policy; see `BatchSizeChoice.make`. Policies in ``begun`` have seen their environment."""
         sizes = [environment.num_envs for environment in environments]
         # A batch-invariant policy needs no fixed batch.
-        fixed = None if job.policy_class.traits.batch_invariant else policy_batch
+        fixed = None if job.policy_traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
 
         def new_policy(others: Sequence[PolicyBase]) -> PolicyBase:
             # It shares the network of the first group's policy if it can, or one in a policy server.
             self._has_new_policy = True
             first, own = others[0] if others else None, jobs[len(others)]
-            sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
+            sharing = None if first is None else first.with_own_memory()
             if sharing is not None:
                 return sharing
             return own.build_policy(self._network_of(own))
@@ -440,7 +440,7 @@ class GroupBuilder:
         policies = self._policies[job.config.name if self._taking_turns else ""].get(
             [each.policy_key for each in jobs],
             new_policy,
-            are_lent=job.policy_class.traits.is_lent,
+            are_lent=job.lent is not None,
         )
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):
@@ -474,7 +474,7 @@ class GroupBuilder:
         # Environments of this package's own code are not probed, because its tests cover them.
         if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder.own):
             return None
-        key = job.environment_key, job.policy_class.traits.sees_pictures
+        key = job.environment_key, job.policy_traits.pictures != "none"
         if key not in self._probed_environments:
             with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
                 self._probed_environments[key] = unlike_itself(environment, sees_pictures=key[1])

@@ -19,7 +19,6 @@ from isaaclab_arena.evaluation.provenance import (
     source_files,
 )
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
-from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash, differences_of_contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
@@ -69,8 +68,9 @@ class ContentReader:
         """Return the contents of a job."""
         key = f"{job.policy_class.__module__}:{job.policy_class.__qualname__} {job.policy_key}"
         if key not in self._of_policy:
-            sources = job.policy_class.content_sources(job.policy_options)
-            if job.policy_class.is_remote is not PolicyBase.is_remote and not sources.unknown:
+            policy_class, lent = job.policy_class, job.lent
+            sources = policy_class.content_sources(job.policy_options) if lent is None else lent.content
+            if (policy_class.traits.remote or "is_remote" in policy_class.offers) and not sources.unknown:
                 # The network may run elsewhere, and no server is queried before the job is built.
                 sources = replace(sources, unknown=("server",))
             modules = modules_of_class(job.policy_class)

@@ -17,8 +17,9 @@ from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.policy import PolicyBase, connections_of
-from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
+from isaaclab_arena.policy.in_memory import LentPolicy
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Job:
     config: JobConfig  # from the jobs file
     builder: EnvironmentBuilder
     environment_config: Any  # instance of the builder's ``config_class``
-    policy_class: type[PolicyBase]
+    policy_class: type[PolicyBase]  # of a lent policy the base class, which says nothing
     # For ``policy_class.from_dict``: the job's options, with ``num_envs`` and the command line's if the policy has
     # such.
     policy_options: Mapping[str, Any]
@@ -47,6 +48,12 @@ class Job:
     num_played: int | None = None  # number of episodes that these files determine, None if they do not
     connections: Connections | None = None  # the policy's inputs and outputs, None if unknown before the build
     doubts: tuple[str, ...] = ()  # warnings about the policy's files, one sentence each
+    lent: LentPolicy | None = None  # in place of a policy that is built
+
+    @property
+    def policy_traits(self) -> PolicyTraits:
+        """The promises of the job's policy, as far as they are known before the build."""
+        return self.policy_class.traits if self.lent is None else self.lent.policy.traits
 
     @property
     def environment_key(self) -> str:
@@ -67,7 +74,7 @@ class Job:
     @property
     def policy_key(self) -> str:
         """Key that is equal for jobs that can share a policy object."""
-        free = {"num_envs"} if self.policy_class.traits.serves_any_num_envs else set()
+        free = {"num_envs"} if self.policy_traits.serves_any_num_envs else set()
         decisive = {name: value for name, value in self.policy_options.items() if name not in free}
         server = self.config.policy_server
         return json.dumps([self.config.policy_type, decisive, server and asdict(server)], sort_keys=True)
@@ -112,13 +119,14 @@ class Job:
 
     def build_policy(self, network: NetworkElsewhere | None = None) -> PolicyBase:
         """Build the policy, on a network elsewhere if any. `ConfigError` if it rejects its options or the network."""
-        policy_class: Any = self.policy_class
+        if self.lent is not None:
+            return self.lent.policy
         options = {**self.policy_options, **self.policy_placement}
-        return policy_class.from_dict(options) if network is None else policy_class.asking(options, network)
+        return self.policy_class.from_dict(options) if network is None else self.policy_class.asking(options, network)
 
     def tell_connections(self, policy: PolicyBase, environment: Environment) -> None:
         """Log the inputs and outputs of a policy that has accepted the environment, and the doubts on its files."""
-        connections = connections_of(policy, environment)
+        connections = policy.connections(environment) if "connections" in policy.offers else None
         if connections is not None:
             _LOG.info("job '%s': %s", self.config.name, connections)
         doubts = [] if connections is None else connections.doubts(environment)

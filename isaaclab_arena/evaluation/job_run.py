@@ -45,7 +45,7 @@ from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
-from isaaclab_arena.interfaces.policy import PolicyBase, overrides
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.random_action import RandomActionPolicy
@@ -438,7 +438,7 @@ class _InstructionWatch(Observer):
             return
         if self._told is None:
             # A policy that overrides set_task_description may follow its own words, the same in every episode.
-            answers = overrides(type(policy), "set_task_description")
+            answers = "set_task_description" in policy.offers
             self._told = starts[0].language_instruction if answers else environment.task_description
         other = next((each for start in starts if (each := start.language_instruction) != self._told), None)
         if other is None:

@@ -17,11 +17,13 @@ from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, f
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
 from isaaclab_arena.evaluation.pipelined import EnvGroup
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action
+from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, chunks_of, declared_options
-from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnswersChunks, ChunkTraits, Continuation, StatesChunks
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_options import declared_options
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.interfaces.specs import HOLDS_LAST, HoldAction
 from isaaclab_arena.storage.commits import MAX_QUERY_TIMES, QueryPace
 
@@ -112,12 +114,11 @@ ONE_STEP = ChunkTraits(played=1, predicted=1)
 def answers_of(policy: PolicyBase, *, waits: bool = False) -> "Answers":
     """Return the chunk source of a policy. `waits`: no answer is late, so the policy may combine chunks itself."""
     asked = policy.asked if isinstance(policy, FixedBatchPolicy) else policy
-    chunked = chunks_of(asked)
-    if chunked is None:
+    if "chunks" not in asked.offers:
         return _OneStep(policy, in_some=not waits)
     # `ConfigError`: the policy's options combine chunks in a way that only the policy itself can.
     try:
-        return _Chunked(policy, chunked)
+        return _Chunked(policy, asked)
     except ConfigError:
         if waits:
             return _OneStep(policy, in_some=False)
@@ -127,7 +128,7 @@ def answers_of(policy: PolicyBase, *, waits: bool = False) -> "Answers":
 class _Chunked:
     """Chunks of a policy that predicts chunks."""
 
-    def __init__(self, policy: PolicyBase, asked: AnswersChunks) -> None:
+    def __init__(self, policy: PolicyBase, asked: PolicyBase) -> None:
         self._asked = asked
         self._wide = policy if isinstance(policy, FixedBatchPolicy) else None
         self.traits = asked.chunk_traits()
@@ -139,7 +140,7 @@ class _Chunked:
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
     ) -> torch.Tensor:
-        """Return chunks of some env slots, shape (n, predicted, action_dim); see `AnswersChunks.chunks`."""
+        """Return chunks of some env slots, shape (n, predicted, action_dim); see `PolicyBase.chunks`."""
         return self._asked.chunks(*self._seen(env, observation), env_ids, going_on)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
@@ -164,27 +165,27 @@ class _OneStep:
     traits = ONE_STEP
 
     def __init__(self, policy: PolicyBase, *, in_some: bool) -> None:
-        self._policy = policy
-        self._some = policy if in_some and isinstance(policy, ActsInSome) and acts_in_some(policy) else None
+        self._policy, self._in_some = policy, in_some and "act_in_some" in policy.offers
         self._action = torch.zeros(0)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         del env_ids
-        if self._some is None:
+        if not self._in_some:
             self._action = checked_action(self._policy.get_action(env, observation), env)
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
     ) -> torch.Tensor:
         del going_on
-        if self._some is not None:
-            self._action = action_tensor(self._some.act_in_some(env, observation, env_ids))
+        if self._in_some:
+            seen = shown_to(self._policy, env, observation)
+            self._action = action_tensor(self._policy.act_in_some(env, seen, env_ids))
         return self._action[list(env_ids), None].to("cpu", torch.float32)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
         wanted = announced_pictures(self._policy, env, starting)
-        if self._some is None or wanted is None:
-            return wanted if self._some is None else [*starting, *asking]
+        if not self._in_some or wanted is None:
+            return [*starting, *asking] if self._in_some else wanted
         return [env_id for env_id in wanted if env_id in {*starting, *asking}]
 
 
@@ -362,7 +363,6 @@ class LatePolicy(PolicyWrapper):
     def __init__(self, policy: PolicyBase, delays: Delays, meanwhile: Meanwhile, times: QueryTimes) -> None:
         super().__init__(policy)
         self._delays, self._meanwhile, self._times = delays, meanwhile, times
-        self.traits = policy.traits
         self._answers: Answers = answers_of(policy, waits=meanwhile is Meanwhile.WAIT)
         self._generators: dict[int, np.random.Generator] = {}
         self._timelines: Timelines | None = None
@@ -429,7 +429,7 @@ class LatePolicy(PolicyWrapper):
         self._timelines_of(env).active[list(env_ids)] = False
 
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
-        """Return the share of stale steps and the queries per second; see `MeasuresEpisodes`."""
+        """Return the share of stale steps and the queries per second; see `PolicyBase.episode_metrics`."""
         timelines = self._timelines
         if self._meanwhile is Meanwhile.WAIT or timelines is None or not int(timelines.length[env_id]):
             return {}
@@ -525,11 +525,10 @@ def job_latency(
         delays, traits = latency.delays_in(sample), None
         # The chunk traits, as far as they matter and are known before the policy is built.
         policy_class, options = policy
-        if config.meanwhile is not Meanwhile.WAIT and not hasattr(policy_class, "chunks"):
+        if config.meanwhile is not Meanwhile.WAIT and "chunks" not in policy_class.offers:
             traits = ONE_STEP
         elif config.meanwhile is not Meanwhile.WAIT:
-            policy_config = declared_options(policy_class).read(options, owner="policy")
-            traits = policy_class.stated_chunks(policy_config) if isinstance(policy_class, StatesChunks) else None
+            traits = policy_class.stated_chunks(declared_options(policy_class).read(options, owner="policy"))
         problems = refusals(delays, config.meanwhile, sample, traits=traits)
     finally:
         sample.close()

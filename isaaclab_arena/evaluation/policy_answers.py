@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 
@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.interfaces.announced import refuse_misread
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF
+from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.nested import with_leaves
 
@@ -118,10 +119,12 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
     """Return the policy's checked answer; `PolicyError` if it is invalid, `PolicyLostError` if the policy is lost."""
     try:
         # The policy gets copies of the tensors: its changes must not reach a recording.
-        copied = with_leaves(observation, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)
-        answer = policy.get_action(environment, copied)
+        answer = policy.get_action(environment, with_leaves(observation, _copied))
     except KeyError as error:
         refuse_unknown_entry(error, observation)
+        raise
+    except AttributeError as error:
+        refuse_misread(error)
         raise
     action = checked_action(answer, environment)
     finished = checked_finished(policy.finished(), environment)
@@ -137,6 +140,12 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
         return answer
     unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
     return PolicyAnswer(action=action, finished=finished, unusable=unusable)
+
+
+def _copied(part: object) -> object:
+    if isinstance(part, Pictures):
+        return replace(part, frames=part.frames.clone())
+    return part.clone() if isinstance(part, torch.Tensor) else part
 
 
 def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
 from isaaclab_arena.paths import typed_words
+from isaaclab_arena.policy.in_memory import LentPolicy
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
@@ -37,8 +38,8 @@ from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
-from isaaclab_arena.interfaces.policy_options import DeclaredOptions
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.policy.catalog import resolve_policy_class
 
@@ -132,10 +133,10 @@ def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile,
 
 
 def resolved_block(
-    options: RunOptions, block: Mapping[str, Any], *, policy_class: type[PolicyBase] | None = None
+    options: RunOptions, block: Mapping[str, Any], *, policy: type[PolicyBase] | LentPolicy | None = None
 ) -> tuple[JobsFile, tuple[Job, ...]]:
     """Return the one job of a run, as in a job file and ready to run. `ConfigError` with every problem."""
-    # `block`: the job as a job file describes it. `policy_class` None: the class that ``policy_type`` names.
+    # `block`: the job as a job file describes it. `policy` None: the class that ``policy_type`` names.
     try:
         read = read_jobs({"jobs": [block]}, source="command line", defaults=options.job_defaults(), partly=True)
         jobs_file = limited(read, options.limit)
@@ -145,7 +146,7 @@ def resolved_block(
             policy_batch=options.fixed_policy_batch(),
             device=options.device,
             may_import=not options.no_import,
-            policy_class=policy_class,
+            policy=policy,
         )
     except ConfigError as error:
         # Name options of environment and policy as on the command line, not as in a job file.

@@ -23,12 +23,12 @@ from isaaclab_arena.evaluation.running_episodes import (
     with_events,
     without_unsound,
 )
+from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, seen_by
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, partial_images
-from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
-from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.policy import PolicyBase
 
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 
@@ -166,11 +166,11 @@ class PictureReaders:
     def ask(self, observation: Observation, running: torch.Tensor, num_running: int) -> PolicyAnswer:
         """Return the policy's answer, and announce the pictures needed after its step. running: (num_envs,), bool."""
         with self._stopwatch.measure(Phase.POLICY, self._environment):
-            if self._drawing is None:
-                return ask(self._policy, self._environment, observation, running)
             # The policy announced in its previous call the env slots whose pictures it sees now.
             seen = _seen_by(self._policy, observation, self._after[0])
             answer = ask(self._policy, self._environment, seen, running)
+            if self._drawing is None:
+                return answer
             # From here on, announcements concern the observation after the step.
             self._before[:] = self._after
             self._after[:] = False
@@ -186,7 +186,7 @@ class PictureReaders:
             self._after[:, start.env_id] = self._of_starting.pop(start.env_id)
         with self._stopwatch.measure(Phase.RECORD, self._environment):
             for observer, after in zip(self._observers, self._after[1:], strict=True):
-                observer.on_episode_start(self._environment, starts, _seen_by(observer, observation, after))
+                self._show(observer.on_episode_start, starts, _seen_by(observer, observation, after))
 
     def show_step(self, transition: Transition) -> None:
         """Show the observers a control step."""
@@ -199,7 +199,7 @@ class PictureReaders:
                     seen = replace(
                         transition, observation=_seen_by(observer, transition.observation, before), step=step
                     )
-                observer.on_step(self._environment, seen)
+                self._show(observer.on_step, seen)
 
     def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
         """Show the observers the episodes that ended, one after the other."""
@@ -207,6 +207,14 @@ class PictureReaders:
             with self._stopwatch.measure(Phase.RECORD, self._environment):
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
+
+    def _show(self, hook: Callable[..., None], *shown: object) -> None:
+        """Call an observer's hook, and name the observer that takes announced pictures for those of all env slots."""
+        try:
+            hook(self._environment, *shown)
+        except AttributeError as error:
+            refuse_misread(error)
+            raise
 
     def _announce(self, drawing: Environment, starts: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Have the union of all announcements drawn, and return the env slots that are read, None for all."""
@@ -243,13 +251,11 @@ def _union(some: Sequence[int] | None, others: Sequence[int] | None) -> Sequence
 
 def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced: np.ndarray) -> Observation:
     """Return the observation with only the pictures that a reader has announced. Shape of the mask: (num_envs,)."""
-    if announced.all():
+    # A reader of all pictures gets tensors, unless it is a policy that says in its traits that it announces them.
+    announces = isinstance(reader, PolicyBase) and reader.traits.pictures == "announced" and CAMERAS in observation
+    if announced.all() and not announces:
         return observation
-    name = type(reader).__name__
-    pictures: Mapping[str, PartialImages] = {
-        term: partial_images(term, each).seen_by(name, announced) for term, each in observation[CAMERAS].items()
-    }
-    return {**observation, CAMERAS: pictures}
+    return {**observation, CAMERAS: seen_by(type(reader).__name__, observation[CAMERAS], announced)}
 
 
 # The loop: reset, act, step, observe, end.
@@ -310,10 +316,8 @@ class EpisodeLoop:
         self._observation: Observation = {}
         # Env slots at rest whose last observation holds NaN or infinity.
         self._unsound: set[int] = set()
-        # A policy that plans its actions, and the work elsewhere that planned steps may go ahead in; None if either is
-        # missing.
-        plans, background = plans_of(policy), environment.background
-        self._steps_ahead = None if plans is None or background is None else (plans, background)
+        # Work elsewhere in which steps planned by the policy may go ahead; None if one of them does not plan.
+        self._steps_ahead = environment.background if "planned" in policy.offers else None
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device, environment.action_spec)
 
@@ -360,10 +364,10 @@ class EpisodeLoop:
         shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.saturated.note(answer.action)
-        if self._steps_ahead is not None:
-            plans, background = self._steps_ahead
+        background = self._steps_ahead
+        if background is not None:
             with self._measure(Phase.POLICY):
-                background.plan_steps({env_id: plans.planned(env_id) for env_id in background.unplanned()})
+                background.plan_steps({env_id: self._policy.planned(env_id) for env_id in background.unplanned()})
         return answer
 
     def step(self, answer: PolicyAnswer) -> Step:
@@ -403,12 +407,11 @@ class EpisodeLoop:
             unsound = unsound_slots(self._observation)
             self._unsound |= set() if unsound is None else endings.keys() & set(unsound.nonzero().flatten().tolist())
         records = self.episodes.end(endings)
-        policy = self._policy
-        if isinstance(policy, MeasuresEpisodes):
+        if "episode_metrics" in self._policy.offers:
             # The policy forgets an episode at its end.
-            records = [
-                replace(each, metrics={**each.metrics, **policy.episode_metrics(each.env_id)}) for each in records
-            ]
+            numbers = [self._policy.episode_metrics(each.env_id) for each in records]
+            joined = [{**each.metrics, **own} for each, own in zip(records, numbers, strict=True)]
+            records = [replace(each, metrics=own) for each, own in zip(records, joined, strict=True)]
         with self._measure(Phase.SIMULATE):
             records = with_events(self._environment, records)
         self.pictures.show_ends(records)

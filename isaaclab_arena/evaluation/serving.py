@@ -16,12 +16,12 @@ from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_
 from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.policy_answers import agreed_instruction, checked_action
+from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
-from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, plans_of
-from isaaclab_arena.interfaces.policy_traits import ActsInSome, DividesCalls, SharesNetwork
+from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import with_leaves
 
@@ -66,10 +66,8 @@ def batched(observations: Mapping[int, SlotObservation], spec: Mapping[str, Any]
                 continue
 
             # The policy does not look at the pictures of the other env slots.
-            places = np.full(num_envs, -1)
-            places[list(there)] = range(len(there))
             drawn = torch.stack(list(there.values())) if there else torch.zeros((0, *term.shape), dtype=term.dtype)
-            batch[group][name] = PartialImages(name, drawn, places, reader="the served policy")
+            batch[group][name] = Pictures(tuple(there), drawn, name, "the served policy")
     return batch
 
 
@@ -172,7 +170,7 @@ def settled(first: BuiltTogether, build: Callable[[int], BuiltTogether]) -> Buil
     result = ProbeResult(passes=False)
 
     # A policy that divides its calls is only given the size.
-    if isinstance(policy, DividesCalls):
+    if "slots_per_call" in policy.offers:
         own = policy.slots_per_call(num_envs)
         if own is None:
             return first
@@ -265,7 +263,7 @@ class HostedPolicy:
             self.slots_per_call: int | None = 1
             together = build(num_slots)
             self.policy, self.environment = together.policy, together.environment
-            self.acts_together = acts_in_some(self.policy)
+            self.acts_together = "act_in_some" in self.policy.offers
             if self.acts_together:
                 together = settled(together, build)
                 self.policy, self.environment = together.policy, together.environment
@@ -333,7 +331,7 @@ class HostedPolicy:
 
     def _built(self, environment: ServedEnvironment) -> PolicyBase:
         first = self._policies.get(0)
-        sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
+        sharing = None if first is None else first.with_own_memory()
         policy = sharing or self.job.with_num_envs(1, policy_num_envs=environment.num_envs).build_policy()
         policy.reset()
         policy.check_environment(environment)
@@ -354,8 +352,9 @@ class HostedPolicy:
     ) -> dict[int, SlotAnswer | Exception]:
         environment, env_ids = self.environment, list(observations)
         shown = batched(observations, environment.observation_spec, environment.num_envs)
+        shown = shown_to(policy, environment, shown)
         try:
-            if isinstance(policy, ActsInSome) and self.acts_together:
+            if self.acts_together:
                 answer = policy.act_in_some(environment, shown, env_ids)
             else:
                 answer = policy.get_action(environment, shown)
@@ -365,12 +364,12 @@ class HostedPolicy:
         except Exception as error:  # noqa: BLE001  what one query does to a policy must not stop the server
             return dict.fromkeys(env_ids, error)
         looks = announced_pictures(policy, environment, ())
-        plans, answers = plans_of(policy), dict[int, SlotAnswer | Exception]()
+        answers = dict[int, SlotAnswer | Exception]()
         for env_id in env_ids:
             # The action, and the planned actions that follow it. Shape: (n, action_dim).
             planned = actions[env_id][None]
-            if plans is not None:
-                planned = np.concatenate((planned, plans.planned(env_id).cpu().numpy().astype(np.float32)))
+            if "planned" in policy.offers:
+                planned = np.concatenate((planned, policy.planned(env_id).cpu().numpy().astype(np.float32)))
             if np.isfinite(planned).all():
                 looks_next = looks is None or env_id in looks
                 answers[env_id] = SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)

@@ -32,13 +32,14 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.latency import job_latency
 from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, refuse_unshareable
 from isaaclab_arena.evaluation.process import Imports
-from isaaclab_arena.interfaces.connections import DescribesFiles, Description
+from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.episode import Conditions
-from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
-from isaaclab_arena.interfaces.policy_options import DeclaredOptions
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.in_memory import LentPolicy
 from isaaclab_arena.registry import Registry
 
 
@@ -224,7 +225,7 @@ def resolve_jobs(
     may_import: bool = True,
     policy_batch: int | None = None,
     device: str | None = None,
-    policy_class: type[PolicyBase] | None = None,
+    policy: type[PolicyBase] | LentPolicy | None = None,
 ) -> tuple[Job, ...]:
     """Find each job's environment and policy and check all options; `ConfigError` with every problem of all jobs."""
     # A `JobsFile` read `partly` is checked as far as it could be read; its own problems come first.
@@ -241,7 +242,7 @@ def resolve_jobs(
         may_import=may_import,
         policy_batch=policy_batch,
         policies_on_cpu=cpu_holds_for_policy(device),
-        policy_class=policy_class,
+        policy=policy,
     )
     resolved: list[Job] = []
     problems: list[tuple[JobConfig, Problem]] = []
@@ -284,6 +285,12 @@ class _FoundPolicy:
     options: dict[str, Any]
     placement: dict[str, Any]  # options added in this process only
     problems: tuple[Problem, ...] = ()  # of its options
+    lent: LentPolicy | None = None
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """The methods that the policy has of its own."""
+        return self.policy_class.offers if self.lent is None else self.lent.policy.offers
 
 
 @dataclass(kw_only=True)
@@ -296,7 +303,7 @@ class _Resolver:
     may_import: bool
     policy_batch: int | None
     policies_on_cpu: bool
-    policy_class: type[PolicyBase] | None  # of every job, None for the class that a job names
+    policy: type[PolicyBase] | LentPolicy | None  # of every job, None for the class that a job names
     known: dict[str, Any] = field(default_factory=dict)  # results and errors, see `_once`
     imports: Imports = field(default_factory=Imports)
     # Devices that LOCAL_RANK overrules, each with the first job that names it.
@@ -316,8 +323,8 @@ class _Resolver:
 
         conditions = JobConditions(config=job)
         # A policy may set the number of episodes or steps itself.
-        counts_itself = not isinstance(policy, ConfigError) and any(
-            overrides(policy.policy_class, name) for name in ("has_length", "is_recording", "num_episodes")
+        counts_itself = not isinstance(policy, ConfigError) and not policy.offers.isdisjoint(
+            ("has_length", "is_recording", "num_episodes")
         )
         is_sound = not isinstance(environment, ConfigError) and not environment.problems
         if not isinstance(environment, ConfigError) and environment.config is not None:
@@ -352,6 +359,7 @@ class _Resolver:
             builder=environment.builder,
             environment_config=environment.config,
             policy_class=policy.policy_class,
+            lent=policy.lent,
             policy_options=policy.options,
             policy_placement=policy.placement,
             variations=conditions.variations,
@@ -368,7 +376,7 @@ class _Resolver:
         options = {**policy.options, **policy.placement}
         connections, doubts, described = None, (), None
         # Only a builder with a sample can tell without a simulation.
-        if overrides(policy_class, "check_fit"):
+        if "check_fit" in policy_class.offers:
             # If the sample cannot be built, the job will fail with this error, alone.
             sample = None
             with suppress(EnvironmentBuildError):
@@ -379,7 +387,7 @@ class _Resolver:
                     with problems_at(below="policy_config_dict"):
                         connections = policy_class.check_fit(config, sample)
                     doubts = () if connections is None else tuple(connections.doubts(sample))
-        if issubclass(policy_class, DescribesFiles):
+        if "description" in policy_class.offers:
             config = declared_options(policy_class).read(options, owner="policy")
             with problems_at(below="policy_config_dict"):
                 described = policy_class.description(config)
@@ -486,19 +494,23 @@ class _Resolver:
     def _policy(self, job: JobConfig) -> _FoundPolicy:
         """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
         with problems_at(below="policy_type"):
-            policy_class = self.policy_class or resolve_policy_class(job.policy_type, may_import=self.may_import)
-        if undefined := sorted(getattr(policy_class, "__abstractmethods__", ())):
+            given = self.policy or resolve_policy_class(job.policy_type, may_import=self.may_import)
+        lent = given if isinstance(given, LentPolicy) else None
+        policy_class = PolicyBase if isinstance(given, LentPolicy) else given
+        undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
+        if undefined and lent is None:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(message, key="policy_type")
         # The policy's num_envs is the number of env slots in each of its calls.
         with problems_at(below="arena_env_args.num_envs"):
-            num_envs = batch_of(policy_class, self.policy_batch, num_envs=job.num_envs)
+            traits = policy_class.traits if lent is None else lent.policy.traits
+            num_envs = batch_of(traits, self.policy_batch, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
 
-        # A class with its own `from_dict` checks its options itself.
-        if overrides(policy_class, "from_dict"):
+        # A class with its own `from_dict` checks its options itself, and an object has them.
+        if lent is not None or "from_dict" in policy_class.offers:
             refuse_unshareable(policy_class, job, options=None)
-            return _FoundPolicy(policy_class=policy_class, options=options, placement={})
+            return _FoundPolicy(policy_class=policy_class, options=options, placement={}, lent=lent)
 
         # The options: the job's, the command line's, and those of this process because of its device.
         owner = f"policy '{job.policy_type}'"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.pictures import CAMERAS
@@ -41,23 +41,6 @@ class Description:
     way_out: str = ""
     unreadable: Mapping[int, str] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
-
-
-@runtime_checkable
-class DescribesFiles(Protocol):
-    """A policy class that can describe its files before it is built."""
-
-    @classmethod
-    def description(cls, config: Any) -> Description:
-        """Return the description of the files.
-
-        Args:
-            config: Options of the job that `PolicyBase.check_options` has accepted.
-
-        Raises:
-            ConfigError: If a file cannot be read, with ``key`` set to the option at fault.
-        """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,15 +104,6 @@ class Connections:
                 f"{self.source} has its action in the order {', '.join(there)}, the environment takes {', '.join(here)}"
             )
         return doubts
-
-
-@runtime_checkable
-class StatesConnections(Protocol):
-    """A policy that can tell its connections."""
-
-    def connections(self, env: Environment) -> Connections:
-        """Return the connections to an environment that `PolicyBase.check_environment` has accepted."""
-        ...
 
 
 def set_entries(env: Environment, columns: Sequence[int] | None = None) -> dict[str, str]:

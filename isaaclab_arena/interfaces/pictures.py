@@ -1,8 +1,8 @@
-"""The layout of pictures in arrays, and the pictures that a reader gets."""
+"""The layout of pictures in arrays, and the pictures of some env slots."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -113,103 +113,41 @@ def in_colours(pictures: _Array) -> _Array:
     return picture_layout(pictures.shape[1:], pictures.dtype).colours(pictures)
 
 
-class PartialImages:
-    """The pictures of some env slots, read like those of all: ``pictures[env_ids]``.
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """One camera's pictures of some env slots, read by env slot: ``pictures[env_ids]``.
 
-    It holds no picture of any other env slot, so no reader can see one that is out of date.
+    There is no picture of any other env slot, so no reader can see one that is out of date. Indexing by an env slot or
+    by several copies their pictures; another env slot raises `UnannouncedPictureError`.
 
-    Args:
-        name: Term of ``camera_obs``.
-        drawn: The pictures. Shape: (n, height, width, channels).
-        places: Position in ``drawn`` of each env slot's picture, -1 for none. Shape: (num_envs,), int64.
-        reader: The reader of the pictures, for messages.
+    Attributes:
+        env_ids: The env slots, each once.
+        frames: Their pictures, in the same order. Shape: (len(env_ids), height, width, channels).
+        camera: Term of ``camera_obs``, for messages.
+        reader: The reader, for messages.
     """
 
-    def __init__(self, name: str, drawn: torch.Tensor, places: np.ndarray, *, reader: str = "a reader") -> None:
-        self._name, self._drawn, self._places, self._reader = name, drawn, places, reader
-
-    @property
-    def env_ids(self) -> list[int]:
-        """Env slots whose pictures are here, ascending."""
-        return np.flatnonzero(self._places >= 0).tolist()
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of the pictures of all env slots: (num_envs, height, width, channels)."""
-        return torch.Size((len(self._places), *self._drawn.shape[1:]))
-
-    def seen_by(self, reader: str, announced: np.ndarray) -> Self:
-        """Return the pictures that a reader may see.
-
-        Args:
-            reader: The reader, for messages.
-            announced: Env slots whose pictures it has announced. Shape: (num_envs,), bool.
-        """
-        return type(self)(self._name, self._drawn, np.where(announced, self._places, -1), reader=reader)
-
-    def padded(self, num_envs: int, *, reader: str) -> Self:
-        """Return them with black pictures of further env slots at the end.
-
-        Args:
-            num_envs: Number of env slots in the result.
-            reader: The reader, for messages.
-        """
-        drawn = torch.cat((self._drawn, self._drawn.new_zeros(1, *self.shape[1:])))
-        black = np.full(num_envs - len(self), len(self._drawn))
-        return type(self)(self._name, drawn, np.concatenate((self._places, black)), reader=reader)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    env_ids: tuple[int, ...]
+    frames: torch.Tensor
+    camera: str = "a camera"
+    reader: str = "a reader"
 
     def __getitem__(self, env_ids: Any) -> torch.Tensor:
-        """Return the pictures of some env slots, copied.
-
-        Args:
-            env_ids: One of them, a slice, several, or a mask of all.
-
-        Raises:
-            UnannouncedPictureError: If one of them was not announced.
-        """
-        wanted = env_ids.cpu().numpy() if isinstance(env_ids, torch.Tensor) else env_ids
-        places = self._places[wanted]
-        if (places < 0).any():
-            self._refuse(np.arange(len(self))[wanted][places < 0])
-        if np.ndim(places) == 0:
-            return self._drawn[int(places)].clone()
-        return self._drawn[torch.from_numpy(places).to(self._drawn.device, non_blocking=True)]
-
-    def __getattr__(self, name: str) -> Any:
-        if hasattr(torch.Tensor, name):
-            self._refuse(np.flatnonzero(self._places < 0))
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse(np.flatnonzero(self._places < 0))
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        """Refuse every operation of torch on the pictures of all env slots."""
-        del function, types
-        given = (*args, *(kwargs or {}).values())
-        several = [each for arg in given for each in (arg if isinstance(arg, list | tuple) else [arg])]
-        all_of = next(each for each in several if isinstance(each, cls))
-        all_of._refuse(np.flatnonzero(all_of._places < 0))
-
-    def _refuse(self, env_ids: np.ndarray) -> NoReturn:
-        numbers = ", ".join(map(str, np.atleast_1d(env_ids).tolist()))
-        raise UnannouncedPictureError(
-            f"{self._reader} looks at '{self._name}' of env slots {numbers} without having announced it, so these "
-            "pictures were not drawn; docs/how_to/cameras.md says how pictures are announced"
-        )
+        wanted = env_ids.cpu().numpy() if isinstance(env_ids, torch.Tensor) else np.asarray(env_ids)
+        slots = np.flatnonzero(wanted) if wanted.dtype == bool else wanted.astype(np.int64)
+        place_of = {env_id: place for place, env_id in enumerate(self.env_ids)}
+        missing = [env_id for env_id in slots.flatten().tolist() if env_id not in place_of]
+        if missing:
+            raise UnannouncedPictureError(
+                f"{self.reader} looks at '{self.camera}' of env slots {', '.join(map(str, missing))} without having "
+                "announced it, so these pictures were not drawn; docs/how_to/cameras.md says how pictures are announced"
+            )
+        if slots.ndim == 0:
+            return self.frames[place_of[int(slots)]].clone()
+        places = torch.tensor([place_of[env_id] for env_id in slots.tolist()], dtype=torch.int64)
+        return self.frames[places.to(self.frames.device, non_blocking=True)]
 
 
-def partial_images(name: str, pictures: torch.Tensor | PartialImages) -> PartialImages:
-    """Return a camera's pictures as `PartialImages`, also if they are those of every env slot.
-
-    Args:
-        name: Term of ``camera_obs``.
-        pictures: The value of the term.
-    """
-    if isinstance(pictures, PartialImages):
-        return pictures
-    return PartialImages(name, pictures, np.arange(len(pictures)))
+def pictures_of(shown: torch.Tensor | Pictures) -> Pictures:
+    """Return a term of ``camera_obs`` as `Pictures`, also if it is the tensor of all env slots."""
+    return shown if isinstance(shown, Pictures) else Pictures(tuple(range(len(shown))), shown)

@@ -1,8 +1,6 @@
 """The base class of every policy: Isaac Lab Arena's, so that classes written for it run unchanged."""
 
 import dataclasses
-import inspect
-import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,55 +8,44 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces import policy_options
-from isaaclab_arena.interfaces.connections import Connections, StatesConnections
+from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy_options import DeclaredOptions, add_config_arguments, config_from_arguments
-from isaaclab_arena.interfaces.policy_traits import (
-    ActsInSome,
-    AnnouncesPictures,
-    AnswersChunks,
-    PlaysChunks,
-    PolicyTraits,
-    StatesModel,
-)
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, Network, NetworkElsewhere, PolicyTraits
 
-_TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits))
+_TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits)) - {"pictures", "remote"}
 
 
 class PolicyCfg:
-    """Base of a policy's options, which are a dataclass, frozen or not.
-
-    It is no dataclass itself: of a frozen one only frozen ones may derive, and of a plain one only plain ones.
-    """
+    """Base of a policy's options, a dataclass, frozen or not; it is none itself, so that both kinds may derive."""
 
 
 PolicyCfgT = TypeVar("PolicyCfgT")
 
 
 class PolicyBase(ABC, Generic[PolicyCfgT]):
-    """Maps observations of a batch to actions of a batch.
+    """Maps observations of a batch to actions of a batch; only `get_action` must be written.
 
-    A policy is built once per rank with ``PolicyClass.from_dict(policy_config_dict)`` and serves one environment at a
-    time. The loop calls ``set_task_description`` first. It calls ``start_episodes``, which by default calls ``reset``,
-    for env slots in which an episode begins, and ``get_action`` once per control step.
-
-    A policy may also offer the protocols of `isaaclab_arena.interfaces.policy_traits`, and ``foreign_code``, see
-    `isaaclab_arena.interfaces.content.LoadsCode`.
+    A policy is built once per rank with `from_dict` and serves one environment at a time. The loop calls
+    `set_task_description` first, `start_episodes` for env slots in which an episode begins, and `get_action` once per
+    control step. Every other method is a fact or an ability, with a default that says "none".
 
     Attributes:
         name: Name under which the policy is registered.
         config_class: Dataclass of the policy's options. It need not be named if it is the parameter of the base,
             ``PolicyBase[MyCfg]``. None for a policy that declares its options otherwise, or takes none.
         traits: The promises of the class. An object may set other traits than its class.
+        offers: The methods of this class that the policy has of its own, and that hold for its `get_action`: a class
+            that overrides `get_action` offers no ability that its base has for another one.
     """
 
     name: ClassVar[str] = ""
     config_class: ClassVar[type | None] = None
     traits: PolicyTraits = PolicyTraits()
+    offers: ClassVar[frozenset[str]] = frozenset()
 
     # Classes of Arena's first release call no constructor of their base.
     task_description: str | None = None
@@ -71,100 +58,82 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         super().__init_subclass__(**kwargs)
         for name in _TRAITS & cls.__dict__.keys():
             raise ConfigError(f"{cls.__name__}.{name} has no effect; say traits = PolicyTraits({name}=...) instead")
-        parameter = _parameter_of_base(cls)
-        parameter = typing.get_origin(parameter) or parameter
-        is_class = isinstance(parameter, type) and parameter not in (types.NoneType, Any)
-        if is_class and "config_class" not in cls.__dict__:
+        parameter = policy_options.parameter_of_base(cls, PolicyBase)
+        if parameter is not None and "config_class" not in cls.__dict__:
             cls.config_class = parameter
+        cls.offers = policy_options.offers_of(cls, PolicyBase)
+        if "traits" not in cls.offers:
+            # What a base says of pictures is about its own `get_action`.
+            cls.traits = dataclasses.replace(cls.traits, pictures="all", sees_pictures=True)
+
+    # Before anything is simulated. ``config`` is an instance of ``config_class``. Each method raises `ConfigError` with
+    # every problem, whose ``key`` names the option at fault.
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
-        """Build the policy from a job's ``policy_config_dict``.
-
-        Raises:
-            ConfigError: If an option is unknown, missing or of another type; ``key`` names it.
-        """
-        declared = declared_options(cls)
-        policy = declared.build(declared.read(config_dict, owner=cls.__name__))
-        if not isinstance(policy, cls):
-            # An inherited method may build the base class, and then the results would be another policy's.
-            found = type(policy).__name__
-            raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
-        return policy
+        """Build the policy from a job's ``policy_config_dict``."""
+        return policy_options.built(cls, config_dict)
 
     @classmethod
     def add_args_to_parser(cls, parser: Any) -> Any:
-        """Add the policy's options to a script's ``argparse.ArgumentParser`` and return it, as in Isaac Lab Arena.
-
-        These are the options of its config class, each under its own name, unless the parser has that name already.
-        This program's own command lines need it only of classes that override it.
-
-        Args:
-            parser: The parser that gets the options.
-        """
-        return add_config_arguments(parser, cls.config_class)
+        """Add an ``argparse`` option per field of the config class, as in Isaac Lab Arena, and return the parser."""
+        return policy_options.add_config_arguments(parser, cls.config_class)
 
     @classmethod
     def from_args(cls, args: Any) -> Self:
-        """Build the policy from the namespace of a script's parser, as in Isaac Lab Arena.
-
-        Args:
-            args: ``argparse.Namespace`` with, among others, the options of `add_args_to_parser`.
-
-        Raises:
-            ConfigError: If an option is missing.
-        """
-        if cls.config_class is None:
-            return cls()
-        return cls(config_from_arguments(cls.config_class, args))
+        """Build the policy from the namespace of such a parser, as in Isaac Lab Arena."""
+        config_class = cls.config_class
+        return cls() if config_class is None else cls(policy_options.config_from_arguments(config_class, args))
 
     @classmethod
     def check_options(cls, config: Any) -> None:
-        """Refuse options that cannot work, such as a file that is wrong, before anything is simulated.
-
-        Args:
-            config: An instance of ``config_class``.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Refuse options that cannot work, such as a file that is wrong."""
 
     @classmethod
     def check_fit(cls, config: Any, env: Environment) -> Connections | None:
-        """Refuse options that cannot work in an environment, before anything is simulated.
+        """Refuse an environment by its specs, and return the connections with it, None if they are known later.
 
-        It is asked for environments that are built in a few milliseconds, and must not take much longer itself;
-        `check_environment` is asked in any case, when both are built.
-
-        Args:
-            config: An instance of ``config_class`` that `check_options` has accepted.
-            env: The environment with one env slot, never reset; only its specs are to be read.
-
-        Returns:
-            The policy's connections, None if they are known only when it is built.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
+        Asked for environments that are built in milliseconds, with one env slot; `check_environment` in any case.
         """
 
     @classmethod
+    def description(cls, config: Any) -> Description | None:
+        """Return the statements of the policy's files about themselves, to compare them with the job; None for none."""
+
+    @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the files and packages that determine the policy's behaviour, so that it can be known by content.
+        """Return the files and packages that decide about the policy, so that it is known by content; reads nothing.
 
-        By default the files and directories that options ending in ``_path`` or ``_file`` name. The source of the
-        class, of its bases and of their imports from beside them counts anyway.
-
-        Args:
-            options: The options of `from_dict`. Nothing is read or built to answer.
+        By default the files that options ending in ``_path`` or ``_file`` name. The source of the class counts anyway.
         """
         return sources_in_options(options)
 
-    def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that the policy cannot act in; called when both are built, before the first step.
+    @classmethod
+    def foreign_code(cls, config: Any) -> Sequence[Problem]:
+        """Return a problem per option that names code which no package has announced; imports and runs nothing."""
+        del config
+        return ()
 
-        Raises:
-            ConfigError: With every misfit.
-        """
+    # One environment and its episodes.
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse, by `ConfigError` with every misfit, an environment that was built and not stepped yet."""
+
+    def connections(self, env: Environment) -> Connections | None:
+        """Return the connections to an environment that `check_environment` has accepted, None if unknown."""
+
+    def set_task_description(self, task_description: str | None) -> str | None:
+        """Give the policy its instruction, and return the one that it will follow."""
+        self.task_description = task_description
+        return task_description
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Prepare for episodes that begin, each with its instruction and its own random stream; by default `reset`."""
+        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
+        self.reset(env_ids.to(env.device, non_blocking=True))
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget the episodes of the named env slots, None for all. Shape: (n,), int64."""
 
     @abstractmethod
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
@@ -172,41 +141,22 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
         Args:
             env: The environment, for its spaces and device.
-            observation: Nested dict of tensors, batched by environment; see `Environment`.
+            observation: Nested dict of tensors, batched by environment; see `Environment`, and ``traits.pictures``.
 
         Returns:
             Shape: (num_envs, action_dim).
         """
 
-    def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget the episodes of the named env slots.
+    def finished(self) -> torch.Tensor | None:
+        """Return the mask of env slots whose episode ends after this action, None for none. Shape: (num_envs,)."""
 
-        Args:
-            env_ids: Env slots, None for all. Shape: (n,), int64.
-        """
-
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Prepare for the episodes that begin; by default `reset` of their env slots.
-
-        Override it to use the episode's identity: its own random stream, or its recording.
-        """
-        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
-        self.reset(env_ids.to(env.device, non_blocking=True))
+    def episode_metrics(self, env_id: int) -> Mapping[str, float]:
+        """Return numbers for the record of the episode that ends in an env slot; asked before `end_episodes`."""
+        del env_id
+        return {}
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Called when the episodes of some env slots have ended; they rest until `start_episodes` names them again."""
-
-    def finished(self) -> torch.Tensor | None:
-        """Return True for each env slot in which the policy has finished, None for a policy that never finishes.
-
-        The loop ends such an episode after the step that the last action caused. Shape: (num_envs,), bool.
-        """
-        return None
-
-    def set_task_description(self, task_description: str | None) -> str | None:
-        """Give the policy its instruction, and return the one that it will follow."""
-        self.task_description = task_description
-        return task_description
+        """Called when episodes have ended; their env slots rest until `start_episodes` names them again."""
 
     def has_length(self) -> bool:
         """Whether the policy itself gives the length of a run."""
@@ -217,17 +167,10 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         return False
 
     def length(self) -> int | None:
-        """Number of control steps of a run of this policy, if it `has_length`."""
-        return None
+        """Return the number of control steps of a run of this policy, if it `has_length`."""
 
     def num_episodes(self) -> int | None:
-        """Number of episodes that the policy can play, for policies that hold a set of them."""
-        return None
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the policy's network runs in another process."""
-        return False
+        """Return the number of episodes that the policy can play, None unless it holds a set of them."""
 
     def can_play(self, episode_index: int) -> bool:
         """Whether the policy has something to do in an episode; asked before any episode of a job begins."""
@@ -237,79 +180,71 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def close(self) -> None:
         """Release the policy's resources. May be called more than once."""
 
+    # Abilities. A class has one if it defines the method.
 
-def declared_options(policy_class: type[PolicyBase]) -> DeclaredOptions:
-    """Return the options that a policy class declares in any of the supported ways.
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots at whose pictures the next `get_action` looks, None for all; no others are shown.
 
-    Raises:
-        ConfigError: If its constructor needs parameters that nothing declares.
-    """
-    has_own_parser = overrides(policy_class, "from_args")
-    return policy_options.declared_options(
-        policy_class, config_class=policy_class.config_class, has_own_parser=has_own_parser
-    )
+        Asked before each ``reset`` of the environment, for the env slots ``starting``, and before each ``step``.
+        """
+        del env, starting
+        return () if self.traits.pictures == "none" else None
 
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        """Return actions as `get_action` does, and leave the memory of all env slots but ``env_ids`` as it is.
 
-def stated_model(policy: PolicyBase) -> str | None:
-    """Return the model that a policy's server states; None for a policy that asks no server."""
-    if isinstance(policy, StatesModel):
-        return policy.stated_model()
-    return UNKNOWN if policy.is_remote else None
+        In the other env slots the observation is zero, and the action means nothing.
+        """
+        raise NotImplementedError
 
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return the actions that follow the last one whatever is observed. Shape: (n, action_dim), n may be 0."""
+        raise NotImplementedError
 
-def overrides(policy_class: type[PolicyBase], name: str) -> bool:
-    """Whether a policy class defines a method of `PolicyBase` anew, as whatever kind of method."""
-    return inspect.getattr_static(policy_class, name) is not inspect.getattr_static(PolicyBase, name)
+    @classmethod
+    def stated_chunks(cls, config: Any) -> ChunkTraits | None:
+        """Return the facts about its chunks at best, before anything is loaded; None if unknown. See `chunk_traits`."""
 
+    def chunk_traits(self) -> ChunkTraits:
+        """Return the facts about its chunks, which the caller plays; `ConfigError` if only the policy can do so."""
+        raise NotImplementedError
 
-def announced_pictures(policy: PolicyBase, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-    """Return the env slots at whose pictures a policy says it looks next, None for all; see `AnnouncesPictures`."""
-    announces = isinstance(policy, AnnouncesPictures)
-    if not _knows_how_it_acts(policy, "pictures_to_see" if announces else "traits"):
-        return None
-    return policy.pictures_to_see(env, starting) if announces else None if policy.traits.sees_pictures else ()
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Take the observation of some env slots, in every control step that they make, before `chunks`."""
+        raise NotImplementedError
 
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Return the next chunks of some env slots, which continue ``going_on``, if given.
 
-def acts_in_some(policy: PolicyBase) -> bool:
-    """Whether a policy can act in some env slots while others wait; see `ActsInSome`."""
-    return isinstance(policy, ActsInSome) and _knows_how_it_acts(policy, "act_in_some")
+        Shape: (len(env_ids), predicted, action_dim), float32, on the CPU.
+        """
+        raise NotImplementedError
 
+    def slots_per_call(self, num_envs: int) -> int | None:
+        """Return the number of env slots in every call of the network, None if one call has all ``num_envs``."""
 
-def plans_of(policy: PolicyBase) -> PlaysChunks | None:
-    """Return a policy that can tell its next actions as `PlaysChunks`, None for any other policy."""
-    return policy if isinstance(policy, PlaysChunks) and _knows_how_it_acts(policy, "planned") else None
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
+        """Fill calls up to so many env slots from now on, at least `slots_per_call`; None for just that."""
 
+    def with_own_memory(self) -> Self | None:
+        """Return a policy with this one's network and a memory of its own; None if this object cannot be shared."""
 
-def connections_of(policy: PolicyBase, env: Environment) -> Connections | None:
-    """Return a policy's connections to an environment, None if it cannot tell them; see `StatesConnections`."""
-    if isinstance(policy, StatesConnections) and _knows_how_it_acts(policy, "connections"):
-        return policy.connections(env)
-    return None
+    def network(self) -> Network:
+        """Return the network that this policy has loaded; with `asking`, ranks can share one in a policy server."""
+        raise NotImplementedError
 
+    @classmethod
+    def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> Self:
+        """Return a policy with a memory of its own that loads no network; ``options`` are those of `from_dict`."""
+        raise NotImplementedError
 
-def chunks_of(policy: PolicyBase) -> AnswersChunks | None:
-    """Return a policy that can be asked for chunks as `AnswersChunks`, None for any other policy."""
-    return policy if isinstance(policy, AnswersChunks) and _knows_how_it_acts(policy, "chunks") else None
+    @property
+    def is_remote(self) -> bool:
+        """Whether the policy's network runs in another process."""
+        return self.traits.remote
 
-
-def _knows_how_it_acts(policy: PolicyBase, name: str) -> bool:
-    """Whether the class's attribute holds for its ``get_action``, which a class below may override."""
-    speaker, looker = (
-        next(number for number, each in enumerate(type(policy).__mro__) if attribute in each.__dict__)
-        for attribute in (name, "get_action")
-    )
-    return speaker <= looker
-
-
-def _parameter_of_base(policy_class: type) -> Any:
-    """Return the value of `PolicyCfgT` in a class: ``MyCfg`` if derived from ``PolicyBase[MyCfg]``; else None."""
-    # Only the class's own bases count: it inherits the value of others anyway.
-    for base in policy_class.__dict__.get("__orig_bases__", ()):
-        origin, arguments = typing.get_origin(base), typing.get_args(base)
-        if origin is PolicyBase:
-            return arguments[0]
-        if isinstance(origin, type) and issubclass(origin, PolicyBase):
-            inner, parameters = _parameter_of_base(origin), getattr(origin, "__parameters__", ())
-            if inner in parameters:
-                return arguments[parameters.index(inner)]
-    return None
+    def stated_model(self) -> str | None:
+        """Return the model that the policy's server states, ``unknown`` if it states none, None without a server."""
+        return UNKNOWN if self.is_remote else None

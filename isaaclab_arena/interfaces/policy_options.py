@@ -1,4 +1,4 @@
-"""The options of a policy class, in any way that Isaac Lab Arena's releases declare them."""
+"""The options that a policy class declares, in any way of Isaac Lab Arena's releases, and the abilities it has."""
 
 import argparse
 import dataclasses
@@ -355,9 +355,9 @@ _POSITIONAL = (
 )
 
 
-def declared_options(policy_class: type, *, config_class: type | None, has_own_parser: bool) -> DeclaredOptions:
-    """Return the options that a policy class declares; ConfigError if its constructor needs others."""
-    # ``has_own_parser``: the class defines ``from_args`` itself.
+def declared_options(policy_class: Any) -> DeclaredOptions:
+    """Return the options that a policy class declares in any way; ConfigError if its constructor needs others."""
+    config_class, has_own_parser = policy_class.config_class, "from_args" in policy_class.offers
     # A constructor without parameters that are given by position may need some by keyword.
     parameters = list(inspect.signature(policy_class).parameters.values())
     if not parameters or parameters[0].kind not in _POSITIONAL:
@@ -384,6 +384,17 @@ def declared_options(policy_class: type, *, config_class: type | None, has_own_p
     if [parameter.name for parameter in required] == [parameters[0].name] and required[0].name in _CONFIG_NAMES:
         return dict_options(policy_class)
     raise ConfigError(_undeclared(policy_class, required))
+
+
+def built(policy_class: Any, options: Mapping[str, Any]) -> Any:
+    """Return the policy of some options, in plain values by name; ConfigError if the class builds another one."""
+    declared = declared_options(policy_class)
+    policy = declared.build(declared.read(options, owner=policy_class.__name__))
+    if not isinstance(policy, policy_class):
+        # An inherited method may build the base class, and then the results would be another policy's.
+        name, found = policy_class.__name__, type(policy).__name__
+        raise ConfigError(f"{name}.from_args must return a {name}, it returned a {found}")
+    return policy
 
 
 def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter]) -> DeclaredOptions:
@@ -427,3 +438,46 @@ def _undeclared(policy_class: type, parameters: Sequence[inspect.Parameter]) -> 
         f"{policy_class.__name__}.__init__ needs {needed}, and nothing says which options that comes from; derive the "
         "class from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
     )
+
+
+# The abilities of a policy class, from the methods that it defines. Nothing else asks where a class defines a method.
+
+# What a base says about its ``get_action`` does not hold for another one, and must not bypass it.
+_OF_GET_ACTION = ("traits", "pictures_to_see", "act_in_some", "planned", "chunks", "connections")
+# These abilities need several methods.
+_TOGETHER = (("chunks", "look", "chunk_traits"), ("network", "asking"), ("slots_per_call", "fill_calls_up_to"))
+
+
+def offers_of(policy_class: type, base: type) -> frozenset[str]:
+    """Return the attributes of ``base`` that a class has of its own, as far as they hold for its ``get_action``."""
+    names = [name for name in vars(base) if not name.startswith("_")]
+    depth = {
+        name: next(number for number, each in enumerate(policy_class.__mro__) if name in each.__dict__)
+        for name in names
+    }
+    offers = {name for name in names if depth[name] < policy_class.__mro__.index(base)}
+    offers -= {name for name in _OF_GET_ACTION if depth[name] > depth["get_action"]}
+    for together in _TOGETHER:
+        offers -= set() if offers.issuperset(together) else set(together)
+    return frozenset(offers)
+
+
+def parameter_of_base(policy_class: type, base: type) -> type | None:
+    """Return ``MyCfg`` of a class that derives from ``base[MyCfg]``, also through others; None if it is no class."""
+    parameter = _parameter(policy_class, base)
+    parameter = typing.get_origin(parameter) or parameter
+    is_class = isinstance(parameter, type) and parameter not in (types.NoneType, Any)
+    return parameter if is_class else None
+
+
+def _parameter(policy_class: type, base: type) -> Any:
+    # Only the class's own bases count: it inherits the value of others anyway.
+    for each in policy_class.__dict__.get("__orig_bases__", ()):
+        origin, arguments = typing.get_origin(each), typing.get_args(each)
+        if origin is base:
+            return arguments[0]
+        if isinstance(origin, type) and issubclass(origin, base):
+            inner, parameters = _parameter(origin, base), getattr(origin, "__parameters__", ())
+            if inner in parameters:
+                return arguments[parameters.index(inner)]
+    return None

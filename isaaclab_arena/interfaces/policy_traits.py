@@ -1,8 +1,8 @@
-"""The promises of a policy, and the protocols that it may offer besides the methods of `PolicyBase`."""
+"""The promises of a policy, the facts about its chunks of actions, and the networks that policies ask."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -28,9 +28,11 @@ class PolicyTraits:
             whatever its option of that name says. Consecutive jobs that differ only there then share it.
         uses_own_device: Whether the options ``policy_device`` and ``policy_device_id`` name a device of this machine,
             which is then checked before anything runs. A policy that asks a server may take them and ignore them.
-        sees_pictures: Whether it ever looks at the group ``camera_obs``. For a policy that never does nothing is drawn.
-            One that looks now and then is `AnnouncesPictures`.
-        is_lent: Whether the class stands for one object of the caller, which the caller uses further and closes.
+        pictures: The form of each camera's term in the group ``camera_obs``. ``all``: a tensor of all env slots.
+            ``announced``: `Pictures` of the env slots that ``pictures_to_see`` named. ``none``: it never looks, and
+            nothing is drawn for it.
+        remote: Whether the policy's network runs in another process, which other programs may ask too.
+        sees_pictures: The first name of ``pictures``: False is ``none``.
     """
 
     reproducible: bool = False
@@ -38,44 +40,14 @@ class PolicyTraits:
     batch_invariant: bool = False
     serves_any_num_envs: bool = False
     uses_own_device: bool = True
+    pictures: Literal["all", "announced", "none"] = "all"
+    remote: bool = False
     sees_pictures: bool = True
-    is_lent: bool = False
 
-
-@runtime_checkable
-class SharesNetwork(Protocol):
-    """A policy of which there can be several with one network in memory."""
-
-    def with_own_memory(self) -> Self | None:
-        """Return a policy with this one's network and a memory of its own; None if this object cannot be shared."""
-        ...
-
-
-@runtime_checkable
-class ActsInSome(Protocol):
-    """A policy that can act in some env slots while others wait, as clients of a server do."""
-
-    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return actions as ``get_action`` does, and leave the memory of all other env slots as it is.
-
-        Args:
-            env: The environment.
-            observation: Nested dict of tensors, batched by environment; zeros in the other env slots.
-            env_ids: Env slots that act.
-
-        Returns:
-            Shape: (num_envs, action_dim). The values in the other env slots mean nothing.
-        """
-        ...
-
-
-@runtime_checkable
-class PlaysChunks(Protocol):
-    """A policy that knows some of an env slot's next actions already, whatever the observations until then."""
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        """Return the actions that follow the one that it returned last. Shape: (n, action_dim), n may be 0."""
-        ...
+    def __post_init__(self) -> None:
+        if not self.sees_pictures:
+            object.__setattr__(self, "pictures", "none")
+        object.__setattr__(self, "sees_pictures", self.pictures != "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,124 +83,6 @@ class Continuation:
     def of(self, places: Sequence[int]) -> Self:
         """Return the continuation of some of the chunks, by their places; one may be named several times."""
         return replace(self, actions=self.actions[list(places)], weights=self.weights[list(places)])
-
-
-@runtime_checkable
-class AnswersChunks(Protocol):
-    """A policy whose chunks of actions can be played by its caller.
-
-    `PolicyBase.start_episodes` is called as ever, and `look` once per control step.
-    """
-
-    def chunk_traits(self) -> ChunkTraits:
-        """Return the facts about its chunks.
-
-        Raises:
-            ConfigError: If the options combine chunks in a way that its caller cannot.
-        """
-        ...
-
-    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take the observation of some env slots, in every control step that they make, before `chunks`."""
-        ...
-
-    def chunks(
-        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
-    ) -> torch.Tensor:
-        """Ask the network for the next chunks of some env slots.
-
-        Args:
-            env: The environment.
-            observation: Its present observation.
-            env_ids: The env slots, ascending.
-            going_on: The actions that their chunks continue, None for none.
-
-        Returns:
-            Shape: (len(env_ids), predicted, action_dim), float32, on the CPU.
-        """
-        ...
-
-
-@runtime_checkable
-class StatesChunks(Protocol):
-    """A policy class that can tell the facts about its chunks before anything is loaded or asked.
-
-    Unusable chunks are then refused at once, instead of as a failed job.
-    """
-
-    @classmethod
-    def stated_chunks(cls, config: Any) -> ChunkTraits:
-        """Return the facts about its chunks at best: the most actions that it may predict, and its possible abilities.
-
-        Args:
-            config: Options of the job.
-
-        Raises:
-            ConfigError: If the options combine chunks in a way that its caller cannot.
-        """
-        ...
-
-
-@runtime_checkable
-class MeasuresEpisodes(Protocol):
-    """A policy that adds numbers of its own to the records of episodes."""
-
-    def episode_metrics(self, env_id: int) -> Mapping[str, float]:
-        """Return the numbers of the episode that ends in an env slot, by name; asked before `end_episodes`."""
-        ...
-
-
-@runtime_checkable
-class DividesCalls(Protocol):
-    """A policy that divides its env slots into calls of one size."""
-
-    def slots_per_call(self, num_envs: int) -> int | None:
-        """Return the number of env slots in every call, None if one call has all of them.
-
-        Args:
-            num_envs: Number of env slots of the environment as this policy sees it.
-        """
-        ...
-
-    def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Make calls of another size from now on.
-
-        Args:
-            num_slots: Env slots in every call, at least `slots_per_call`; None for just that.
-        """
-        ...
-
-
-@runtime_checkable
-class StatesModel(Protocol):
-    """A policy that asks a server, which states its model."""
-
-    def stated_model(self) -> str | None:
-        """Return the model that the server states, ``unknown`` if it states none, None if no server is asked."""
-        ...
-
-
-@runtime_checkable
-class AnnouncesPictures(Protocol):
-    """A policy that does not look at the pictures of every env slot in every step.
-
-    Only the announcements of the class that defines ``get_action`` count: a class that overrides it, and announces
-    nothing, gets every picture.
-    """
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots at whose pictures the next ``get_action`` looks; others' need not be drawn.
-
-        Asked before each ``reset`` and each ``step`` of the environment.
-
-        Args:
-            env: The environment.
-            starting: Env slots in which an episode is about to begin; none before a step.
-
-        Returns:
-            The env slots, with those of ``starting`` that are looked at; None for all.
-        """
-        ...
 
 
 Entries: TypeAlias = Mapping[str, np.ndarray | Sequence[str]]
@@ -288,20 +142,43 @@ class NetworkElsewhere(Protocol):
         ...
 
 
-@runtime_checkable
+# Methods of `PolicyBase` that a class defines together, for annotations.
+
+
+class PlaysChunks(Protocol):
+    """A policy that knows some of an env slot's next actions already."""
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """See `PolicyBase.planned`."""
+        ...
+
+
+class AnswersChunks(Protocol):
+    """A policy whose chunks of actions can be played by its caller."""
+
+    def chunk_traits(self) -> ChunkTraits:
+        """See `PolicyBase.chunk_traits`."""
+        ...
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """See `PolicyBase.look`."""
+        ...
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """See `PolicyBase.chunks`."""
+        ...
+
+
 class AsksNetwork(Protocol):
     """A policy class whose network is apart from its memory, so that ranks can share one."""
 
     def network(self) -> Network:
-        """Return the network that this policy has loaded."""
+        """See `PolicyBase.network`."""
         ...
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> Self:
-        """Return a policy with a memory of its own that loads no network and asks one elsewhere.
-
-        Args:
-            options: The options of `PolicyBase.from_dict`.
-            network: The network to ask.
-        """
+        """See `PolicyBase.asking`."""
         ...

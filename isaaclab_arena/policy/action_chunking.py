@@ -1,14 +1,14 @@
 """Chunks of actions, one per env slot: what is left of each, which env slots need another, and the next action of all.
 
-`ActionChunks` are values: a step in an env slot's life gives new chunks and leaves the old ones as they were.
-`ChunkPolicy` keeps them for policies that ask for chunks. `ActionChunkScheduler` keeps them for a policy that has no
-env slots at rest, under Isaac Lab Arena's names.
+A `ChunkPlayer` is a value: a step in an env slot's life gives a new one and leaves the old one as it was. `ChunkPolicy`
+keeps one for policies that ask for chunks, `ActionChunkScheduler` for a policy that has no env slots at rest, under
+Isaac Lab Arena's names.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -18,60 +18,27 @@ from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.seeding import MAX_SEED
 
 OptionsT = TypeVar("OptionsT")
 
 
-class ActionSource(Protocol):
-    """Turns chunks of actions into one action per control step and env slot; idle env slots get zeros."""
-
-    # Env slots are active from the start of an episode to its end. An inactive env slot needs no chunk.
-    @property
-    def num_envs(self) -> int:
-        """Number of env slots."""
-        ...
-
-    def needs_chunk(self) -> torch.Tensor:
-        """Mask the env slots that cannot continue without a chunk. Shape: (num_envs,), bool."""
-        ...
-
-    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Mask the env slots whose next observation belongs to the next or a later query. Shape: (num_envs,), bool."""
-        # ``steps`` lists a query's observations: 0 is the one at that step, -15 the one 15 steps before it.
-        ...
-
-    def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the source with new chunks, shape (n, chunk_length, action_dim), in env slots of shape (n,), int64."""
-        ...
-
-    def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
-        """Return all env slots' actions (num_envs, action_dim), and the source without those that are played."""
-        # ``acting`` masks the env slots whose action is played, None for all; the others keep theirs.
-        ...
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        """Return the actions that an env slot plays before it needs another chunk. Shape: (n, action_dim)."""
-        ...
-
-    def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the source with these env slots active and their earlier chunks dropped."""
-        ...
-
-    def rested(self, env_ids: torch.Tensor) -> Self:
-        """Return the source with these env slots no longer active."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class ActionChunks:
-    """One chunk after the other: each env slot plays its own to the end, then needs the next."""
+class ChunkPlayer:
+    """Turns chunks of actions into one action per control step and env slot; env slots at rest get zeros.
 
-    actions: torch.Tensor  # shape (num_envs, chunk_length, action_dim)
-    # The index of the next action of the chunk; ``chunk_length`` if it is used up. Shape: (num_envs,), int64.
+    Each env slot plays its chunk to the end, then needs the next. With ``averaging``, it needs a chunk in every step
+    and plays the mean of all predictions for that step. The i-th oldest weighs ``exp(-averaging * i)``, the oldest
+    being number 0: Zhao et al., Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware (ACT), 2023, IV-A.
+    """
+
+    # Newest first. Shape: (num_envs, num_kept, chunk_length, action_dim); one is kept without averaging.
+    chunks: torch.Tensor
+    # Index of the next action of the newest chunk. Shape: (num_envs,), int64.
     next_step: torch.Tensor
-    active: torch.Tensor  # env slots that play; shape (num_envs,), bool
+    count: torch.Tensor  # chunks of the episode that are kept; shape (num_envs,), int64
+    active: torch.Tensor  # env slots that play, from the start of an episode to its end; shape (num_envs,), bool
+    averaging: float | None = None
 
     @classmethod
     def empty(
@@ -80,165 +47,186 @@ class ActionChunks:
         *,
         chunk_length: int,
         action_dim: int,
-        device: torch.device,
+        device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
+        averaging: float | None = None,
     ) -> Self:
-        """Return chunks of env slots in which no episode has begun."""
+        """Return the player of env slots in which no episode has begun."""
+        num_kept = 1 if averaging is None else chunk_length
         return cls(
-            actions=torch.zeros((num_envs, chunk_length, action_dim), device=device, dtype=dtype),
+            chunks=torch.zeros((num_envs, num_kept, chunk_length, action_dim), device=device, dtype=dtype),
             next_step=torch.full((num_envs,), chunk_length, dtype=torch.int64, device=device),
+            count=torch.zeros(num_envs, dtype=torch.int64, device=device),
             active=torch.zeros(num_envs, dtype=torch.bool, device=device),
+            averaging=averaging,
         )
 
     @property
     def num_envs(self) -> int:
         """Number of env slots."""
-        return self.actions.shape[0]
+        return len(self.chunks)
+
+    @property
+    def num_played(self) -> int:
+        """Actions of a chunk that are played before the next one is needed."""
+        return self.chunks.shape[2] if self.averaging is None else 1
 
     def needs_chunk(self) -> torch.Tensor:
-        """Mask the active env slots that have used up their chunk. Shape: (num_envs,), bool."""
-        return self.active & (self.next_step >= self.actions.shape[1])
+        """Mask the env slots that cannot continue without a chunk. Shape: (num_envs,), bool."""
+        return self.active & (self.next_step >= self.num_played)
 
     def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Mask the active env slots whose next observation a query shows; see `ActionSource`."""
-        length = self.actions.shape[1]
-        # Queries follow each other by the length of a chunk, the next one when the rest of this chunk is played.
-        shown = [(self.next_step - step) % length == 0 for step in steps]
+        """Mask the env slots whose next observation belongs to the next or a later query. Shape: (num_envs,), bool."""
+        # ``steps`` lists a query's observations: 0 is the one at that step, -15 the one 15 steps before it. The next
+        # query comes when the rest of this chunk is played.
+        shown = [(self.next_step - step) % self.num_played == 0 for step in steps]
         return self.active & torch.stack(shown).any(dim=0)
 
-    def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the chunks with new ones in some env slots. Shape of ``chunks``: (n, chunk_length, action_dim)."""
-        return replace(
-            self,
-            actions=self.actions.index_copy(0, env_ids, chunks),
-            next_step=self.next_step.index_fill(0, env_ids, 0),
-        )
-
-    def refilled_by(self, env_ids: torch.Tensor, chunks: Sequence[torch.Tensor]) -> Self:
-        """Return the chunks with new ones of different lengths in some env slots, each (length, action_dim)."""
+    def refilled(self, env_ids: torch.Tensor, chunks: Sequence[torch.Tensor] | torch.Tensor) -> Self:
+        """Return the player with new chunks, each (length, action_dim), in env slots of shape (n,), int64."""
         # A shorter chunk is aligned to the end of its env slot's row, so that all rows end together.
-        old = self.actions.shape[1]
+        old, num_kept = self.chunks.shape[2], self.chunks.shape[1]
         length = max(old, *map(len, chunks))
         rows = torch.stack([pad(chunk, (0, 0, length - len(chunk), 0)) for chunk in chunks])
         first = torch.tensor([length - len(chunk) for chunk in chunks], device=self.next_step.device)
+        kept = pad(self.chunks, (0, 0, length - old, 0))
         return replace(
             self,
-            actions=pad(self.actions, (0, 0, length - old, 0)).index_copy(0, env_ids, rows),
+            chunks=kept.index_copy(0, env_ids, torch.cat((rows[:, None], kept[env_ids, :-1]), dim=1)),
             next_step=(self.next_step + length - old).index_copy(0, env_ids, first),
+            count=self.count.index_copy(0, env_ids, (self.count[env_ids] + 1).clamp(max=num_kept)),
         )
 
     def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
-        """Return the next action of every env slot, zeros if it has none, and the rest; see `ActionSource`."""
-        has_one = self.active & (self.next_step < self.actions.shape[1])
-        step = self.next_step.clamp(max=self.actions.shape[1] - 1)
-        slots = torch.arange(self.num_envs, device=step.device)
-        action = torch.where(has_one[:, None], self.actions[slots, step], 0.0)
+        """Return all env slots' actions (num_envs, action_dim), and the player without those that are played."""
+        # ``acting`` masks the env slots whose action is played, None for all; the others keep theirs.
+        has_one = self.active & (self.next_step < self.num_played)
+        if self.averaging is None:
+            step = self.next_step.clamp(max=self.num_played - 1)
+            slots = torch.arange(self.num_envs, device=step.device)
+            action = torch.where(has_one[:, None], self.chunks[slots, 0, step], 0.0)
+        else:
+            action = self._mean(self.averaging)
         is_played = has_one if acting is None else has_one & acting
         return action, replace(self, next_step=self.next_step + is_played)
 
+    def _mean(self, averaging: float) -> torch.Tensor:
+        """Return the weighted mean of all predictions for this step. Shape: (num_envs, action_dim)."""
+        age = torch.arange(self.chunks.shape[1], device=self.count.device)
+        # The chunk of age k was made k steps ago, so its entry number k is about this step.
+        predictions = self.chunks[:, age, age]
+        rank_from_oldest = self.count[:, None] - 1 - age
+        there = (rank_from_oldest >= 0) & self.active[:, None]
+        weights = torch.where(there, torch.exp(-averaging * rank_from_oldest), 0.0)
+        total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        # Stale values from before the episode must have no effect, not even as NaN times zero.
+        kept = torch.where(there[:, :, None], predictions, 0.0)
+        return (kept * (weights / total)[:, :, None]).sum(dim=1)
+
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return the rest of an env slot's chunk. Shape: (n, action_dim)."""
-        return self.actions[env_id, int(self.next_step[env_id]) :]
+        """Return the actions that an env slot plays whatever it observes. Shape: (n, action_dim)."""
+        return self.chunks[env_id, 0, int(self.next_step[env_id]) : self.num_played if self.averaging is None else 0]
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks with these env slots' used up, and the env slots active."""
+        """Return the player with these env slots active and their earlier chunks dropped."""
         return replace(
             self,
-            next_step=self.next_step.index_fill(0, env_ids, self.actions.shape[1]),
+            next_step=self.next_step.index_fill(0, env_ids, self.chunks.shape[2]),
+            count=self.count.index_fill(0, env_ids, 0),
             active=self.active.index_fill(0, env_ids, True),  # noqa: FBT003  the value to fill in
         )
 
     def rested(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks with these env slots no longer active."""
+        """Return the player with these env slots no longer active."""
         return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
 
 
 class ChunkPolicy(PolicyBase[OptionsT]):
-    """Plays a chunk of actions in each env slot, and asks for the next one when it is used up."""
+    """Plays a chunk of actions in each env slot, and asks for the next one when it is used up.
+
+    A subclass defines `PolicyBase.chunks` and `PolicyBase.chunk_traits`, and `look` if a query shows earlier steps.
+    """
 
     def __init__(self, config: OptionsT) -> None:
         super().__init__(config)
         # Each env slot has its own chunk, instruction and stream of seeds, which begin with its episode.
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
-        self._source: ActionSource | None = None
+        self._player: ChunkPlayer | None = None
 
     @property
     @abstractmethod
     def _num_played(self) -> int:
         """Actions of a chunk that are played before the next query."""
 
+    @property
+    def _averaging(self) -> float | None:
+        """See `ChunkPlayer`."""
+        return None
+
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         """Return the observations that a query shows: 0 is the one at that step, -1 the one before it."""
         del env
         return (0,)
 
-    @abstractmethod
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Store the observations of some env slots; see `AnswersChunks`."""
-
-    @abstractmethod
-    def chunks(
-        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
-    ) -> torch.Tensor:
-        """Ask for the next chunks of some env slots; see `AnswersChunks`."""
+        """Do nothing: a query shows the present step alone."""
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Store instructions and noise streams of the episodes that begin, and drop their env slots' old chunks."""
-        source = self._source_for(env, all_active=False)
+        self._player = self._player_for(env, all_active=False)
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
             self._generators[start.env_id] = start.episode.policy_generator()
-        self._restart(source, _indices([start.env_id for start in starts]))
+        self._restart(_indices([start.env_id for start in starts]))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Stop queries for env slots that rest."""
         del env
-        if self._source is not None:
-            self._source = self._source.rested(_indices(env_ids))
+        if self._player is not None:
+            self._player = self._player.rested(_indices(env_ids))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Drop the rest of the named env slots' chunks; with None also instructions and noise streams."""
         if env_ids is None:
-            self._instructions, self._generators, self._source = {}, {}, None
-        elif self._source is not None:
-            self._restart(self._source, env_ids.cpu())
+            self._instructions, self._generators, self._player = {}, {}, None
+        else:
+            self._restart(env_ids.cpu())
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return every env slot's action; PolicyLostError if the network is lost, PolicyError for a wrong answer."""
         return self.act_in_some(env, observation, range(env.num_envs))
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return actions as `get_action` does, but advance only the named env slots; see `ActsInSome`."""
-        source = self._source_for(env, all_active=True)
+        """Return actions as `get_action` does, but advance only the named env slots."""
+        player = self._player_for(env, all_active=True)
         acting = torch.zeros(env.num_envs, dtype=torch.bool)
         acting[list(env_ids)] = True
         # First store the observations that a later query needs, then ask for the chunks that are used up.
-        self.look(env, observation, _numbers(source.looked_at_next(self._shown_steps(env)) & acting))
-        used_up = _numbers(source.needs_chunk() & acting)
+        self.look(env, observation, env_ids)
+        used_up = _numbers(player.needs_chunk() & acting)
         if used_up:
-            source = self._refilled(source, env, observation, used_up)
-        action, self._source = source.popped(acting)
+            player = player.refilled(_indices(used_up), self._next_chunks(env, observation, used_up))
+        action, self._player = player.popped(acting)
         return action.to(env.device, non_blocking=True)
 
-    def _refilled(
-        self, source: ActionSource, env: Environment, observation: Observation, env_ids: Sequence[int]
-    ) -> ActionSource:
-        """Return the source with the next chunks of env slots that have used theirs up."""
-        chunks = self.chunks(env, observation, env_ids)[:, : self._num_played]
-        return source.refilled(_indices(env_ids), chunks)
+    def _next_chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int]
+    ) -> Sequence[torch.Tensor] | torch.Tensor:
+        """Return the next chunks of env slots that have used theirs up, each (length, action_dim)."""
+        return self.chunks(env, observation, env_ids)[:, : self._num_played]
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return the rest of an env slot's chunk; see `PlaysChunks`."""
-        if self._source is None:
+        """Return the rest of an env slot's chunk."""
+        if self._player is None:
             raise PolicyError("no action was asked for yet")
-        return self._source.planned(env_id)
+        return self._player.planned(env_id)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query shows."""
-        if self._source is None or self._source.num_envs != env.num_envs:
+        if self._player is None or self._player.num_envs != env.num_envs:
             return starting
-        return [*starting, *_numbers(self._source.looked_at_next(self._shown_steps(env)))]
+        return [*starting, *_numbers(self._player.looked_at_next(self._shown_steps(env)))]
 
     def _words_for(self, env: Environment, env_id: int) -> str:
         """Return the instruction of the episode in an env slot."""
@@ -252,22 +240,21 @@ class ChunkPolicy(PolicyBase[OptionsT]):
             self._generators[env_id] = np.random.default_rng(sequence)
         return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
 
-    def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
+    def _restart(self, env_ids: torch.Tensor) -> None:
         """Drop the rest of these env slots' chunks."""
-        self._source = source.restarted(env_ids)
+        if self._player is not None:
+            self._player = self._player.restarted(env_ids)
 
-    def _empty_source(self, num_envs: int, action_dim: int, device: torch.device) -> ActionSource:
-        """Return chunks of env slots in which no episode has begun."""
-        return ActionChunks.empty(num_envs, chunk_length=self._num_played, action_dim=action_dim, device=device)
-
-    def _source_for(self, env: Environment, *, all_active: bool) -> ActionSource:
-        if self._source is not None and self._source.num_envs == env.num_envs:
-            return self._source
+    def _player_for(self, env: Environment, *, all_active: bool) -> ChunkPlayer:
+        if self._player is not None and self._player.num_envs == env.num_envs:
+            return self._player
         (action_dim,) = env.action_spec.shape
         # Answers arrive on the CPU. With chunks on a GPU, the check for used-up ones would wait for the GPU.
-        source = self._empty_source(env.num_envs, action_dim, torch.device("cpu"))
+        player = ChunkPlayer.empty(
+            env.num_envs, chunk_length=self._num_played, action_dim=action_dim, averaging=self._averaging
+        )
         # A loop that does not announce its episodes plays in all env slots.
-        return source.restarted(torch.arange(env.num_envs)) if all_active else source
+        return player.restarted(torch.arange(env.num_envs)) if all_active else player
 
 
 class ActionChunkScheduler:
@@ -305,22 +292,22 @@ class ActionChunkScheduler:
         self.action_dim = action_dim
         self.device = torch.device(device)
         self.dtype = dtype
-        self._chunks = self._used_up()
+        self._player = self._used_up()
 
     @property
     def env_requires_new_chunk(self) -> torch.Tensor:
         """The env slots that have used up their chunk. Shape: (num_envs,), bool."""
-        return self._chunks.needs_chunk()
+        return self._player.needs_chunk()
 
     @property
     def current_action_index(self) -> torch.Tensor:
         """The index of each env slot's next action, -1 if it needs a chunk. Shape: (num_envs,), int64."""
-        return self._chunks.next_step.masked_fill(self._chunks.needs_chunk(), -1)
+        return self._player.next_step.masked_fill(self._player.needs_chunk(), -1)
 
     @property
     def current_action_chunk(self) -> torch.Tensor:
         """The chunks. Shape: (num_envs, action_chunk_length, action_dim)."""
-        return self._chunks.actions
+        return self._player.chunks[:, 0]
 
     def get_action(self, fetch_chunk_fn: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return the next action of every env slot, asking for chunks if any env slot needs one.
@@ -335,7 +322,7 @@ class ActionChunkScheduler:
         Raises:
             PolicyError: If the answer has another shape.
         """
-        env_ids = torch.nonzero(self._chunks.needs_chunk()).flatten()
+        env_ids = torch.nonzero(self._player.needs_chunk()).flatten()
         if len(env_ids):
             fetched = fetch_chunk_fn()
             shape = tuple(fetched.shape)
@@ -346,19 +333,19 @@ class ActionChunkScheduler:
                     f"more, {self.action_dim}): env slots, actions, numbers of an action"
                 )
             chunks = fetched[:, : self.action_chunk_length][env_ids].to(self.device, self.dtype)
-            self._chunks = self._chunks.refilled(env_ids, chunks)
-        action, self._chunks = self._chunks.popped()
+            self._player = self._player.refilled(env_ids, chunks)
+        action, self._player = self._player.popped()
         return action
 
     def reset(self, env_ids: torch.Tensor | slice | None = None) -> None:
         """Drop the rest of the named env slots' chunks, None for all. Shape of ``env_ids``: (n,), int64."""
         if env_ids is None:
-            self._chunks = self._used_up()
+            self._player = self._used_up()
         else:
-            self._chunks = self._chunks.restarted(torch.arange(self.num_envs, device=self.device)[env_ids])
+            self._player = self._player.restarted(torch.arange(self.num_envs, device=self.device)[env_ids])
 
-    def _used_up(self) -> ActionChunks:
-        empty = ActionChunks.empty(
+    def _used_up(self) -> ChunkPlayer:
+        empty = ChunkPlayer.empty(
             self.num_envs,
             chunk_length=self.action_chunk_length,
             action_dim=self.action_dim,

@@ -1,10 +1,12 @@
-"""Policies that another program lends to an evaluation, and what tells one from another."""
+"""Functions and objects that act, wrapped as policies, and the content that tells one object from another."""
 
+import functools
 import hashlib
 import inspect
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -16,8 +18,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, overrides
-from isaaclab_arena.policy.catalog import FunctionPolicy
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 
 # Compute the identity of a policy object or function: a hash of its parameters and its state.
 
@@ -123,9 +124,69 @@ def name_of_lent(policy: Callable[..., Any] | Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-# Policies that the caller made and lends to an evaluation: objects, modules and functions.
+# Policies that are one function of the observation, named in a job by ``package.module:function``.
 
-_SAID_BY_THE_CLASS = ("has_length", "is_recording", "num_episodes", "is_remote")
+OBSERVATION = "observation"
+"""The name of a function's first parameter, by which it says that it is a policy."""
+
+
+class FunctionPolicy(PolicyBase):
+    """Acts like a function from the observation to the actions."""
+
+    def __init__(self, function: Callable[[Observation], Any]) -> None:
+        # See `Environment` for the observation. The answer is a tensor or an array of shape (num_envs, action_dim).
+        super().__init__()
+        self._function = function
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the function's actions."""
+        del env
+        return self._function(observation)
+
+
+@functools.cache
+def function_policy_class(function: FunctionType) -> type[PolicyBase]:
+    """Return a policy class that acts like a function; the parameters after ``observation`` are its options."""
+    # ConfigError: the first parameter has another name, or an option cannot be given by name.
+    path = f"{function.__module__}.{function.__name__}"
+    first, *others = inspect.signature(function).parameters.values() or (None,)
+    if first is None or first.name != OBSERVATION:
+        raise ConfigError(
+            f"'{path}' is no policy: the first parameter of a function that acts is called '{OBSERVATION}', and the "
+            "others are its options"
+        )
+    unnamed = [each.name for each in others if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if unnamed:
+        raise ConfigError(f"'{path}' takes '{unnamed[0]}' not by one name, so no job can give it; name each option")
+
+    # The other parameters become the fields of a dataclass.
+    annotations = typing.get_type_hints(function, include_extras=True)
+    fields = [(each.name, annotations.get(each.name, Any), _field(each)) for each in others]
+    name = f"{function.__name__}_options"
+    options_class = make_dataclass(name, fields, bases=(PolicyCfg,), frozen=True, kw_only=True)
+
+    class NamedFunctionPolicy(FunctionPolicy):
+        config_class = options_class
+
+        def __init__(self, config: Any) -> None:
+            options = {each.name: getattr(config, each.name) for each in others}
+            super().__init__(functools.partial(function, **options))
+            self.config = config
+
+    # A run identifies its policy by the source of the class, which here is the function's.
+    NamedFunctionPolicy.__name__ = NamedFunctionPolicy.__qualname__ = function.__name__
+    NamedFunctionPolicy.__module__ = function.__module__
+    return NamedFunctionPolicy
+
+
+def _field(parameter: inspect.Parameter) -> Any:
+    if parameter.default is parameter.empty:
+        return field()
+    # A default such as a list belongs to the function, which also shares it between its calls.
+    return field(default_factory=lambda: parameter.default)
+
+
+# Objects with Isaac Lab Arena's methods, modules and functions, which the caller made and lends to an evaluation.
 
 
 class ObjectPolicy(PolicyBase):
@@ -141,7 +202,7 @@ class ObjectPolicy(PolicyBase):
         return self._policy.get_action(env, observation)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots that the object announces, None for all without a method; see `AnnouncesPictures`."""
+        """Return the env slots that the object announces, None for all without such a method."""
         return self._policy.pictures_to_see(env, starting) if hasattr(self._policy, "pictures_to_see") else None
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
@@ -156,9 +217,16 @@ class ObjectPolicy(PolicyBase):
         return super().set_task_description(task_description)
 
 
-def in_memory_policy_class(policy: Any) -> type[PolicyBase]:
-    """Return a class whose construction gives one lent policy object, never closed; ConfigError if it is no policy."""
-    lent: PolicyBase
+@dataclass(frozen=True, kw_only=True)
+class LentPolicy:
+    """A policy object that an evaluation uses in place of one that it builds; its owner closes it."""
+
+    policy: PolicyBase
+    content: ContentSources  # at the time of lending
+
+
+def lent_policy(policy: Any) -> LentPolicy:
+    """Return an object, a module or a function as a policy that is lent; ConfigError if it cannot act."""
     if isinstance(policy, PolicyBase):
         lent = policy
     elif callable(getattr(policy, "get_action", None)):
@@ -172,28 +240,7 @@ def in_memory_policy_class(policy: Any) -> type[PolicyBase]:
         )
         raise ConfigError(Problem(message, key="policy"))
     content = content_of_lent(policy)
-
-    class InMemoryPolicy(PolicyBase):
-        traits = replace(lent.traits, is_lent=True)
-
-        @classmethod
-        def from_dict(cls, config_dict: Mapping[str, Any]) -> Any:
-            del cls, config_dict
-            return lent
-
-        @classmethod
-        def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-            del options
-            return content
-
-        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-            return lent.get_action(env, observation)
-
-    # Methods whose presence matters are taken over only if the object's class overrides them.
-    for name in _SAID_BY_THE_CLASS:
-        if overrides(type(lent), name):
-            setattr(InMemoryPolicy, name, inspect.getattr_static(type(lent), name))
-    return InMemoryPolicy
+    return LentPolicy(policy=lent, content=replace(content, unknown=("server",)) if lent.is_remote else content)
 
 
 @contextmanager

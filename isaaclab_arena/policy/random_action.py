@@ -64,7 +64,7 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
         return torch.from_numpy(action.astype(np.float32)).to(env.device, non_blocking=True)
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return the actions that are already drawn; see `PlaysChunks`."""
+        """Return the actions that are already drawn; see `PolicyBase.planned`."""
         return torch.from_numpy(self._blocks[env_id, self._positions[env_id] :].astype(np.float32))
 
 

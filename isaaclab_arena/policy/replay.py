@@ -1,9 +1,10 @@
 """The policy that plays recorded actions again."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -46,22 +47,111 @@ class ReplayPolicyCfg(PolicyCfg):
     device: str | None = None
 
 
-class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
+OptionsT = TypeVar("OptionsT")
+
+
+class RecordedActions(PolicyBase[OptionsT]):
+    """Plays a recorded sequence of actions in each episode, in as many env slots as there are.
+
+    An episode ends with the step of its last recorded action, unless the environment ends it before. A subclass calls
+    `_play` and defines `_read`.
+    """
+
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, pictures="none")
+
+    def _play(self, *, played: Mapping[int, int], only: int | None, device: torch.device | None) -> None:
+        # ``played``: index of the recorded sequence for each episode of the job. ``only``: the one played in every
+        # episode, None if each plays its own. ``device``: where actions wait, None for the environment's.
+        self._played, self._only, self._device = played, only, device
+        self._actions = torch.zeros(0, 0, 0)
+        self._lengths = torch.zeros(0, dtype=torch.int64)
+        self._positions = torch.zeros(0, dtype=torch.int64)
+
+    @abstractmethod
+    def _read(self, env: Environment, index: int) -> np.ndarray:
+        """Return a recorded sequence, (num_steps, action_dim); PolicyError or StorageError if it cannot be played."""
+
+    @abstractmethod
+    def _missing(self, episode_index: int) -> str:
+        """Return the message that there is nothing to play in an episode."""
+
+    @property
+    def first(self) -> int:
+        """The first sequence that is played."""
+        return next(iter(self._played.values())) if self._only is None else self._only
+
+    def num_episodes(self) -> int | None:
+        """Return the number of recorded sequences that are played, 1 if the same one is played in every episode."""
+        return len(self._played) if self._only is None else 1
+
+    def can_play(self, episode_index: int) -> bool:
+        """Whether there is a recorded sequence for an episode of the job."""
+        return self._only is not None or episode_index in self._played
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Load the actions of the episodes that begin; PolicyError if some are missing or do not fit."""
+        if len(self._lengths) != env.num_envs or self._actions.shape[2:] != env.action_spec.shape:
+            device = self._device or env.device
+            self._actions = torch.zeros((env.num_envs, 1, *env.action_spec.shape), device=device)
+            self._lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
+            self._positions = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
+        for start in starts:
+            wanted = start.episode.episode_index
+            if not self.can_play(wanted):
+                raise PolicyError(self._missing(wanted))
+            try:
+                actions = self._read(env, self._played[wanted] if self._only is None else self._only)
+            except StorageError as error:
+                raise PolicyError(str(error)) from error
+
+            # The longest sequence decides the width of the table of actions.
+            missing = len(actions) - self._actions.shape[1]
+            if missing > 0:
+                shape = (len(self._actions), missing, *self._actions.shape[2:])
+                self._actions = torch.cat([self._actions, torch.zeros(shape, device=self._actions.device)], dim=1)
+            self._actions[start.env_id, : len(actions)] = torch.as_tensor(actions, dtype=torch.float32)
+            self._lengths[start.env_id] = len(actions)
+            self._positions[start.env_id] = 0
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Play the named env slots' actions from the first one again; with None, nothing until episodes start."""
+        if env_ids is None:
+            self._lengths.zero_()
+        else:
+            self._positions[env_ids.to(self._positions.device)] = 0
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return each env slot's next recorded action, (num_envs, action_dim); past the end the last one again."""
+        del observation
+        # Env slots without a started episode get zeros.
+        if len(self._lengths) != env.num_envs:
+            return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
+        steps = torch.minimum(self._positions, (self._lengths - 1).clamp(min=0))
+        action = self._actions[torch.arange(env.num_envs, device=steps.device), steps]
+        self._positions += 1
+        return action.to(env.device)
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return the rest of the recorded sequence."""
+        return self._actions[env_id, int(self._positions[env_id]) : int(self._lengths[env_id])]
+
+    def finished(self) -> torch.Tensor | None:
+        """Mask the env slots whose sequence has been played to its end. Shape: (num_envs,), bool."""
+        return (self._lengths > 0) & (self._positions >= self._lengths)
+
+
+class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
     """Plays the ``actions`` of a recording, in as many environments as there are."""
 
-    # An episode ends with the step of its last recorded action, unless the environment ends it before. ConfigError: the
-    # recording or the device does not exist, or the recording lacks the requested episodes.
+    # ConfigError: the recording or the device does not exist, or the recording lacks the requested episodes.
     name: ClassVar[str] = "replay"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ReplayPolicyCfg
 
     def __init__(self, config: ReplayPolicyCfg) -> None:
         super().__init__(config)
         self._recordings = _recordings(config)
-        self._device = None if config.device is None else _checked_device(config.device)
-        self._actions = torch.zeros(0, 0, 0)
-        self._lengths = torch.zeros(0, dtype=torch.int64)
-        self._positions = torch.zeros(0, dtype=torch.int64)
+        device = None if config.device is None else checked_device(config.device)
+        self._play(played=self._recordings.played, only=self._recordings.only, device=device)
 
     @classmethod
     def check_options(cls, config: ReplayPolicyCfg) -> None:
@@ -77,7 +167,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             )
             raise ConfigError(Problem(message, key=_KEY))
         if config.device is not None:
-            _checked_device(config.device)
+            checked_device(config.device)
 
     @classmethod
     def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> Connections:
@@ -90,7 +180,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
     @classmethod
     def description(cls, config: ReplayPolicyCfg) -> Description:
-        """Return the facts that the recordings state; see `DescribesFiles`."""
+        """Return the facts that the recordings state; see `PolicyBase.description`."""
         recordings = _recordings(config)
         file, index = recordings.first
         attributes = read_attributes(file, index)
@@ -116,69 +206,22 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         return ContentSources(files={f"{_KEY} {file.name}": file for file in files})
 
     def connections(self, env: Environment) -> Connections:
-        """Return the connections of the recorded actions; see `StatesConnections`."""
+        """Return the connections of the recorded actions; see `PolicyBase.connections`."""
         return _connections(*self._recordings.first, env)
 
-    def num_episodes(self) -> int | None:
-        """Number of recorded episodes that are played, 1 if the same one is played in every episode."""
-        return len(self._recordings.played) if self._recordings.only is None else 1
+    def _read(self, env: Environment, index: int) -> np.ndarray:
+        file = self._recordings.files[index]
+        actions = read_actions(file, index)
+        misfit = _misfit(actions, index, file, env)
+        if misfit is not None:
+            raise PolicyError(misfit)
+        return actions
 
-    def can_play(self, episode_index: int) -> bool:
-        """True if a recorded episode exists for an episode of the job."""
-        return self._recordings.of(episode_index) is not None
-
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Load the actions of the episodes that begin; PolicyError if one is missing or does not fit."""
-        if len(self._lengths) != env.num_envs or self._actions.shape[2:] != env.action_spec.shape:
-            device = self._device or env.device
-            self._actions = torch.zeros((env.num_envs, 1, *env.action_spec.shape), device=device)
-            self._lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
-            self._positions = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
-        for start in starts:
-            recordings, wanted = self._recordings, start.episode.episode_index
-            index = recordings.of(wanted)
-            if index is None:
-                lacking = f"no {demo_name(wanted)}" if self.config.episodes is None else f"nothing for episode {wanted}"
-                raise PolicyError(
-                    f"'{self.config.replay_file_path}' holds {lacking}; it holds {demos_in_words(recordings.files)}"
-                )
-            file = recordings.files[index]
-            try:
-                actions = read_actions(file, index)
-            except StorageError as error:
-                raise PolicyError(str(error)) from error
-            misfit = _misfit(actions, index, file, env)
-            if misfit is not None:
-                raise PolicyError(misfit)
-
-            # The longest recording decides the width of the table of actions.
-            env_id = start.env_id
-            missing = len(actions) - self._actions.shape[1]
-            if missing > 0:
-                shape = (len(self._actions), missing, *self._actions.shape[2:])
-                self._actions = torch.cat([self._actions, torch.zeros(shape, device=self._actions.device)], dim=1)
-            self._actions[env_id, : len(actions)] = torch.as_tensor(actions, dtype=torch.float32)
-            self._lengths[env_id] = len(actions)
-            self._positions[env_id] = 0
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return each env slot's next recorded action, (num_envs, action_dim); past the end the last one again."""
-        del observation
-        # Env slots without a started episode get zeros.
-        if len(self._lengths) != env.num_envs:
-            return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
-        steps = torch.minimum(self._positions, (self._lengths - 1).clamp(min=0))
-        action = self._actions[torch.arange(env.num_envs, device=steps.device), steps]
-        self._positions += 1
-        return action.to(env.device)
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        """Return the rest of the recording; see `PlaysChunks`."""
-        return self._actions[env_id, int(self._positions[env_id]) : int(self._lengths[env_id])]
-
-    def finished(self) -> torch.Tensor | None:
-        """Mask the env slots whose recording has been played to its end. Shape: (num_envs,), bool."""
-        return (self._lengths > 0) & (self._positions >= self._lengths)
+    def _missing(self, episode_index: int) -> str:
+        is_chosen = self.config.episodes is not None
+        lacking = f"nothing for episode {episode_index}" if is_chosen else f"no {demo_name(episode_index)}"
+        held = demos_in_words(self._recordings.files)
+        return f"'{self.config.replay_file_path}' holds {lacking}; it holds {held}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +237,6 @@ class _Recordings:
         """File and index of the first episode that is played."""
         index = next(iter(self.played.values())) if self.only is None else self.only
         return self.files[index], index
-
-    def of(self, episode_index: int) -> int | None:
-        """Return the recorded episode that an episode of the job plays, None for none."""
-        return self.played.get(episode_index) if self.only is None else self.only
 
 
 def _connections(file: Path, index: int, env: Environment) -> Connections:
@@ -253,7 +292,8 @@ def played_episodes(
     return dict(enumerate(wanted))
 
 
-def _checked_device(name: str) -> torch.device:
+def checked_device(name: str) -> torch.device:
+    """Return a device that torch can use; ConfigError at the option ``device`` for any other."""
     try:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -388,7 +388,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     @classmethod
     def description(cls, config: RslRlPolicyCfg) -> Description:
-        """Return the environment that the network was trained in, if known; see `DescribesFiles`."""
+        """Return the environment that the network was trained in, if known; see `PolicyBase.description`."""
         file = checkpoint_file(config.checkpoint_path, config.checkpoint)
         agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else find_agent_file(file)
         environment = {} if agent_file is None else trained_environment(agent_file)
@@ -430,7 +430,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             )
 
     def connections(self, env: Environment) -> Connections:
-        """Return the network's inputs and the entries that its output sets; see `StatesConnections`."""
+        """Return the network's inputs and the entries that its output sets; see `PolicyBase.connections`."""
         inputs = self._meeting_with(env).inputs
         terms = [
             term if group.name == DEFAULT_GROUP else f"{group.name}.{term}"
@@ -483,12 +483,12 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return RslRlPolicy(self._options, trained=self._trained, device=self.device)
 
     def network(self) -> SharedNetwork:
-        """Return the network in the form that ranks can share; see `AsksNetwork`."""
+        """Return the network in the form that ranks can share; see `PolicyBase.network`."""
         return SharedNetwork(self._trained.network, self.device)
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "RslRlPolicy":
-        """Return a policy that asks a policy server's network (see `AsksNetwork`); ConfigError for a wrong option."""
+        """Return a policy that asks a policy server's network (see `network`); ConfigError for a wrong option."""
         config = read_options(RslRlPolicyCfg, options, owner=cls.__name__)
         return cls(config, trained=load_trained(config, _CPU, network=NetworkOnServer(network)), device=_CPU)
 
@@ -497,7 +497,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return self.act_in_some(env, observation, range(env.num_envs))
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return every env slot's action, but update the memory of the acting ones only; see `ActsInSome`."""
+        """Return every env slot's action, but update the memory of the acting ones only."""
         meeting = self._meeting_with(env)
         seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
         if self._memory is None or self._num_envs != env.num_envs:

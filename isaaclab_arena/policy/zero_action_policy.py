@@ -30,6 +30,6 @@ class ZeroActionPolicy(PolicyBase[ZeroActionPolicyCfg]):
         return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return zeros; see `ActsInSome`."""
+        """Return zeros; see `PolicyBase.act_in_some`."""
         del env_ids
         return self.get_action(env, observation)

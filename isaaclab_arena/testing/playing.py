@@ -10,7 +10,7 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
+from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 
 # Define what the conformance tests and the runner's probe share: requirements, episodes, deterministic actions.
 
@@ -165,8 +165,8 @@ class DrawnOnDemand(EnvironmentWrapper):
             kept[due] = pictures[due]
         self._outdated[due] = False
         self.pictures_drawn += len(due) * len(self._kept)
-        places = np.where(self._outdated, -1, np.arange(self.num_envs))
-        shown = {name: PartialImages(name, kept.clone(), places.copy()) for name, kept in self._kept.items()}
         if not self._outdated.any():
             return {**observation, CAMERAS: {name: kept.clone() for name, kept in self._kept.items()}}
+        current = np.flatnonzero(~self._outdated).tolist()
+        shown = {name: Pictures(tuple(current), kept[current], name) for name, kept in self._kept.items()}
         return {**observation, CAMERAS: shown}

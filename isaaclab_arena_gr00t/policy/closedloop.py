@@ -3,9 +3,9 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import PartialImages
+from isaaclab_arena.interfaces.pictures import pictures_of
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
-from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
+from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.config import (
     JOINT_FILES,
     YAML_OPTION,
@@ -54,88 +54,6 @@ class QueryCount:
     slots_needed: int = 0  # env slots that needed a chunk
     slots_asked: int = 0  # env slots in the queries, padding included
     slots_of_all: int = 0  # env slots if each query asked for all of them
-
-
-# Temporal ensembling: ask for a chunk in every step, and average all predictions for that step.
-#
-# Zhao et al., Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware (ACT), 2023, section IV-A: of the
-# predictions for one step, the i-th oldest weighs ``exp(-coeff * i)``, the oldest being number 0.
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnsembledChunks:
-    """The latest chunks of every env slot, and their number; see `ActionSource`."""
-
-    coeff: float  # decay of the weight of later predictions; 0 gives the plain mean
-    # Newest first. Shape: (num_envs, chunk_length, chunk_length, action_dim): env slot, age, step, action.
-    chunks: torch.Tensor
-    count: torch.Tensor  # shape: (num_envs,), int64
-    active: torch.Tensor  # shape: (num_envs,), bool
-
-    @classmethod
-    def empty(cls, num_envs: int, *, coeff: float, chunk_length: int, action_dim: int, device: torch.device) -> Self:
-        """Return the source of env slots without an episode."""
-        return cls(
-            coeff=coeff,
-            chunks=torch.zeros((num_envs, chunk_length, chunk_length, action_dim), device=device),
-            count=torch.zeros(num_envs, dtype=torch.int64, device=device),
-            active=torch.zeros(num_envs, dtype=torch.bool, device=device),
-        )
-
-    @property
-    def num_envs(self) -> int:
-        """Number of env slots."""
-        return self.chunks.shape[0]
-
-    def needs_chunk(self) -> torch.Tensor:
-        """Return the active env slots: each needs a chunk in every step. Shape: (num_envs,), bool."""
-        return self.active
-
-    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Return the active env slots, because a query in every step shows every observation."""
-        del steps
-        return self.active
-
-    def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the source with a newer chunk in `env_ids`. Shape of ``chunks``: (n, chunk_length, action_dim)."""
-        shifted = torch.cat((chunks[:, None], self.chunks[env_ids, :-1]), dim=1)
-        count = (self.count[env_ids] + 1).clamp(max=self.chunks.shape[1])
-        return replace(
-            self,
-            chunks=self.chunks.index_copy(0, env_ids, shifted),
-            count=self.count.index_copy(0, env_ids, count),
-        )
-
-    def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
-        """Return the weighted mean of the predictions for this step, and the same source: `refilled` ages chunks."""
-        del acting
-        length = self.chunks.shape[1]
-        age = torch.arange(length, device=self.count.device)
-        # The chunk of age k was made k steps ago, so its entry number k is about this step.
-        predictions = self.chunks[:, age, age]
-        rank_from_oldest = self.count[:, None] - 1 - age
-        there = (rank_from_oldest >= 0) & self.active[:, None]
-        weights = torch.where(there, torch.exp(-self.coeff * rank_from_oldest), 0.0)
-        total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        # Stale values from before the episode must have no effect, not even as NaN times zero.
-        kept = torch.where(there[:, :, None], predictions, 0.0)
-        return (kept * (weights / total)[:, :, None]).sum(dim=1), self
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        """Return no actions, because each observation changes the mean. Shape: (0, action_dim)."""
-        return self.chunks[env_id, 0, :0]
-
-    def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the source with `env_ids` active and without their chunks."""
-        return replace(
-            self,
-            count=self.count.index_fill(0, env_ids, 0),
-            active=self.active.index_fill(0, env_ids, True),  # noqa: FBT003  the value to fill in
-        )
-
-    def rested(self, env_ids: torch.Tensor) -> Self:
-        """Return the source with `env_ids` inactive."""
-        return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
 
 
 # Keep the last frames of env slots, for models that see more than the present step.
@@ -216,10 +134,9 @@ class ShownHistory:
     def push(self, observation: Observation, stepping: Sequence[int]) -> None:
         """Add the inputs of the env slots that make a step; call it once per control step, even without a query."""
         if self._video is not None:
-            # Environments that render on demand have pictures of some env slots only.
-            cameras = [observation[CAMERA_GROUP][name] for name in self.wiring.cameras.values()]
-            some = next((each for each in cameras if isinstance(each, PartialImages)), None)
-            drawn = list(stepping) if some is None else [env_id for env_id in some.env_ids if env_id in set(stepping)]
+            # Only the pictures that a later query shows were announced.
+            some = pictures_of(observation[CAMERA_GROUP][next(iter(self.wiring.cameras.values()))])
+            drawn = [env_id for env_id in some.env_ids if env_id in set(stepping)]
             self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
         if self._state is not None:
             state = state_values(observation, self.wiring, list(stepping))
@@ -254,7 +171,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     # the actions of an episode do not depend on the others in the query.
 
     config_class: ClassVar[type | None] = ClosedloopPolicyArgs
-    traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
+    traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
 
     def __init__(self, config: ArgsT) -> None:
         super().__init__(config)
@@ -360,7 +277,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
 
     def connections(self, env: Environment) -> Connections:
-        """Return the environment's entries that the model sees and sets; see `StatesConnections`."""
+        """Return the environment's entries that the model sees and sets; see `PolicyBase.connections`."""
         return self._wiring_of(env).connections(env, source=self.args.policy_config_yaml_path)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
@@ -373,20 +290,10 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Set the instruction of env slots without one of their own, by default the YAML file's."""
         return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
-    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return actions as `get_action` does, but advance only `env_ids`; see `ActsInSome`."""
-        source = self._source_for(env, all_active=True)
-        self.look(env, observation, env_ids)
-        acting = torch.zeros(env.num_envs, dtype=torch.bool)
-        acting[list(env_ids)] = True
-        used_up = torch.nonzero(source.needs_chunk() & acting).flatten()
-        if len(used_up):
-            # Count what a query of all env slots would cost, for the log.
-            self.count.slots_of_all += env.num_envs
-            length = self._num_played
-            source = source.refilled(used_up, self._chunks(env, observation, used_up.tolist(), length=length))
-        action, self._source = source.popped(acting)
-        return action.to(env.device, non_blocking=True)
+    def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        # Count what a query of all env slots would cost, for the log.
+        self.count.slots_of_all += env.num_envs
+        return self._chunks(env, observation, env_ids, length=self._num_played)
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
@@ -412,7 +319,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
-        """Ask the model about some env slots; see `AnswersChunks`. Shape: (len(env_ids), predicted, action_dim)."""
+        """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), predicted, action_dim)."""
         return self._chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
 
     def close(self) -> None:
@@ -430,8 +337,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             )
         self.reset()
 
-    def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
-        super()._restart(source, env_ids)
+    def _restart(self, env_ids: torch.Tensor) -> None:
+        super()._restart(env_ids)
         if self._history is not None:
             self._history.restart(env_ids)
 
@@ -496,13 +403,9 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         return self._wiring_of(env).video_steps
 
-    def _empty_source(self, num_envs: int, action_dim: int, device: torch.device) -> ActionSource:
-        coeff = self.args.temporal_ensemble_coeff
-        if coeff is None:
-            return super()._empty_source(num_envs, action_dim, device)
-        return EnsembledChunks.empty(
-            num_envs, coeff=coeff, chunk_length=self._num_played, action_dim=action_dim, device=device
-        )
+    @property
+    def _averaging(self) -> float | None:
+        return self.args.temporal_ensemble_coeff
 
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history

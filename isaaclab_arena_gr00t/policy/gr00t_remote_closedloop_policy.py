@@ -44,7 +44,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     # Size limits of the server's answers.
     answer_limits: ClassVar[WireLimits] = DEFAULT_LIMITS
     # A server batches env slots of several clients, so the last digits of their actions depend on each other.
-    traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
+    traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False, pictures="announced", remote=True)
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
         self.check_options(config)
@@ -71,11 +71,6 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
                 f"it answered {in_words(answer)}; make sure that remote_host and remote_port name the right one"
             )
         self._modalities: Mapping[str, Any] = {name: found[name] for name in _MODALITIES}
-
-    @property
-    def is_remote(self) -> bool:
-        """True: the network runs in another process."""
-        return True
 
     def stated_model(self) -> str:
         """The server's description of its model; the included server gives one, NVIDIA's does not."""

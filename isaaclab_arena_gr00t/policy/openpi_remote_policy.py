@@ -4,10 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, shortened
-from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -15,10 +12,8 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import (
     RemoteChunks,
-    checked_actions,
     misfits,
     mistaken_columns,
-    named_connections,
     played_length,
     shown_inputs,
 )
@@ -68,8 +63,10 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     # The protocol has no batches and no seeds: each env slot has a connection of its own, all are asked at once, and
     # the server draws the noise.
     name: ClassVar[str] = "openpi_remote"
+    question: ClassVar[str] = OBSERVATION
+    server: ClassVar[str] = "openpi policy"
     config_class: ClassVar[type | None] = OpenpiRemotePolicyCfg
-    traits = PolicyTraits(batch_invariant=True, serves_any_num_envs=True)
+    traits = PolicyTraits(batch_invariant=True, serves_any_num_envs=True, pictures="announced", remote=True)
 
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
         self.check_options(config)
@@ -99,19 +96,6 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         problems += [*mistaken_columns(config.action_columns), *address_problems(config)]
         if problems:
             raise ConfigError(problems)
-
-    @classmethod
-    def check_fit(cls, config: OpenpiRemotePolicyCfg, env: Environment) -> Connections:
-        """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
-        problems = misfits(env, config.images, config.states, config.action_columns)
-        if problems:
-            raise ConfigError(problems)
-        return named_connections(env, config.images, config.states, config.action_columns)
-
-    def connections(self, env: Environment) -> Connections:
-        """Return the environment's entries that the server sees and sets; see `StatesConnections`."""
-        options = self.config
-        return named_connections(env, options.images, options.states, options.action_columns)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's metadata: ConfigError with every problem."""
@@ -154,28 +138,17 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             connection.close()
             connection.begin()
 
-    def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return the next chunk of each env slot, all asked at once; see `RemoteChunks.asked`."""
-        shown = ((env_id, self._shown(env, observation, env_id)) for env_id in env_ids)
-        answers = self._connections.ask(OBSERVATION, shown)
-        options, (action_dim,) = self.config, env.action_spec.shape
-        return [
-            checked_actions(
-                actions_in(answer),
-                length=played_length(options),
-                action_dim=action_dim,
-                columns=options.action_columns,
-                policy="openpi policy",
-            )
-            for answer in answers
-        ]
-
-    def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+        """Return pictures, states and instruction of an env slot."""
         options = self.config
         pictures, states = shown_inputs(
             observation, env_id, images=options.images, states=options.states, image_size=options.image_size
         )
         return {**pictures, **states, options.prompt_key: self._words_for(env, env_id)}
+
+    def answered_actions(self, answer: Mapping[str, Any]) -> object:
+        """Return the actions of an answer; PolicyError if it has none."""
+        return actions_in(answer)
 
 
 def actions_in(answer: Mapping[str, Any]) -> object:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -13,29 +13,60 @@ from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
-from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource, ChunkPolicy
+from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
 
 OptionsT = TypeVar("OptionsT")
 
+Inputs: TypeAlias = tuple[Mapping[str, str], Mapping[str, Sequence[str]]]
+"""The camera of each picture, and the observations of each array, by the server's keys."""
+
 
 class RemoteChunks(ChunkPolicy[OptionsT]):
-    """Asks a server for chunks of actions, for each env slot when its chunk is used up."""
+    """Asks a server for chunks of actions, for each env slot when its chunk is used up, all of them at once.
+
+    Attributes:
+        question: The message that asks for a chunk.
+        server: The server in messages.
+    """
+
+    question: ClassVar[str]
+    server: ClassVar[str]
 
     def __init__(self, config: OptionsT, connections: SlotConnections[Any]) -> None:
         super().__init__(config)
         self._connections = connections
         self._chunk_length = played_length(config)
 
-    @abstractmethod
-    def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return a chunk per env slot, each (chunk_length, action_dim) or longer; PolicyError if it does not fit."""
+    @classmethod
+    def inputs(cls, config: Any, env: Environment) -> Inputs:
+        """Return the camera and the observations of each of the server's keys."""
+        del env
+        return config.images, config.states
 
-    @property
-    def is_remote(self) -> bool:
-        """True: the network runs in another process."""
-        return True
+    @classmethod
+    def check_fit(cls, config: Any, env: Environment) -> Connections:
+        """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
+        images, states = cls.inputs(config, env)
+        problems = misfits(env, images, states, config.action_columns)
+        if problems:
+            raise ConfigError(problems)
+        # The action columns are those of the server that the environment takes, None for all in order.
+        parts = {key: " + ".join(names) for key, names in states.items()}
+        return Connections(pictures=images, states=parts, actions=set_entries(env, config.action_columns))
+
+    def connections(self, env: Environment) -> Connections:
+        """Return the environment's entries that the server sees and sets."""
+        return self.check_fit(self.config, env)
+
+    @abstractmethod
+    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+        """Return the question about an env slot."""
+
+    def answered_actions(self, answer: Mapping[str, Any]) -> object:
+        """Return the actions of an answer, which are checked afterwards."""
+        return answer.get("actions")
 
     def stated_model(self) -> str:
         """The server's description of itself in its first answer."""
@@ -47,7 +78,7 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
-        """Return the number of actions played of an answer; ConfigError if it is open. See `StatesChunks`."""
+        """Return the number of actions played of an answer; ConfigError if it is open."""
         length = played_length(config)
         if length is None:
             message = (
@@ -57,46 +88,39 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         return ChunkTraits(played=length, predicted=length)
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return the number of actions played of an answer; ConfigError if it is open. See `AnswersChunks`."""
+        """Return the number of actions played of an answer; ConfigError if it is open."""
         return self.stated_chunks(self.config)
-
-    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Do nothing: the server sees an env slot only in a query."""
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
-        """Ask the server about some env slots; see `AnswersChunks`. Shape: (len(env_ids), predicted, action_dim)."""
+        """Ask the server about some env slots; see `PolicyBase`. Shape: (len(env_ids), predicted, action_dim)."""
         del going_on
-        return torch.stack(self.asked(env, observation, env_ids))
+        return torch.stack(self._next_chunks(env, observation, env_ids))
 
     @property
     def _num_played(self) -> int:
         return self._chunk_length or 1
 
-    def _refilled(
-        self, source: ActionSource, env: Environment, observation: Observation, env_ids: Sequence[int]
-    ) -> ActionSource:
-        if self._chunk_length is not None or not isinstance(source, ActionChunks):
-            return super()._refilled(source, env, observation, env_ids)
-        return source.refilled_by(torch.tensor(list(env_ids)), self.asked(env, observation, env_ids))
+    def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
+        options: Any = self.config
+        (action_dim,) = env.action_spec.shape
+        questions = ((env_id, self.shown(env, observation, env_id)) for env_id in env_ids)
+        return [
+            checked_actions(
+                self.answered_actions(answer),
+                length=self._chunk_length,
+                action_dim=action_dim,
+                columns=options.action_columns,
+                policy=self.server,
+            )
+            for answer in self._connections.ask(self.question, questions)
+        ]
 
 
 def played_length(config: Any) -> int | None:
     """Return the number of actions that a job plays of each answer, None for all of them."""
     return None if config.execute == "all" else config.action_chunk_length
-
-
-def named_connections(
-    env: Environment,
-    images: Mapping[str, str],
-    states: Mapping[str, Sequence[str]],
-    columns: Sequence[int] | None,
-) -> Connections:
-    """Return the environment's entries that a server sees and sets; see `StatesConnections`."""
-    # `columns` are the server's action columns that the environment takes, None for all in order.
-    parts = {key: " + ".join(names) for key, names in states.items()}
-    return Connections(pictures=images, states=parts, actions=set_entries(env, columns))
 
 
 def misfits(

@@ -1,25 +1,22 @@
 """A policy that replays the actions of a LeRobot dataset."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
 from isaaclab_arena.episode_ranges import in_words
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError
 from isaaclab_arena.interfaces.connections import Connections, Description, entries, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.policy.replay import WAY_OUT, played_episodes
+from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, checked_device, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.config import read_settings
@@ -105,20 +102,10 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
 # A policy that replays the actions of a LeRobot dataset.
 
 
-@dataclass(kw_only=True)
-class _Playing:
-    """The trajectory of an env slot. Shape of ``actions``: (num_steps, action_dim)."""
-
-    actions: torch.Tensor
-    position: int = 0
-
-
-class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
+class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
     """Replays the actions of a LeRobot dataset, in any number of env slots."""
 
-    # An episode ends with the last action of its trajectory, unless the environment ends it before.
     name: ClassVar[str] = "replay_lerobot"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ReplayLerobotPolicyArgs
 
     def __init__(self, config: ReplayLerobotPolicyArgs) -> None:
@@ -143,21 +130,12 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             problems.append(Problem(f"must be at least 1, got {config.max_steps}", key="max_steps"))
         if problems:
             raise ConfigError(problems)
-        self._played: dict[int, int] = {}
+        played: dict[int, int] = {}
         if index is None:
-            self._played = played_episodes(
-                config.episodes, self.dataset.episodes, source=str(self.dataset.root), name="trajectory {}".format
-            )
+            source, name = str(self.dataset.root), "trajectory {}".format
+            played = played_episodes(config.episodes, self.dataset.episodes, source=source, name=name)
         self._joints = read_joint_files(self.settings)
-
-        # Refuse a device that torch cannot use.
-        try:
-            self._device = None if config.device is None else torch.zeros(0, device=config.device).device
-        except (RuntimeError, AssertionError) as error:
-            message = f"cannot use device '{config.device}': {first_line(error)}; leave it out to use the environment's"
-            raise ConfigError(Problem(message, key="device")) from error
-        self._playing: dict[int, _Playing] = {}
-        self._num_envs = 0
+        self._play(played=played, only=index, device=None if config.device is None else checked_device(config.device))
 
     @classmethod
     def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:
@@ -175,7 +153,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
 
     @classmethod
     def description(cls, config: ReplayLerobotPolicyArgs) -> Description:
-        """Return the dataset's description; ConfigError if its only trajectory is unreadable; see `DescribesFiles`."""
+        """Return the dataset's description; ConfigError if its only trajectory is unreadable."""
         with _named_by_option(config):
             policy = cls(config)
         dataset, only = policy.dataset, config.trajectory_index
@@ -224,7 +202,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return ContentSources(files=files)
 
     def connections(self, env: Environment) -> Connections:
-        """Return the action entries that the dataset sets; see `StatesConnections`."""
+        """Return the action entries that the dataset sets; see `PolicyBase.connections`."""
         source, control_hz = str(self.dataset.root), self.dataset.fps
         if self._joints.policy is None:
             names: Any = self.dataset.features.get(layout.ACTION, {}).get("names")
@@ -235,82 +213,27 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         actions = {key: entries(places, size, names) for key, places in self._wired(env)[1].items()}
         return Connections(actions=actions, source=source, control_hz=control_hz)
 
-    def num_episodes(self) -> int | None:
-        """Number of replayed trajectories, 1 if every episode replays the same one."""
-        return len(self._played) if self.args.trajectory_index is None else 1
-
-    def can_play(self, episode_index: int) -> bool:
-        """Whether there is a trajectory for the episode."""
-        return self.args.trajectory_index is not None or episode_index in self._played
-
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment with another action space than the dataset's: ConfigError with every problem."""
         try:
-            actions = self._actions(env, self.first)
+            actions = self._stored(env, self.first)
         except StorageError as error:
             raise ConfigError(Problem(str(error), key="dataset_path")) from error
         if actions.shape[1:] != env.action_spec.shape:
             raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
 
-    @property
-    def first(self) -> int:
-        """The first trajectory that is replayed."""
-        only = self.args.trajectory_index
-        return next(iter(self._played.values())) if only is None else only
+    def _read(self, env: Environment, index: int) -> np.ndarray:
+        actions = self._stored(env, index)
+        if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
+            raise PolicyError(_misfit(self.dataset, actions, env))
+        return actions[: self.args.max_steps]
 
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Load the actions of new episodes; PolicyError if one has no trajectory or its actions do not fit."""
-        if env.num_envs != self._num_envs:
-            self._playing, self._num_envs = {}, env.num_envs
-        only, device = self.args.trajectory_index, self._device or env.device
-        for start in starts:
-            wanted = start.episode.episode_index
-            index = self._played.get(wanted) if only is None else only
-            if index is None:
-                is_chosen = self.args.episodes is not None
-                what = f"has nothing for episode {wanted}" if is_chosen else f"has no trajectory {wanted}"
-                raise PolicyError(f"{self.dataset.root} {what}; it has {in_words(self.dataset.episodes)}")
-            try:
-                actions = self._actions(env, index)
-            except StorageError as error:
-                raise PolicyError(str(error)) from error
-            if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
-                raise PolicyError(_misfit(self.dataset, actions, env))
-            played = torch.as_tensor(actions[: self.args.max_steps], dtype=torch.float32, device=device)
-            self._playing[start.env_id] = _Playing(actions=played)
+    def _missing(self, episode_index: int) -> str:
+        is_chosen = self.args.episodes is not None
+        what = f"has nothing for episode {episode_index}" if is_chosen else f"has no trajectory {episode_index}"
+        return f"{self.dataset.root} {what}; it has {in_words(self.dataset.episodes)}"
 
-    def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Restart the trajectories of the named env slots; with None, replay nothing until episodes start."""
-        if env_ids is None:
-            self._playing = {}
-            return
-        for env_id in env_ids.tolist():
-            if env_id in self._playing:
-                self._playing[env_id].position = 0
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next (or last) action per env slot, zeros without episode. Shape: (num_envs, action_dim)."""
-        del observation
-        action = torch.zeros((env.num_envs, *env.action_spec.shape), device=self._device or env.device)
-        if env.num_envs == self._num_envs:
-            for env_id, playing in self._playing.items():
-                action[env_id] = playing.actions[min(playing.position, len(playing.actions) - 1)]
-                playing.position += 1
-        return action.to(env.device)
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        """Return the rest of the trajectory; see `PlaysChunks`."""
-        playing = self._playing[env_id]
-        return playing.actions[playing.position :]
-
-    def finished(self) -> torch.Tensor | None:
-        """Return the env slots at the end of their trajectory. Shape: (num_envs,), bool."""
-        finished = torch.zeros(self._num_envs, dtype=torch.bool)
-        for env_id, playing in self._playing.items():
-            finished[env_id] = playing.position >= len(playing.actions)
-        return finished
-
-    def _actions(self, env: Environment, index: int) -> np.ndarray:
+    def _stored(self, env: Environment, index: int) -> np.ndarray:
         """Return a trajectory in the order of the environment, (num_steps, action_dim); StorageError if unusable."""
         if self._joints.policy is None:
             # Without joint files, a dataset that was made from a recording has the original actions.

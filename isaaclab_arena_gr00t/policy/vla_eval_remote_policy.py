@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -19,12 +18,10 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.policy.remote_chunks import (
+    Inputs,
     RemoteChunks,
-    checked_actions,
     misfits,
     mistaken_columns,
-    named_connections,
-    played_length,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
@@ -80,9 +77,11 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     # start and end of its episodes, and the server may keep state in between. So an episode whose session is lost is an
     # error.
     name: ClassVar[str] = "vla_eval_remote"
+    question: ClassVar[str] = OBSERVATION
+    server: ClassVar[str] = "vla-eval model server"
     config_class: ClassVar[type | None] = VlaEvalRemotePolicyCfg
     # A server batches sessions of several clients, so the last digits of their actions depend on each other.
-    traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
+    traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False, pictures="announced", remote=True)
 
     def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
         self.check_options(config)
@@ -115,22 +114,19 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             raise ConfigError(problems)
 
     @classmethod
-    def check_fit(cls, config: VlaEvalRemotePolicyCfg, env: Environment) -> Connections:
-        """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
-        images, states = _inputs(config, env)
-        problems = misfits(env, images, states, config.action_columns)
-        if problems:
-            raise ConfigError(problems)
-        return named_connections(env, images, states, config.action_columns)
-
-    def connections(self, env: Environment) -> Connections:
-        """Return the environment's entries that the server sees and sets; see `StatesConnections`."""
-        return named_connections(env, *_inputs(self.config, env), self.config.action_columns)
+    def inputs(cls, config: Any, env: Environment) -> Inputs:
+        """Return the camera and the observations of each of the server's keys, by default those of the same names."""
+        spec: Any = env.observation_spec
+        images, states = config.images, config.states
+        if images is None:
+            # Depth and segmentation are cameras too.
+            images = {name: name for name, each in spec.get(CAMERAS, {}).items() if each.dtype == torch.uint8}
+        return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's hello: ConfigError with every problem."""
         options, (action_dim,) = self.config, env.action_spec.shape
-        images, states = _inputs(options, env)
+        images, states = self.inputs(options, env)
         problems = misfits(env, images, states, options.action_columns)
 
         # The server's inputs. Names are not compared: servers call any picture ``image``, and take the first one.
@@ -180,24 +176,10 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         super().reset(env_ids)
         self._end(sorted(self._running) if env_ids is None else env_ids.tolist())
 
-    def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return the next chunk of each env slot, all asked at once; see `RemoteChunks.asked`."""
-        (action_dim,) = env.action_spec.shape
-        chunks = []
-        shown = ((env_id, self._shown(env, observation, env_id)) for env_id in env_ids)
-        for answer in self._connections.ask(OBSERVATION, shown):
-            actions = answer.get("actions")
-            # A server may answer with a single action instead of a chunk.
-            is_single = isinstance(actions, np.ndarray) and actions.ndim == 1
-            chunk = checked_actions(
-                np.asarray(actions)[None] if is_single else actions,
-                length=played_length(self.config),
-                action_dim=action_dim,
-                columns=self.config.action_columns,
-                policy="vla-eval model server",
-            )
-            chunks.append(chunk)
-        return chunks
+    def answered_actions(self, answer: Mapping[str, Any]) -> object:
+        """Return the actions of an answer, which may be a single one instead of a chunk."""
+        actions = answer.get("actions")
+        return actions[None] if isinstance(actions, np.ndarray) and actions.ndim == 1 else actions
 
     def _begin(self, env_id: int, task: Mapping[str, Any]) -> None:
         self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
@@ -208,11 +190,12 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             self._connections.of(env_id).end((EPISODE_END, {}))
         self._running.difference_update(env_ids)
 
-    def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+        """Return pictures, states and instruction of an env slot, whose episode has begun."""
         if env_id not in self._running:
             # A loop that does not announce its episodes plays one in each env slot.
             self._begin(env_id, {"name": self._words_for(env, env_id), **self.config.task})
-        images, states = _inputs(self.config, env)
+        images, states = self.inputs(self.config, env)
         size = self.config.image_size
         pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)
 
@@ -233,16 +216,6 @@ def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
         return config
     parts = urlsplit(config.address)
     return replace(config, remote_host=parts.hostname or "", remote_port=parts.port or config.remote_port)
-
-
-def _inputs(config: VlaEvalRemotePolicyCfg, env: Environment) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
-    """Return the camera and the observations of each of the server's keys."""
-    spec: Any = env.observation_spec
-    images, states = config.images, config.states
-    if images is None:
-        # Depth and segmentation are cameras too.
-        images = {name: name for name, each in spec.get(CAMERAS, {}).items() if each.dtype == torch.uint8}
-    return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
 
 
 def _is_address(text: str) -> bool:

@@ -5,50 +5,37 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import PartialImages, in_colours, partial_images, picture_layout
+from isaaclab_arena.interfaces.announced import refuse_misread, seen_by
+from isaaclab_arena.interfaces.pictures import Pictures, in_colours, picture_layout
 from tests.layouts import COLOURS, LAYOUTS, UNCLEAR
 
 ALL = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).reshape(4, 2, 2, 3)
 
 
-def of_slots_1_and_3() -> PartialImages:
-    return PartialImages("eye", ALL[[1, 3]], np.array([-1, 0, -1, 1]), reader="Looker")
+def of_slots_1_and_3() -> Pictures:
+    return Pictures((1, 3), ALL[[1, 3]], "eye", "Looker")
 
 
 @pytest.mark.parametrize(
     "index",
-    [
-        1,
-        np.int64(3),
-        [3, 1, 3],
-        slice(3, None),
-        torch.tensor([1, 3]),
-        torch.tensor([False, True, False, True]),
-        np.array([3]),
-        [],
-    ],
+    [1, np.int64(3), [3, 1, 3], torch.tensor([1, 3]), torch.tensor([False, True, False, True]), np.array([3]), []],
 )
-def test_they_are_read_as_those_of_all_env_slots_are(index):
+def test_they_are_read_by_env_slot_as_those_of_all_env_slots_are(index):
     assert torch.equal(of_slots_1_and_3()[index], ALL[index])
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda pictures: pictures[0],
-        lambda pictures: pictures[[1, 0, 2]],
-        lambda pictures: pictures[:],
-        lambda pictures: pictures.float(),
-        lambda pictures: pictures.permute(0, 3, 1, 2),
-        lambda pictures: torch.stack([pictures, pictures]),
-        torch.sum,
-        list,
-        np.asarray,
-    ],
-)
-def test_a_look_that_was_not_announced_is_refused_by_name(look):
+@pytest.mark.parametrize("index", [0, [1, 0, 2], torch.tensor([0, 1])])
+def test_a_look_that_was_not_announced_is_refused_by_name(index):
     with pytest.raises(UnannouncedPictureError, match=r"Looker looks at 'eye' of env slots 0\b.*how_to/cameras.md"):
-        look(of_slots_1_and_3())
+        of_slots_1_and_3()[index]
+
+
+def test_who_takes_them_for_the_tensor_of_all_env_slots_is_told_so():
+    with pytest.raises(AttributeError) as caught:
+        of_slots_1_and_3().float()  # pyright: ignore[reportAttributeAccessIssue]  the mistake that is tested
+    with pytest.raises(UnannouncedPictureError, match="Looker looks at 'eye' as a tensor of all env slots"):
+        refuse_misread(caught.value)
+    refuse_misread(AttributeError("another one"))
 
 
 def test_what_is_read_belongs_to_the_reader():
@@ -58,20 +45,13 @@ def test_what_is_read_belongs_to_the_reader():
     assert torch.equal(pictures[[1, 3]], ALL[[1, 3]])
 
 
-def test_a_reader_sees_what_it_announced_of_what_was_drawn():
-    announced = np.array([True, True, False, False])
-    seen = of_slots_1_and_3().seen_by("Other", announced)
-    assert (seen.env_ids, seen.shape, len(seen)) == ([1], (4, 2, 2, 3), 4)
+@pytest.mark.parametrize("cameras", [{"eye": of_slots_1_and_3()}, {"eye": ALL}])
+def test_a_reader_sees_what_it_announced_of_what_was_drawn(cameras):
+    seen = seen_by("Other", cameras, np.array([False, True, False, False]))["eye"]
+    assert seen.env_ids == (1,)
+    assert torch.equal(seen.frames, ALL[[1]])
     with pytest.raises(UnannouncedPictureError, match="Other looks at 'eye' of env slots 3 "):
         seen[3]
-    assert partial_images("eye", ALL).seen_by("Other", announced).env_ids == [0, 1]
-
-
-def test_env_slots_behind_those_that_there_are_are_black():
-    wide = of_slots_1_and_3().padded(6, reader="Other")
-    assert wide.env_ids == [1, 3, 4, 5]
-    assert torch.equal(wide[[1, 3]], ALL[[1, 3]])
-    assert not wide[[4, 5]].any()
 
 
 @pytest.mark.parametrize(("shown", "colours"), LAYOUTS.values(), ids=LAYOUTS)

@@ -1,17 +1,18 @@
+import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.policy.action_chunking import ActionChunkingState, ActionChunks, ActionChunkScheduler
+from isaaclab_arena.policy.action_chunking import ActionChunkingState, ActionChunkScheduler, ChunkPlayer
 
 NUM_ENVS, LENGTH, WIDTH = 3, 2, 1
 
 
-def fresh() -> ActionChunks:
-    return ActionChunks.empty(NUM_ENVS, chunk_length=LENGTH, action_dim=WIDTH, device=torch.device("cpu"))
+def fresh() -> ChunkPlayer:
+    return ChunkPlayer.empty(NUM_ENVS, chunk_length=LENGTH, action_dim=WIDTH)
 
 
-def filled(chunks: ActionChunks, first: int) -> ActionChunks:
+def filled(chunks: ChunkPlayer, first: int) -> ChunkPlayer:
     """Give every env slot that needs one a chunk of the numbers ``first``, ``first + 1``."""
     env_ids = chunks.needs_chunk().nonzero().flatten()
     new = torch.arange(first, first + LENGTH, dtype=torch.float32)[None, :, None].expand(len(env_ids), -1, WIDTH)
@@ -55,7 +56,7 @@ def test_env_slots_may_have_chunks_of_different_lengths():
     def counting(*firsts_and_lengths: tuple[float, int]) -> list[torch.Tensor]:
         return [torch.arange(first, first + length)[:, None] for first, length in firsts_and_lengths]
 
-    chunks = fresh().restarted(torch.tensor([0, 1, 2])).refilled_by(
+    chunks = fresh().restarted(torch.tensor([0, 1, 2])).refilled(
         torch.tensor([0, 1, 2]), counting((10.0, 1), (20.0, 3), (30.0, 2))
     )  # fmt: skip
     assert [chunks.planned(slot).flatten().tolist() for slot in range(3)] == [[10.0], [20, 21, 22], [30, 31]]
@@ -63,7 +64,7 @@ def test_env_slots_may_have_chunks_of_different_lengths():
     for _ in range(5):
         needing = chunks.needs_chunk().nonzero().flatten()
         if len(needing):
-            chunks = chunks.refilled_by(needing, counting(*[(100.0 * (len(played) + 1), 4)] * len(needing)))
+            chunks = chunks.refilled(needing, counting(*[(100.0 * (len(played) + 1), 4)] * len(needing)))
         action, chunks = chunks.popped()
         played.append(action.flatten().tolist())
     assert played == [[10, 20, 30], [200, 21, 31], [201, 22, 300], [202, 400, 301], [203, 401, 302]]
@@ -71,10 +72,11 @@ def test_env_slots_may_have_chunks_of_different_lengths():
 
 def test_chunks_are_values_that_nothing_changes():
     before = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10)
-    copies = [before.actions.clone(), before.next_step.clone(), before.active.clone()]
+    parts = [before.chunks, before.next_step, before.count, before.active]
+    copies = [part.clone() for part in parts]
     filled(before.popped()[1].restarted(torch.tensor([0])), 20).rested(torch.tensor([1]))
-    before.refilled_by(torch.tensor([1]), [torch.ones(5, WIDTH)])
-    assert all(map(torch.equal, copies, [before.actions, before.next_step, before.active]))
+    before.refilled(torch.tensor([1]), [torch.ones(5, WIDTH)])
+    assert all(map(torch.equal, copies, parts))
 
 
 def scheduler(**changes) -> ActionChunkScheduler:
@@ -127,3 +129,47 @@ def test_what_does_not_fit_a_scheduler_is_refused():
 
 def test_a_scheduler_has_its_earlier_name_too():
     assert ActionChunkingState is ActionChunkScheduler
+
+
+HORIZON = 4
+
+
+def averaging(by: float, num_envs: int = 2) -> ChunkPlayer:
+    return ChunkPlayer.empty(num_envs, chunk_length=HORIZON, action_dim=3, averaging=by)
+
+
+def as_in_act(made: list[np.ndarray], by: float) -> np.ndarray:
+    """Return the action of the present step as the paper has it, from the chunks of one env slot, oldest first."""
+    about_now = [chunk[age] for age, chunk in enumerate(reversed(made[-HORIZON:]))][::-1]
+    weights = np.exp(-by * np.arange(len(about_now)))
+    return (np.array(about_now) * (weights / weights.sum())[:, None]).sum(axis=0)
+
+
+@pytest.mark.parametrize("by", [0.0, 0.01, 3.0])
+def test_an_action_is_the_weighted_mean_of_all_that_was_predicted_for_its_step(by):
+    generator = np.random.default_rng(0)
+    player, made = averaging(by).restarted(torch.tensor([0, 1])), ([], [])
+    for step in range(9):
+        if step == 5:  # the second env slot begins another episode
+            player, made = player.restarted(torch.tensor([1])), (made[0], [])
+        assert player.needs_chunk().all()
+        chunks = generator.normal(size=(2, HORIZON, 3)).astype(np.float32)
+        player = player.refilled(torch.tensor([0, 1]), torch.from_numpy(chunks))
+        for env_id in range(2):
+            made[env_id].append(chunks[env_id])
+        action, player = player.popped()
+        expected = np.stack([as_in_act(made[env_id], by) for env_id in range(2)])
+        np.testing.assert_allclose(action.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_an_env_slot_held_before_its_episode_does_not_come_through():
+    player = averaging(0.01, 1).restarted(torch.tensor([0]))
+    player = player.refilled(torch.tensor([0]), torch.full((1, HORIZON, 3), torch.nan)).popped()[1]
+    player = player.restarted(torch.tensor([0])).refilled(torch.tensor([0]), torch.ones(1, HORIZON, 3))
+    assert torch.equal(player.popped()[0], torch.ones(1, 3))
+
+
+def test_an_env_slot_at_rest_is_not_asked_for():
+    player = averaging(0.01).restarted(torch.tensor([0, 1])).rested(torch.tensor([0]))
+    assert player.needs_chunk().tolist() == [False, True]
+    assert not player.popped()[0][0].any()

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from isaaclab_arena.interfaces.announced import announced_pictures
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyCfg, announced_pictures
+from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.policy.catalog import function_policy_class
-from isaaclab_arena.policy.in_memory import ObjectPolicy
+from isaaclab_arena.policy.in_memory import ObjectPolicy, function_policy_class
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.replay import ReplayPolicy
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces.policy import declared_options
+from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from tests.fakes import CoinConfig, CoinEnvironment
 

@@ -2,21 +2,18 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.in_memory import in_memory_policy_class, modules_at_rest
+from isaaclab_arena.policy.in_memory import lent_policy, modules_at_rest
 from tests.fakes import ShrugPolicy
 
 
-def test_whoever_builds_the_class_gets_the_object():
+def test_a_policy_is_lent_as_it_is():
     policy = ShrugPolicy()
-    lent = in_memory_policy_class(policy)
-    assert lent.from_dict({}) is policy
-    assert lent.traits.is_lent
-    assert lent.traits.reproducible == policy.traits.reproducible
+    assert lent_policy(policy).policy is policy
 
 
 def test_what_cannot_act_is_no_policy():
     with pytest.raises(ConfigError, match="policy: an object of type list is no policy: give a registered name"):
-        in_memory_policy_class([])
+        lent_policy([])
 
 
 def test_modules_rest_meanwhile_and_are_as_before_even_after_an_error():

@@ -14,7 +14,7 @@ import torch
 
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.pictures import PartialImages
+from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import BackendChoice
@@ -362,8 +362,8 @@ class EnvironmentCameras:
         """Set the env slots that the next `observe` draws, None for all."""
         self._announced = env_ids
 
-    def observe(self) -> dict[str, torch.Tensor | PartialImages]:
-        """Render outdated pictures of announced env slots; return all, or only the current ones as `PartialImages`."""
+    def observe(self) -> dict[str, torch.Tensor | Pictures]:
+        """Render outdated pictures of announced env slots; return all, or only the current ones as `Pictures`."""
         self._before_observed = self._announced, self.num_drawn
         announced, self._announced = self._announced, None
         self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
@@ -382,8 +382,7 @@ class EnvironmentCameras:
                 name: torch.empty((0, *spec.shape), dtype=spec.dtype, device=self._device)
                 for name, spec in self.spec().items()
             }
-        places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
-        return {name: PartialImages(name, pictures, places) for name, pictures in drawn.items()}
+        return {name: Pictures(tuple(env_ids.tolist()), frames, name) for name, frames in drawn.items()}
 
     def observe_again(self) -> None:
         """Undo the last `observe`: its announcement is back, and its pictures do not count."""

@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_m
 from isaaclab_arena.interfaces.background import Background
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages, PictureLayout, picture_layout
+from isaaclab_arena.interfaces.pictures import CAMERAS, PictureLayout, Pictures, picture_layout
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 
 # Judge success in an environment that has only rewards and an ``info``.
@@ -103,13 +103,13 @@ class SlotPictures:
         if drawn or self._always_drawn:
             self.num_drawn += len(self._arrays)
 
-    def observed(self, device: torch.device) -> dict[str, torch.Tensor | PartialImages]:
-        """Return pictures (num_envs, height, width, channels), or `PartialImages` if some are outdated."""
+    def observed(self, device: torch.device) -> dict[str, torch.Tensor | Pictures]:
+        """Return pictures (num_envs, height, width, channels), or `Pictures` if some are outdated."""
         if not self._outdated.any():
             return {name: torch.from_numpy(each.copy()).to(device) for name, each in self._arrays.items()}
-        places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
+        current = tuple(np.flatnonzero(~self._outdated).tolist())
         drawn = {name: torch.from_numpy(each[~self._outdated]).to(device) for name, each in self._arrays.items()}
-        return {name: PartialImages(name, pictures, places) for name, pictures in drawn.items()}
+        return {name: Pictures(current, frames, name) for name, frames in drawn.items()}
 
     def of(self, name: str, env_ids: Sequence[int]) -> np.ndarray:
         """Return pictures (len(env_ids), height, width, channels); UnannouncedPictureError if one is outdated."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from isaaclab_arena.environments.variations.overrides import SEEDS, with_moved_s
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
+from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
 
@@ -330,16 +330,16 @@ class Disturbances:
             seen["policy"] = noisy
         if CAMERAS in seen and any(self._are_on[each] for each in ("picture_noise", "blur", "exposure", "quality")):
             seen[CAMERAS] = {
-                name: self._picture(number, name, shown) if name.endswith("_rgb") else shown
+                name: self._picture(number, shown) if name.endswith("_rgb") else shown
                 for number, (name, shown) in enumerate(seen[CAMERAS].items())
             }
         return seen
 
-    def _picture(self, number: int, name: str, shown: torch.Tensor | PartialImages) -> torch.Tensor | PartialImages:
+    def _picture(self, number: int, shown: torch.Tensor | Pictures) -> torch.Tensor | Pictures:
         """Return disturbed pictures (num_envs, height, width, 3), or those of the env slots that have some."""
-        if isinstance(shown, PartialImages):
+        if isinstance(shown, Pictures):
             slots = torch.tensor(shown.env_ids, dtype=torch.int64, device=self._steps.device)
-            pictures = shown[shown.env_ids]
+            pictures = shown.frames
         else:
             slots, pictures = torch.arange(len(self._steps), device=self._steps.device), shown
         if self._are_on["exposure"]:
@@ -356,11 +356,7 @@ class Disturbances:
         if self._are_on["quality"]:
             compressed = compressed_pictures(pictures, self._quantisation[slots])
             pictures = torch.where(_of_slots(self._is_compressed, slots) > 0, compressed, pictures)
-        if not isinstance(shown, PartialImages):
-            return pictures
-        places = np.full(len(shown), -1)
-        places[shown.env_ids] = np.arange(len(shown.env_ids))
-        return PartialImages(name, pictures, places)
+        return replace(shown, frames=pictures) if isinstance(shown, Pictures) else pictures
 
 
 def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
 from isaaclab_arena.evaluation.policy_server.wire import NetworkOrder, ServerOrders
 from isaaclab_arena.evaluation.process import Settings, put_back
-from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Entries, Network
+from isaaclab_arena.interfaces.policy_traits import Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.storage.json_values import adapter, json_line
 
@@ -43,7 +43,7 @@ def load(order: NetworkOrder) -> Network:
     by, key = f"policy '{order.policy_type}'", json_line(order)
     with put_back(), _SET_BY_NETWORKS.of(by, key):
         policy = resolve_policy_class(order.policy_type).from_dict(order.options)
-        if not isinstance(policy, AsksNetwork):
+        if "network" not in policy.offers:
             raise ConfigError(f"policy '{order.policy_type}' has no network that ranks can share")
         return AskedNetwork(policy.network(), by, key)
 

@@ -25,7 +25,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress, ServerOrders, SoFar
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Entries
+from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
 from isaaclab_arena.storage.commits import ServerUsage
 from isaaclab_arena.storage.json_values import json_line
@@ -49,7 +49,7 @@ def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, option
     if server.device is not None and re.fullmatch(r"cpu|cuda(:\d{1,3})?", server.device) is None:
         message = f"must be cpu, cuda or cuda:<index>, got '{server.device}'"
         problems.append(Problem(message, key="policy_server.device"))
-    if not issubclass(policy_class, AsksNetwork):
+    if "network" not in policy_class.offers:
         problems.append(Problem(f"policy '{job.policy_type}' {_why_not(policy_class)}", key="policy_server"))
     # A policy whose options are unknown (None) cannot promise this one.
     elif server.device is not None and DEVICE_OPTION not in (options or ()):
@@ -66,17 +66,17 @@ def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, option
 
 def _why_not(policy_class: type[PolicyBase]) -> str:
     reason = "has no network that ranks can share"
-    if policy_class.is_remote is not PolicyBase.is_remote:
+    if policy_class.traits.remote or "is_remote" in policy_class.offers:
         reason = "asks a server of its own, which all ranks share already"
     able = []
     for name in POLICIES.names():
         # The class of a package that is not installed cannot be loaded.
         with suppress(ConfigError):
-            if issubclass(resolve_policy_class(name), AsksNetwork):
+            if "network" in resolve_policy_class(name).offers:
                 able.append(name)
     return (
         f"{reason}; leave policy_server out. These can have one: {', '.join(able)}, and classes with the methods of "
-        "isaaclab_arena.interfaces.policy_traits.AsksNetwork"
+        "isaaclab_arena.policies.AsksNetwork"
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
+from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena.policy.lerobot.network import (
     KEY,
     NOTHING,
@@ -83,13 +83,15 @@ class Inputs:
 def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, env: Environment) -> Inputs:
     """Match a policy's inputs with an environment's observations (specs only); ConfigError lists every misfit."""
     spec: Any = env.observation_spec
-    pictures, states = _Pictures(spec.get(CAMERAS, {}), options.images), _States(spec.get(_STATES, {}), options, data)
+    shown, observed = spec.get(CAMERAS, {}), spec.get(_STATES, {})
+    cameras, of_cameras = _cameras(features, shown, options.images)
+    terms, of_terms = _terms(features, observed, {**data.terms, **{k: v for k, v in options.states.items() if v}})
     # Collect the misfits of all inputs, so that the user can correct them at once.
     problems = [
         *_unknown("images", options.images, features.pictures),
         *_unknown("states", options.states, features.states),
-        *pictures.problems(features),
-        *states.problems(features),
+        *of_cameras,
+        *of_terms,
         *_action_problems(features.action_dim, options, env),
     ]
     fps, rate = options.fps or data.fps, 1 / env.control_dt
@@ -101,92 +103,68 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
         problems.append(Problem(message, key="fps"))
     if problems:
         raise ConfigError(problems)
-    return Inputs(
-        cameras={name: pictures.camera(name) for name in features.pictures},
-        terms={name: states.terms(name, size) for name, size in features.states.items()},
-        in_colours=frozenset(
-            name for name, shape in features.pictures.items() if pictures.specs[pictures.camera(name)].shape != shape
-        ),
-    )
+    others = frozenset(name for name, shape in features.pictures.items() if shown[cameras[name]].shape != shape)
+    return Inputs(cameras=cameras, terms=terms, in_colours=others)
 
 
-@dataclass(frozen=True)
-class _Pictures:
-    """The cameras of an environment, and the job's choice of camera for each picture."""
-
-    specs: Mapping[str, ArraySpec]
-    named: Mapping[str, str]
-
-    def camera(self, name: str) -> str:
-        """Return the camera of a picture: the one the job names, else that of the same name, else the only one."""
-        if name in self.named:
-            return self.named[name]
+def _cameras(
+    features: Features, specs: Mapping[str, ArraySpec], named: Mapping[str, str]
+) -> tuple[dict[str, str], list[Problem]]:
+    """Return the camera of each picture, and every misfit: the one the job names, else that of the same name."""
+    if features.pictures and not specs:
+        names = ", ".join(features.pictures)
+        return {}, [Problem(f"the policy looks at {names}, and {CAMERAS_OFF}")]
+    cameras: dict[str, str] = {}
+    problems: list[Problem] = []
+    for name, shape in features.pictures.items():
         prefix = next((each for each in _PICTURE_PREFIXES if name.startswith(each)), "")
-        own = name.removeprefix(prefix)
-        return next(iter(self.specs)) if own == "image" and len(self.specs) == 1 else own
-
-    def problems(self, features: Features) -> list[Problem]:
-        if features.pictures and not self.specs:
-            names = ", ".join(features.pictures)
-            return [Problem(f"the policy looks at {names}, and {CAMERAS_OFF}")]
-        problems: list[Problem] = []
-        for name, shape in features.pictures.items():
-            camera, key = self.camera(name), f"images.{name}"
-            if camera not in self.specs:
-                problems.append(Problem(no_camera(camera, self.specs), key=key))
-                continue
-            spec = self.specs[camera]
-            if spec.shape == shape:
-                continue
-            # A picture of the camera's format has another shape once it is in colours.
-            try:
-                found = picture_layout(spec.shape, spec.dtype).shape
-            except ValueError as reason:
-                problems.append(Problem(f"camera '{camera}' {reason}", key=key))
-                continue
-            if found != shape:
-                message = (
-                    f"the policy looks at {_size(shape)}, and camera '{camera}' gives {_size(found)}; give the "
-                    "environment's cameras that size"
-                )
-                problems.append(Problem(message, key=key))
-        return problems
+        own, key = name.removeprefix(prefix), f"images.{name}"
+        own = next(iter(specs)) if own == "image" and len(specs) == 1 else own
+        camera = cameras[name] = named.get(name, own)
+        if camera not in specs:
+            problems.append(Problem(no_camera(camera, specs), key=key))
+            continue
+        spec = specs[camera]
+        if spec.shape == shape:
+            continue
+        # A picture of the camera's format has another shape once it is in colours.
+        try:
+            found = picture_layout(spec.shape, spec.dtype).shape
+        except ValueError as reason:
+            problems.append(Problem(f"camera '{camera}' {reason}", key=key))
+            continue
+        if found != shape:
+            message = (
+                f"the policy looks at {_size(shape)}, and camera '{camera}' gives {_size(found)}; give the "
+                "environment's cameras that size"
+            )
+            problems.append(Problem(message, key=key))
+    return cameras, problems
 
 
-@dataclass(frozen=True)
-class _States:
-    """The non-picture observations of an environment, and the job's or dataset's choice for each input."""
-
-    specs: Mapping[str, ArraySpec]
-    options: LeRobotPolicyCfg
-    data: TrainingData
-
-    def terms(self, name: str, size: int) -> tuple[str, ...]:
-        """Return the observations that form an input: the named ones, else the only one of its size, else none."""
-        named = self.options.states.get(name) or self.data.terms.get(name)
-        if named is not None:
-            return tuple(named)
-        alike = [term for term, spec in self.specs.items() if prod(spec.shape) == size]
-        return tuple(alike) if len(alike) == 1 else ()
-
-    def problems(self, features: Features) -> list[Problem]:
-        problems: list[Problem] = []
-        for name, size in features.states.items():
-            terms, key = self.terms(name, size), f"states.{name}"
-            missing = [term for term in terms if term not in self.specs]
-            if not terms:
-                sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in self.specs.items())
-                message = f"is missing: say which observations form its {size} numbers, in order; there are {sizes}"
-                problems.append(Problem(message, key=key))
-            elif missing:
-                problems += [
-                    Problem(f"the environment has no observation '{term}'{did_you_mean(term, self.specs)}", key=key)
-                    for term in missing
-                ]
-            elif (found := sum(prod(self.specs[term].shape) for term in terms)) != size:
-                message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
-                problems.append(Problem(message, key=key))
-        return problems
+def _terms(
+    features: Features, specs: Mapping[str, ArraySpec], named: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+    """Return the observations that form each input, and every misfit: those named, else the only one of its size."""
+    formed: dict[str, tuple[str, ...]] = {}
+    problems: list[Problem] = []
+    for name, size in features.states.items():
+        alike = [term for term, spec in specs.items() if prod(spec.shape) == size]
+        terms = formed[name] = tuple(named.get(name, alike if len(alike) == 1 else ()))
+        key, missing = f"states.{name}", [term for term in terms if term not in specs]
+        if not terms:
+            sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in specs.items())
+            message = f"is missing: say which observations form its {size} numbers, in order; there are {sizes}"
+            problems.append(Problem(message, key=key))
+        elif missing:
+            problems += [
+                Problem(f"the environment has no observation '{term}'{did_you_mean(term, specs)}", key=key)
+                for term in missing
+            ]
+        elif (found := sum(prod(specs[term].shape) for term in terms)) != size:
+            message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
+            problems.append(Problem(message, key=key))
+    return formed, problems
 
 
 def _unknown(option: str, named: Mapping[str, Any], known: Mapping[str, Any]) -> list[Problem]:
@@ -275,7 +253,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     # memory is asked in every control step.
     name: ClassVar[str] = "lerobot"
     config_class: ClassVar[type | None] = LeRobotPolicyCfg
-    traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
+    traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
 
     def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkOnServer | None = None) -> None:
         super().__init__(config)
@@ -305,7 +283,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             because = (
                 "a call has as many env slots as need a chunk, which other episodes decide; slots_per_call fixes that"
             )
-            self.traits = PolicyTraits(serves_any_num_envs=True, plan_because=because)
+            self.traits = replace(self.traits, reproducible=False, plan_because=because)
 
     @classmethod
     def check_options(cls, config: LeRobotPolicyCfg) -> None:
@@ -354,7 +332,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             )
 
     def connections(self, env: Environment) -> Connections:
-        """Return the policy's inputs and the entries that its action sets; see `StatesConnections`."""
+        """Return the policy's inputs and the entries that its action sets; see `PolicyBase.connections`."""
         notes = check_statistics(policy_directory(self._options.pretrained))
         return self._inputs_of(env).connections(self._options, self._data, env, notes)
 
@@ -381,14 +359,14 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         return sharing
 
     def network(self) -> SharedNetwork:
-        """Return the process as a network that ranks can share; see `AsksNetwork`."""
+        """Return the process as a network that ranks can share; see `PolicyBase.network`."""
         if not isinstance(self._network, LeRobotNetwork):
             raise PolicyError("this policy asks a process in a policy server, and has none of its own")
         return SharedNetwork(self._network)
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "LeRobotPolicy":
-        """Return a policy that asks a policy server's process (see `AsksNetwork`); ConfigError for a wrong option."""
+        """Return a policy that asks a policy server's process (see `network`); ConfigError for a wrong option."""
         policy = cls(read_options(LeRobotPolicyCfg, options, owner=cls.__name__), network=NetworkOnServer(network))
         # The connection is this policy's own, so it closes it.
         policy._shares_network = False
@@ -402,27 +380,28 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     @classmethod
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
-        """Return the numbers of actions played and predicted (see `StatesChunks`); ConfigError for a memory."""
+        """Return the numbers of actions played and predicted; ConfigError for a memory."""
         directory = policy_directory(config.pretrained)
         _refuse_memory(is_kept=remembers(directory))
         known = read_num_actions(directory)
         return ChunkTraits(played=config.n_action_steps or known, predicted=known)
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return a chunk's numbers of actions and a query's steps (see `AnswersChunks`); ConfigError for a memory."""
+        """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
         _refuse_memory(is_kept=self._network.description.remembers)
         shown = tuple(self._looks) if self._features.pictures else ()
         return ChunkTraits(played=self._length, predicted=self._network.description.num_actions, picture_steps=shown)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Store the observations of some env slots, for a policy that takes earlier observations too."""
+        """Store the observations that a later query shows, for a policy that takes earlier observations too."""
         if len(self._looks) > 1:
-            self._history_for(env).push(observation, env_ids)
+            shown = torch.ones(env.num_envs) if self._player is None else self._player.looked_at_next(self._looks)
+            self._history_for(env).push(observation, [env_id for env_id in env_ids if shown[env_id]])
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
-        """Ask the network about some env slots; see `AnswersChunks`. Shape: (len(env_ids), predicted, action_dim)."""
+        """Ask the network about some env slots; see `PolicyBase`. Shape: (len(env_ids), predicted, action_dim)."""
         del going_on
         if len(self._looks) == 1:
             self._history_for(env).push(observation, env_ids)
@@ -459,8 +438,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """The observations that a query shows: 0 is the one at that step, -1 the one before it."""
         return range(1 - self._features.num_observations, 1)
 
-    def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
-        super()._restart(source, env_ids)
+    def _restart(self, env_ids: torch.Tensor) -> None:
+        super()._restart(env_ids)
         for env_id in env_ids.tolist():
             self._memories.pop(env_id, None)
         if self._history is not None:

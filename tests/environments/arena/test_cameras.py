@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import PartialImages
+from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.sim.backend import ModelChange
 from isaaclab_arena.sim.backends import MujocoBackend
@@ -186,7 +186,7 @@ def test_a_camera_that_is_not_there_is_refused():
         env.film([0], ["nose_cam"])
 
 
-def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, torch.Tensor | PartialImages]:
+def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, torch.Tensor | Pictures]:
     """Make a step, and return what is shown then; ``draws`` are the env slots that are looked at, None for all."""
     env.draw_pictures_of(draws)
     return env.step(hold_still(env)).observation["camera_obs"]
@@ -203,7 +203,7 @@ def test_pictures_on_demand_are_those_that_are_always_drawn(backend):
         expected, found = step(every), step(some, draws=draws)
         for term, pictures in expected.items():
             assert all(torch.equal(found[term][env_id], pictures[env_id]) for env_id in draws)
-            assert (found[term].shape, isinstance(found[term], torch.Tensor)) == (pictures.shape, len(draws) == 3)
+            assert isinstance(found[term], torch.Tensor if len(draws) == 3 else Pictures)
         for env_id in {0, 1, 2} - {*draws}:
             with pytest.raises(UnannouncedPictureError):
                 found[RGB[0]][env_id]

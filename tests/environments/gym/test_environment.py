@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, Unannounced
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.pictures import PartialImages
+from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.video import VideoRecorder
@@ -381,8 +381,8 @@ def test_the_pictures_that_an_environment_drew_are_counted(name, all_drawn, plac
     for announced in ([], [0, 2]):
         environment.draw_pictures_of(announced)
         shown = environment.step(torch.zeros(3, 2)).observation["camera_obs"]["front"]
-        assert isinstance(shown, PartialImages)
-        assert shown.env_ids == [*announced[:1], 2]
+        assert isinstance(shown, Pictures)
+        assert shown.env_ids == (*announced[:1], 2)
     environment.close()
     assert environment.pictures_drawn == (6 if all_drawn else 2)
 
@@ -453,7 +453,7 @@ def test_an_env_slot_that_fails_shows_no_picture_of_another_step():
     environment.step(torch.zeros(2, 2))
     environment.draw_pictures_of([0, 1])
     shown = environment.step(torch.zeros(2, 2)).observation["camera_obs"]["front"]
-    assert shown.env_ids == [0]
+    assert shown.env_ids == (0,)
 
 
 def test_a_reader_of_all_env_slots_is_served_after_one_that_looked_at_none():

@@ -6,7 +6,7 @@ import torch
 
 from isaaclab_arena.environments.gym.environment import SlotPictures
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import PartialImages
+from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 CPU = torch.device("cpu")
@@ -49,8 +49,8 @@ def test_an_env_slot_that_moved_without_a_picture_shows_none():
     pictures.announce([1])
     move(pictures, [0, 1], {0: 4, 1: 5})
     shown = pictures.observed(CPU)["front"]
-    assert isinstance(shown, PartialImages)
-    assert shown.env_ids == [1, 2]
+    assert isinstance(shown, Pictures)
+    assert shown.env_ids == (1, 2)
     assert shown[[1, 2]][:, 0, 0, 0].tolist() == [5, 3]
     with pytest.raises(UnannouncedPictureError, match="'front' of env slots 0 was not drawn"):
         pictures.of("front", [1, 0])
@@ -66,8 +66,8 @@ def test_an_env_slot_that_rests_since_a_step_without_a_picture_is_black_where_it
     pictures.announce(announced)
     move(pictures, [2], {2: 4}, resting=np.array([True, False, False]))
     shown = pictures.observed(CPU)["front"]
-    assert isinstance(shown, PartialImages)
-    assert shown.env_ids == env_ids
+    assert isinstance(shown, Pictures)
+    assert shown.env_ids == tuple(env_ids)
     assert shown[env_ids][:, 0, 0, 0].tolist() == [{0: 0, 2: 4}[env_id] for env_id in env_ids]
 
 

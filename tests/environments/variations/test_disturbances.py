@@ -15,7 +15,7 @@ from isaaclab_arena.environments.variations.varied_world import (
     noise_of,
     quantisation_tables,
 )
-from isaaclab_arena.interfaces.pictures import CAMERAS, PartialImages
+from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 
 CPU = torch.device("cpu")
 RGB = "head_rgb"
@@ -83,9 +83,9 @@ def test_what_is_drawn_on_demand_is_seen_as_if_everything_were_drawn():
     each = [replace(STRONG, seed=seed) for seed in (5, 6, 7)]
     everything = disturbing(*each).disturbed(observed(3), moved(True, True, True))
     some = observed(3)
-    some[CAMERAS] = {RGB: PartialImages(RGB, observed(2)[CAMERAS][RGB], np.array([0, -1, 1]))}
+    some[CAMERAS] = {RGB: Pictures((0, 2), observed(2)[CAMERAS][RGB])}
     seen = disturbing(*each).disturbed(some, moved(True, True, True))[CAMERAS][RGB]
-    assert seen.env_ids == [0, 2]
+    assert seen.env_ids == (0, 2)
     assert torch.equal(seen[[0, 2]], everything[CAMERAS][RGB][[0, 2]])
 
 

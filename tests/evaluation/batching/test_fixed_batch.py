@@ -218,6 +218,6 @@ def test_only_a_policy_whose_env_slots_may_influence_each_other_is_asked_on_a_fi
 
 
 def test_a_batch_smaller_than_the_job_is_refused():
-    assert batch_of(ShrugPolicy, 64, num_envs=64) == 64
+    assert batch_of(ShrugPolicy.traits, 64, num_envs=64) == 64
     with pytest.raises(ConfigError, match=r"16 env slots do not fit into --policy_batch 8, .*; give --policy_batch 16"):
-        batch_of(ShrugPolicy, 8, num_envs=16)
+        batch_of(ShrugPolicy.traits, 8, num_envs=16)

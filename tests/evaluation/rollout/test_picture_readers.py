@@ -12,6 +12,7 @@ from isaaclab_arena.evaluation.policy_answers import Stopwatch
 from isaaclab_arena.evaluation.rollout import PictureReaders, next_starts, rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
+from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.testing.playing import DrawnOnDemand
@@ -157,6 +158,45 @@ def test_a_class_that_looks_anew_is_not_held_to_what_its_base_announced():
         assert all(torch.equal(found[index], expected[index]) for index in range(9))
 
 
+class LooksAtPictures(LooksEverySecondStep):
+    """Says that it announces pictures, and keeps the form in which it gets them."""
+
+    traits = PolicyTraits(pictures="announced")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Pictures] = []
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        self.shown.append(observation["camera_obs"]["front"])
+        return super().get_action(env, observation)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        return super().pictures_to_see(env, starting)
+
+
+@pytest.mark.parametrize("lazily", [True, False])
+def test_a_class_that_says_that_it_announces_gets_pictures_in_every_step(lazily):
+    expected, _ = played(LooksEverySecondStep(), lazily=False)
+    policy = LooksAtPictures()
+    found, _ = played(policy, lazily=lazily)
+    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+    assert all(isinstance(each, Pictures) and len(each.frames) == len(each.env_ids) for each in policy.shown)
+    # The first steps of all three episodes are seen, the second ones only if every picture is drawn anyway.
+    assert [each.env_ids for each in policy.shown[:2]] == [(0, 1, 2), () if lazily else (0, 1, 2)]
+
+
+def test_a_class_that_acts_otherwise_than_its_base_gets_tensors_of_all_env_slots():
+    class LooksAtAll(LooksAtPictures):
+        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+            return Looks().get_action(env, observation)
+
+    assert LooksAtAll.traits.pictures == "all"
+    expected, _ = played(Looks(), lazily=False)
+    found, _ = played(LooksAtAll())
+    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+
+
 def test_groups_that_take_turns_announce_for_themselves():
     expected, _ = played(LooksEverySecondStep(), lazily=False)
     log = Log()
@@ -190,7 +230,7 @@ def test_an_observer_that_looks_without_a_word_is_named():
     class Peeks(Watches):
         sees_pictures = False
 
-    with pytest.raises(UnannouncedPictureError, match="Peeks looks at 'front' of env slots 0, 1, 2"):
+    with pytest.raises(UnannouncedPictureError, match="Peeks looks at 'front' as a tensor of all env slots"):
         played(NeverLooks(), watches=[Peeks()])
 
 
@@ -242,7 +282,7 @@ def test_an_observer_that_looks_at_another_env_slot_than_it_named_is_named_whate
         def on_step(self, environment, transition) -> None:
             float(transition.step.observation["camera_obs"]["front"].float().mean())
 
-    with pytest.raises(UnannouncedPictureError, match="LooksBesides looks at 'front' of env slots"):
+    with pytest.raises(UnannouncedPictureError, match="LooksBesides looks at 'front' as a tensor of all env slots"):
         played(Looks(), watches=[LooksBesides(4)])
 
 

@@ -313,7 +313,7 @@ def test_a_model_that_looks_back_is_shown_each_env_slots_own_steps_and_before_th
         # Env slots 1 and 2 begin anew while slot 0 goes on, slot 2 in the middle of its chunk.
         if step in (6, 9):
             observation = begin([1] if step == 6 else [2], step)
-        asked = (policy._source.needs_chunk() if policy._source else torch.ones(3)).nonzero().flatten().tolist()
+        asked = (policy._player.needs_chunk() if policy._player else torch.ones(3)).nonzero().flatten().tolist()
         for env_id in range(3):
             seen[env_id].append(observation)
         action = policy.get_action(env, observation)
