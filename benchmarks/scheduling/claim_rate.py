@@ -22,31 +22,23 @@ from benchmarks.harness.tables import Table
 from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
-from isaaclab_arena.evaluation.claims import Measured, divided_jobs
-from isaaclab_arena.evaluation.cluster.claim_server import pace_of, rest_of
-from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender, request_of
-from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, RemoteClaimServer
-from isaaclab_arena.evaluation.cluster.supervisor import (
-    ClaimAnswer,
-    ClaimQuestion,
-    ClaimServerState,
-    ClusterOptions,
-    Delivery,
-    DeliveryAnswer,
-    Life,
-    RunOrders,
-)
+from isaaclab_arena.evaluation.claims import Measured
+from isaaclab_arena.evaluation.cluster.claim_server import interval_s
+from isaaclab_arena.evaluation.cluster.nodes import Life, RunOrders, needs_of, request_of
+from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
+from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, asking
 from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.options import ClusterOptions
+from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.commits import CommitLine, CommitWriter, read_commits
+from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text
 from isaaclab_arena.storage.layout import job_directory
 
 JOB = "coins"
 POLLS_PER_S = 5
-STATUS = "x" * 900
+STATUS = b"x" * 900
 """As long as what a rank says of itself."""
 
 
@@ -61,8 +53,36 @@ class Options(PageOptions):
     crowd_s: float = 20.0  # For how long each [s].
 
 
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What the claim server has done."""
+
+    num_episodes: int = 0  # Episodes that it has committed.
+    busy_s: float = 0.0  # Time spent on answers [s].
+    num_answers: int = 0
+
+
 class MeasuredClaimServer(ClaimServerActor):
-    """The claim server, which says how much memory its process has, and how much time of a processor it has had."""
+    """The claim server, which says what it has done, how much memory its process has, and how much processor time."""
+
+    def __init__(self, orders: str) -> None:
+        super().__init__(orders)
+        self._state = State()
+
+    def ask(self, calls: str, content: bytes) -> str:
+        """Answer, and measure it."""
+        began_s = time.perf_counter()
+        answer = super().ask(calls, content)
+        self._state = State(
+            num_episodes=self._state.num_episodes + calls.count('["commit", '),
+            busy_s=self._state.busy_s + time.perf_counter() - began_s,
+            num_answers=self._state.num_answers + 1,
+        )
+        return answer
+
+    def state(self) -> State:
+        """Return what it has done."""
+        return self._state
 
     def cpu_s(self) -> float:
         """Return the time of processors that all its threads have had [s]."""
@@ -79,13 +99,13 @@ class Player:
     Args:
         orders: The run.
         rank: Which rank it is.
-        claim server: The claim server.
+        claim_server: The claim server.
     """
 
     def __init__(self, orders: str, rank: int, claim_server: Any) -> None:
         self._orders = adapter(RunOrders).validate_json(orders)
         self._life = Life(rank=rank)
-        self._claim_server = RemoteClaimServer(claim_server)
+        self._ask = asking(claim_server)
         request = request_of(self._orders.needs)
         self._jobs = divided_jobs(request.jobs, self._orders.attempt)
 
@@ -95,25 +115,16 @@ class Player:
     def play(self) -> int:
         """Claim and commit until nothing is left, and return how many pieces were claimed."""
         directory = Path(tempfile.mkdtemp(prefix="claim_rate_"))
-        job_directory(directory, JOB).mkdir()
-        sender = ResultSender(self._life, directory, self._claim_server.deliver)
-        sender.follow(JOB)
-        claims = RemoteClaims(
-            self._jobs,
-            self._life,
-            self._claim_server.claim,
-            self._claim_server.begin,
-            sender,
-            output_directory=directory,
-        )
-        commits, generator, num_pieces = CommitWriter(job_directory(directory, JOB), self._life.rank), _coins(), 0
-        with sender:
-            while (claim := claims.claim_next(None)) is not None:
-                episodes = sorted(of_ranges(claim.divided.pieces[claim.piece] or ()))
-                claims.begin(claim, episodes[0], episodes[-1])
+        ledger = RemoteLedger(self._orders, self._life, self._jobs, self._ask, directory, is_own=True)
+        commits, generator, num_pieces = ledger.commits(directory, self._life.rank), _coins(), 0
+        with ledger:
+            while (claim := ledger.claim_next(None)) is not None:
+                episodes = sorted(of_ranges(ledger.jobs[claim.job_index].pieces[claim.piece] or ()))
+                ledger.begin(claim, episodes[0], episodes[-1])
                 for index in episodes:
-                    commits.write(_tossed(index, self._life.rank, heads=generator.random() < 0.5))
-                claims.finish(claim, Measured(episodes=1, env_steps=1, seconds=0.001))
+                    line = _tossed(index, self._life.rank, heads=generator.random() < 0.5)
+                    commits.commit(line, json_line(line), None)
+                ledger.finish(claim, Measured(episodes=1, env_steps=1, seconds=0.001))
                 num_pieces += 1
         shutil.rmtree(directory)
         return num_pieces
@@ -123,18 +134,16 @@ class Crowd:
     """Ranks that have nothing to do, in one process.
 
     Args:
-        claim server: The claim server.
+        claim_server: The claim server.
         num_ranks: How many ranks.
     """
 
     def __init__(self, claim_server: Any, num_ranks: int) -> None:
         self._claim_server = claim_server
-        beat_s, rest_s = pace_of(num_ranks).beat_s, rest_of(num_ranks)
+        self._interval_s = interval_s(num_ranks)
         generator = np.random.default_rng(0)
         self._due = [
-            (generator.random() * every_s, rank, speak)
-            for rank in range(num_ranks)
-            for speak, every_s in ((0, beat_s), (1, rest_s))
+            (generator.random() * self._interval_s, rank, speak) for rank in range(num_ranks) for speak in (0, 1)
         ]
         heapq.heapify(self._due)
         self._sent: dict[Any, tuple[int, int, float]] = {}
@@ -155,7 +164,7 @@ class Crowd:
                 rank, kind, asked_at = self._sent.pop(reference)
                 at = self._now()
                 took.append(at - asked_at)
-                heapq.heappush(self._due, (at + self._rest_s(kind, ray.get(reference)), rank, kind))
+                heapq.heappush(self._due, (at + self._interval_s, rank, kind))
         return took
 
     def _now(self) -> float:
@@ -163,13 +172,9 @@ class Crowd:
 
     def _question(self, life: Life, kind: int) -> Any:
         if kind:
-            return self._claim_server.claim.remote(json_line(ClaimQuestion(life=life)))
-        return self._claim_server.deliver.remote(json_line(Delivery(life=life, status=STATUS)), b"")
-
-    def _rest_s(self, kind: int, answer: str) -> float:
-        if kind:
-            return adapter(ClaimAnswer).validate_json(answer).rest_s
-        return adapter(DeliveryAnswer).validate_json(answer).pace.beat_s
+            return self._claim_server.ask.remote(json_line([("claim", [life], None)]), b"")
+        status = "keep", [life, f"logs/rank{life.rank}.status.json"], len(STATUS)
+        return self._claim_server.ask.remote(json_line([status, ("beat", [life, "here"], None)]), STATUS)
 
 
 def _coins() -> np.random.Generator:
@@ -200,7 +205,7 @@ class Moment:
     """How the run stood."""
 
     at_s: float  # Since the first claim [s].
-    state: ClaimServerState  # What the claim server said.
+    state: State  # What the claim server said.
     memory_mb: float  # Its memory [MB].
     head_mb: float  # That of Ray's own processes on the head, without the dashboard and the workers [MB].
 
@@ -246,8 +251,7 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
         ray.wait(playing, num_returns=len(playing), timeout=1 / POLLS_PER_S)
         state, memory_mb = ray.get([claim_server.state.remote(), claim_server.memory_mb.remote()])
         at_s = time.perf_counter() - began
-        read = adapter(ClaimServerState).validate_json(state)
-        moments.append(Moment(at_s=at_s, state=read, memory_mb=memory_mb, head_mb=_head_mb()))
+        moments.append(Moment(at_s=at_s, state=state, memory_mb=memory_mb, head_mb=_head_mb()))
     num_claims = sum(ray.get(playing))
     cpu_after_s: float = ray.get(claim_server.cpu_s.remote())
     lines = read_commits(job_directory(output_directory, JOB), JOB).lines
@@ -284,9 +288,9 @@ def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
     orders, _ = begin(place, 1, num_ranks + 1)
     remote: Any = ray.remote
     claim_server = remote(**CLAIM_SERVER_OPTIONS)(MeasuredClaimServer).remote(orders)
-    assert RemoteClaimServer(claim_server).claim(ClaimQuestion(life=Life(rank=num_ranks))).given is not None
+    assert asking(claim_server)([("claim", [Life(rank=num_ranks)], None)])["claim"] is not None
     crowd = remote(num_cpus=0)(Crowd).remote(claim_server, num_ranks)
-    ray.get(crowd.speak.remote(pace_of(num_ranks).beat_s))
+    ray.get(crowd.speak.remote(interval_s(num_ranks)))
     before, cpu_s = ray.get([claim_server.state.remote(), claim_server.cpu_s.remote()])
     began = time.perf_counter()
     took_s = ray.get(crowd.speak.remote(seconds))
@@ -294,9 +298,7 @@ def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
     after, cpu_after_s = ray.get([claim_server.state.remote(), claim_server.cpu_s.remote()])
     ray.kill(crowd)
     ray.kill(claim_server)
-    busy_s = (
-        adapter(ClaimServerState).validate_json(after).busy_s - adapter(ClaimServerState).validate_json(before).busy_s
-    )
+    busy_s = after.busy_s - before.busy_s
     return Heard(num_ranks=num_ranks, took_s=took_s, busy_s=busy_s, cpu_s=cpu_after_s - cpu_s, wall_s=wall_s)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
-from isaaclab_arena.evaluation.cluster.claim_server import pace_of, rest_of
+from isaaclab_arena.evaluation.cluster.claim_server import interval_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class ClusterOptions:
 
         It is that of ranks all of which say that they live, and all of which find nothing to do, the whole time.
         """
-        return self.num_ranks * self.word_s * (1 / pace_of(self.num_ranks).beat_s + 1 / rest_of(self.num_ranks))
+        return self.num_ranks * self.word_s * 2 / interval_s(self.num_ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from benchmarks.harness.pages import run
 from benchmarks.harness.tables import markdown_table
 from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims, SimulatedJob
 from isaaclab_arena.episode_ranges import EpisodeRanges
-from isaaclab_arena.evaluation.claims import split_shares
+from isaaclab_arena.evaluation.planning import split_shares
 
 
 @dataclass(frozen=True)

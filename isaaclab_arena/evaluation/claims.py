@@ -6,148 +6,43 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.schema import JobStatus, Question
-from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, cut, remaining_episodes
+from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankWatch
-from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.planning import jobs_taking_turns, round_size, rounds_of
+from isaaclab_arena.evaluation.planning import DividedJob
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.json_values import read_json
+from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name, job_directory
 from isaaclab_arena.storage.run_plan import Attempt
-
-# Cut the episodes of a job into the shares and pieces that ranks run. Pure functions.
-
-_MAX_PIECES_PER_RANK = 1000
-"""No piece is smaller than this part of a rank's share of the whole run: each one costs two small files."""
-
-
-def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) -> list[EpisodeRanges]:
-    """Cut a job's remaining episodes into one consecutive share per rank, by rank. Sizes differ by at most one."""
-    # The first share goes to `first_rank` (job_index % world_size), and the longer shares come first. So many short
-    # jobs do not all burden the same rank. Ranks beyond the number of episodes get an empty share.
-    shares = cut(remaining, even_sizes(count_episodes(remaining), world_size))
-    return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
-
-
-def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int) -> list[EpisodeRanges]:
-    """Cut a job's remaining episodes into consecutive pieces, which ranks claim one at a time."""
-    # Eight pieces per rank, of one episode or more: an uneven end loses at most an eighth of a rank's share. In a run
-    # of many jobs a piece has at least a thousandth of a rank's share of the run, so that thousands of jobs do not make
-    # millions of claims. The largest piece is a whole job.
-    num_episodes = count_episodes(remaining)
-    smallest = max(1, total_remaining // (_MAX_PIECES_PER_RANK * world_size))
-    num_pieces = min(8 * world_size, max(1, num_episodes // smallest))
-    return cut(remaining, even_sizes(num_episodes, num_pieces)) if num_episodes else []
-
-
-def even_sizes(total: int, num_parts: int) -> list[int]:
-    """Return the sizes of `num_parts` parts of `total`, which differ by at most one, the larger first."""
-    size, longer = divmod(total, num_parts)
-    return [size + 1] * longer + [size] * (num_parts - longer)
-
-
-# Divide the jobs of an attempt into the pieces that ranks claim. Every rank computes the same pieces.
-
-
-@dataclass(frozen=True, kw_only=True)
-class DividedJob:
-    """A job, cut into the pieces that ranks claim."""
-
-    job: Job
-    finished: EpisodeRanges  # finished before this attempt
-    # Consecutive. `((),)` if only the report is left; `(None,)` if the number of episodes is not known beforehand.
-    pieces: tuple[EpisodeRanges | None, ...]
-    takes_turns_with: tuple[int, ...] = ()  # job indices compared with this job, its own included
-    rounds: tuple[int, ...] = ()  # the round of each piece, empty without turns
-
-    def round_of(self, piece: int) -> int:
-        """Return the round of a piece, 0 if the job takes no turns."""
-        return self.rounds[piece] if self.rounds else 0
-
-    @property
-    def index(self) -> int:
-        """The job's position in the jobs file."""
-        return self.job.config.index
-
-    @cached_property
-    def num_episodes(self) -> tuple[int, ...]:
-        """The number of episodes of each piece, 0 if it is not known."""
-        return tuple(count_episodes(piece or ()) for piece in self.pieces)
-
-    @cached_property
-    def environment_key(self) -> str:
-        """Key that is equal for jobs that can share an environment."""
-        return self.job.environment_key
-
-
-def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
-    """Map each pending job of an attempt (by index, in file order) to its finished episodes."""
-    finished = {work.job: work.finished for work in attempt.jobs}
-    pending = (job.config for job in jobs if job.config.status is JobStatus.PENDING and job.config.name in finished)
-    return {config.index: finished[config.name] for config in pending}
-
-
-def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Question, ...] = ()) -> list[DividedJob]:
-    """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
-    turns = jobs_taking_turns(jobs, questions)
-    finished_before = unfinished(jobs, attempt)
-    lengths = {index: jobs[index].config.num_episodes for index in finished_before}
-    # None if only the policy knows the number of episodes.
-    remaining = {
-        index: None if length is None else remaining_episodes(length, finished_before[index])
-        for index, length in lengths.items()
-    }
-    total = sum(count_episodes(left) for left in remaining.values() if left)
-    divided = []
-    for index, left in remaining.items():
-        pieces: list[EpisodeRanges | None] = []
-        rounds: list[int] = []
-        group = turns.get(index, ())
-        if left and group:
-            # Compared jobs advance in rounds of equal size, with at most one piece per rank in a round.
-            smallest = total // (_MAX_PIECES_PER_RANK * attempt.world_size) * attempt.world_size
-            size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
-            for number, episodes in rounds_of(left, size).items():
-                num_episodes = count_episodes(episodes)
-                parts = cut(episodes, even_sizes(num_episodes, min(attempt.world_size, num_episodes)))
-                pieces += parts
-                rounds += [number] * len(parts)
-        elif left:
-            # Other jobs are cut by the size of the whole run.
-            pieces += pieces_of(left, total_remaining=total, world_size=attempt.world_size)
-        else:
-            pieces.append(left)
-        divided.append(
-            DividedJob(
-                job=jobs[index],
-                finished=finished_before[index],
-                pieces=tuple(pieces),
-                takes_turns_with=group,
-                rounds=tuple(rounds),
-            )
-        )
-    return divided
-
 
 # One claim on a piece of a job, and the names of the claim files.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A piece of a job that this rank has claimed."""
+    """A piece of a job that a rank has claimed."""
 
-    divided: DividedJob
+    job_index: int
     piece: int
     generation: int = 1  # number of claims on the piece up to this one
     taken_from: int | None = None  # rank that lost the piece; None if there was none or it is unknown
-    committed: frozenset[int] | None = None  # the job's episodes of this attempt; None: read the commit files
-    suspects: frozenset[int] = frozenset()  # over which ranks died: run only these, one at a time; else empty
+    committed: EpisodeRanges = ()  # its episodes that an earlier owner committed in this attempt
+    suspects: EpisodeRanges = ()  # over which ranks died: run only these, one at a time; else empty
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The job's index, and the piece."""
+        return self.job_index, self.piece
+
+
+def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
+    """Return the directory of an attempt's claims."""
+    return output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem
 
 
 def is_taken_over(directory: Path, claim: Claim) -> bool:
@@ -157,7 +52,7 @@ def is_taken_over(directory: Path, claim: Claim) -> bool:
 
 def claim_name(claim: Claim) -> str:
     """Return the file name of a claim."""
-    return f"j{claim.divided.index:06d}_p{claim.piece:05d}.g{claim.generation}"
+    return f"j{claim.job_index:06d}_p{claim.piece:05d}.g{claim.generation}"
 
 
 # Choose the next job of a free rank. Pure functions, which ranks and the simulation of a run use.
@@ -261,10 +156,10 @@ def slots_to_use(num_envs: int, *, open_episodes: int, world_size: int, unfinish
 #
 # A rank dies with its node, by a lack of memory, or because an episode crashes its process. The causes look the same
 # from outside. The episodes that the dead rank had begun are suspects, and each is played again alone. A suspect that
-# ends is cleared. A suspect that was the only running episode when a third rank died is poisoned.
+# ends is cleared. A suspect that was the only running episode when a third rank died is to blame.
 
 LIVES_OF_AN_EPISODE = 3
-"""How many ranks may die over an episode."""
+"""How many ranks may die over an episode, or over a job of which no episode has begun."""
 
 _Key = tuple[int, int]
 """A job's index, and a piece of it."""
@@ -280,51 +175,101 @@ class Death:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoisonedEpisode:
-    """An episode that is not played again."""
+class Blamed:
+    """An episode or a whole job over which ranks died, and which is not played again."""
 
     job_index: int
-    episode_index: int
-    deaths: tuple[Death, ...]  # of the ranks that died over it, in order
+    episode_index: int | None  # None for the job, of which no episode had begun
+    deaths: tuple[Death, ...]  # of the ranks, in order
 
 
 class Suspects:
-    """The episodes of a run over which ranks may have died, at most as many as dead ranks had begun."""
+    """The episodes that ranks are playing, and those over which ranks may have died."""
 
-    def __init__(self) -> None:
+    # The size grows with the number of ranks and of deaths, not with that of episodes.
+    def __init__(self, jobs: Mapping[int, DividedJob]) -> None:
+        self._jobs = jobs
         self._deaths: dict[_Key, dict[int, tuple[Death, ...]]] = {}
-
-    def blame(self, begun: Sequence[tuple[int, int, int]], death: Death) -> PoisonedEpisode | None:
-        """Suspect a dead rank's running episodes. Return the one that has reached its last death, else None."""
-        # `begun` holds job index, piece and episode index of each episode that had begun and not ended.
-        for job_index, piece, episode_index in begun:
-            of_piece = self._deaths.setdefault((job_index, piece), {})
-            of_piece[episode_index] = (*of_piece.get(episode_index, ()), death)
-        # Among several running episodes the guilty one is unknown, so none of them can be poisoned.
-        if len(begun) != 1:
-            return None
-        job_index, piece, episode_index = begun[0]
-        deaths = self._deaths[job_index, piece][episode_index]
-        if len(deaths) < LIVES_OF_AN_EPISODE:
-            return None
-        self.clear(job_index, piece, [episode_index])
-        return PoisonedEpisode(job_index=job_index, episode_index=episode_index, deaths=deaths)
-
-    def among(self, job_index: int, piece: int) -> frozenset[int]:
-        """Return the suspected episodes of a piece."""
-        return frozenset(self._deaths.get((job_index, piece), ()))
+        # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
+        self._begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = {}
+        self._begun_jobs: set[int] = set()
+        self._deaths_of_jobs: dict[int, tuple[Death, ...]] = {}
 
     def pieces(self, job_index: int) -> frozenset[int]:
         """Return the pieces of a job that have suspected episodes."""
         return frozenset(piece for job, piece in self._deaths if job == job_index)
 
-    def clear(self, job_index: int, piece: int, ended: Collection[int]) -> None:
+    def give(self, claim: Claim) -> Claim:
+        """Return a claim with the suspects of its piece, to be played alone; without any for the whole piece."""
+        self._clear(claim.key, of_ranges(claim.committed))
+        return replace(claim, suspects=as_ranges(self._deaths.get(claim.key, ())))
+
+    def begin(self, rank: int, claim: Claim, first: int, last: int) -> None:
+        """Note the episodes of a piece that a rank may be playing from now on."""
+        # A suspect runs alone, even if the rank's messages about its other pieces have not arrived.
+        before = {} if claim.suspects else self._begun.get(rank, {})
+        others = {key: begun for key, begun in before.items() if not begun[0].suspects}
+        self._begun[rank] = {**others, claim.key: (claim, first, last)}
+        self._begun_jobs.add(claim.job_index)
+        self._deaths_of_jobs.pop(claim.job_index, None)
+
+    def finish(self, rank: int, claim: Claim) -> bool:
+        """Note that a rank has played its part of a piece. Return True if nothing of the piece is left."""
+        self._begun.get(rank, {}).pop(claim.key, None)
+        self._clear(claim.key, of_ranges(claim.suspects))
+        played = of_ranges(claim.committed) | of_ranges(claim.suspects)
+        return not claim.suspects or of_ranges(self._jobs[claim.job_index].pieces[claim.piece] or ()) <= played
+
+    def leave(self, rank: int) -> None:
+        """Forget the running episodes of a rank that has ended."""
+        self._begun.pop(rank, None)
+
+    def die(
+        self,
+        death: Death,
+        pieces: Sequence[_Key],  # that the rank held
+        committed: Callable[[_Key], frozenset[int]],  # episodes of a piece
+        *,
+        num_machines: int,  # all on which ranks of the run have been
+    ) -> list[Blamed]:
+        """Note a death, and return the episode and the jobs that are to blame."""
+        blamed, begun = [], self._begun.pop(death.rank, {})
+        running: list[tuple[_Key, int]] = []
+        for key in (key for key in pieces if key in begun):
+            ended, (_, first, last) = committed(key), begun[key]
+            self._clear(key, ended)
+            for begin, end in self._jobs[key[0]].pieces[key[1]] or ():
+                running += [
+                    (key, index) for index in range(max(begin, first), min(end, last + 1)) if index not in ended
+                ]
+        for key, index in running:
+            of_piece = self._deaths.setdefault(key, {})
+            of_piece[index] = (*of_piece.get(index, ()), death)
+        # Among several running episodes the guilty one is unknown.
+        if len(running) == 1:
+            ((key, index),) = running
+            deaths = self._deaths[key][index]
+            if len(deaths) >= LIVES_OF_AN_EPISODE:
+                self._clear(key, [index])
+                blamed.append(Blamed(job_index=key[0], episode_index=index, deaths=deaths))
+
+        # Jobs of which no episode has begun on any rank: their build may be what kills ranks.
+        for job_index in sorted({job_index for job_index, _ in pieces} - self._begun_jobs):
+            deaths = self._deaths_of_jobs[job_index] = (*self._deaths_of_jobs.get(job_index, ()), death)
+            # One broken machine must not fail a job that other machines could run.
+            machines = {each.machine for each in deaths}
+            if len(deaths) >= LIVES_OF_AN_EPISODE and len(machines) >= min(2, num_machines):
+                del self._deaths_of_jobs[job_index]
+                blamed.append(Blamed(job_index=job_index, episode_index=None, deaths=deaths))
+        return blamed
+
+    def _clear(self, key: _Key, ended: Collection[int]) -> None:
         """Clear the suspected episodes of a piece that have ended."""
-        of_piece = self._deaths.get((job_index, piece), {})
-        for episode_index in of_piece.keys() & set(ended):
-            del of_piece[episode_index]
+        of_piece = self._deaths.get(key, {})
+        for index in of_piece.keys() & set(ended):
+            del of_piece[index]
         if not of_piece:
-            self._deaths.pop((job_index, piece), None)
+            self._deaths.pop(key, None)
 
 
 # The table of claims: which rank runs which piece of which job, kept in files that only one rank can create.
@@ -361,22 +306,21 @@ class ClaimTable:
     def __init__(
         self,
         jobs: Sequence[DividedJob],
-        directory: Path,  # on a disk that all ranks share
+        output_directory: Path,  # on a disk that all ranks share
+        attempt: Attempt,
         watch: RankWatch | None,  # used by this table only
         *,
         rank: int,
-        run_id: str,  # of this start of the program
         lease_s: float,  # longest silence of a rank
         is_over: Callable[[str], bool] = lambda _: False,  # job name -> it needs no further episode
         clock: Callable[[], float] = time.monotonic,  # monotonic [s], the one of `watch`
     ) -> None:
-        self._jobs = {divided.index: divided for divided in jobs}
-        # To run in all jobs, without jobs of unknown length.
-        self.num_episodes = sum(sum(divided.num_episodes) for divided in self._jobs.values())
-        self._directory = directory
+        self.jobs: Mapping[int, DividedJob] = {divided.index: divided for divided in jobs}
+        self._output_directory = output_directory
+        self._attempt = attempt
+        self._directory = directory = claims_directory(output_directory, attempt)
         self._watch = watch
         self._rank = rank
-        self._run_id = run_id
         self._lease_s = lease_s
         self._is_over = is_over
         self._clock = clock
@@ -410,7 +354,16 @@ class ClaimTable:
         self._order = None
 
     def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
-        """Claim a piece of the next job for `rank` (None: this rank). None if no piece is known to be free."""
+        """Claim a piece of the next job for `rank` (None: this rank). None if no piece is free."""
+        self.refresh()
+        claim = self._claim_known(built_environment, rank)
+        if claim is None and self._watch is not None:
+            # The table may be a second old, and other ranks' pieces may have become free.
+            self.refresh(now=True)
+            claim = self._claim_known(built_environment, rank)
+        return claim
+
+    def _claim_known(self, built_environment: str | None, rank: int | None) -> Claim | None:
         # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
         order = order_of_work(list(self._open_work())) if self._order is None else self._order
         self._order = order
@@ -418,9 +371,9 @@ class ClaimTable:
             work = order.pop(choose(order, built_environment))
             # Among jobs that take turns, the one with the earliest open round comes first.
             open_rounds = [
-                (self._jobs[each].round_of(min(open_pieces)), each)
-                for each in self._jobs[work.job_index].takes_turns_with
-                if each in self._jobs and (open_pieces := self.open_pieces(each))
+                (self.jobs[each].round_of(min(open_pieces)), each)
+                for each in self.jobs[work.job_index].takes_turns_with
+                if each in self.jobs and (open_pieces := self.open_pieces(each))
             ]
             job_index = min(open_rounds)[1] if open_rounds else work.job_index
             pieces = self.open_pieces(job_index)
@@ -436,17 +389,18 @@ class ClaimTable:
 
     def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
         """Claim a piece for `rank` (None: this rank). None if another rank has it, it is done or its job failed."""
+        self.refresh()
         rank = self._rank if rank is None else rank
         if piece not in self.open_pieces(job_index):
             return None
         before = self._claimed.get((job_index, piece))
         claim = Claim(
-            divided=self._jobs[job_index],
+            job_index=job_index,
             piece=piece,
             generation=1 if before is None else before.generation + 1,
             taken_from=None if before is None else before.owner,
         )
-        content = {"rank": rank, "run_id": self._run_id, "claimed_at": now()}
+        content = {"rank": rank, "run_id": self._attempt.run_id, "claimed_at": now()}
         is_held = self._create(claim_name(claim), content)
         # The piece is taken in both cases: by this rank, or by the rank that made the file first.
         self._open[job_index].discard(piece)
@@ -456,7 +410,21 @@ class ClaimTable:
             owner=rank if is_held else None,
             is_held=is_held,
         )
+        if before is not None and is_held:
+            claim = replace(claim, committed=as_ranges(self.committed(claim.key)))
         return claim if is_held else None
+
+    def committed(self, key: tuple[int, int]) -> frozenset[int]:
+        """Return the episodes of a piece that were committed in this attempt."""
+        # Only this attempt's commits count: errors of an earlier one may have to run again.
+        divided = self.jobs[key[0]]
+        name, piece = divided.job.config.name, divided.pieces[key[1]]
+        lines = read_commits(job_directory(self._output_directory, name), name).lines
+        committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
+        return committed if piece is None else committed & of_ranges(piece)
+
+    def begin(self, claim: Claim, first: int, last: int) -> None:
+        """Do nothing: ranks that share a directory suspect no episode; see `Claims`."""
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
@@ -464,14 +432,13 @@ class ClaimTable:
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Mark a piece as finished, unless it was taken over; then its new owner does."""
-        key = claim.divided.index, claim.piece
-        claimed = self._claimed.get(key)
+        key, claimed = claim.key, self._claimed.get(claim.key)
         rank = self._rank if claimed is None or claimed.owner is None else claimed.owner
         if claimed is not None:
             claimed.is_held = False
         if self.holds(claim):
             content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
-            self._create(f"j{claim.divided.index:06d}_p{claim.piece:05d}.done", content)
+            self._create(f"j{claim.job_index:06d}_p{claim.piece:05d}.done", content)
             if self._watch is None:
                 self._close(key)
                 self._measurements.add(key[0], measured)
@@ -490,10 +457,9 @@ class ClaimTable:
 
     def release(self, claim: Claim) -> None:
         """Let any rank take over a piece that was claimed here and of which a part has not run."""
-        key = claim.divided.index, claim.piece
-        claimed = self._claimed.get(key)
+        claimed = self._claimed.get(claim.key)
         if claimed is not None and claimed.is_held and claimed.generation == claim.generation:
-            self._let_go(key, claimed)
+            self._let_go(claim.key, claimed)
 
     def _let_go(self, key: tuple[int, int], claimed: _Claimed) -> None:
         claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
@@ -506,7 +472,7 @@ class ClaimTable:
 
     def open_episodes(self, job_index: int) -> int:
         """Return the number of episodes in a job's open pieces."""
-        return sum(self._jobs[job_index].num_episodes[piece] for piece in self.open_pieces(job_index))
+        return sum(self.jobs[job_index].num_episodes[piece] for piece in self.open_pieces(job_index))
 
     def num_unfinished_jobs(self) -> int:
         """Return the number of jobs with pieces that are open or under way."""
@@ -524,7 +490,7 @@ class ClaimTable:
         )
 
     def _ends_early(self, job_index: int) -> bool:
-        divided = self._jobs[job_index]
+        divided = self.jobs[job_index]
         # A missing report is written even if the job is decided.
         return divided.pieces != ((),) and self._is_over(divided.job.config.name)
 
@@ -533,7 +499,7 @@ class ClaimTable:
         for (job_index, _), claimed in self._claimed.items():
             if not claimed.has_lapsed:
                 ranks_at.setdefault(job_index, set()).add(claimed.owner)
-        for job_index, divided in self._jobs.items():
+        for job_index, divided in self.jobs.items():
             if not self.open_pieces(job_index):
                 continue
             config = divided.job.config
@@ -563,7 +529,7 @@ class ClaimTable:
             if match[2] is None:
                 self._failed.add(job_index)
                 continue
-            divided, piece = self._jobs.get(job_index), int(match[2])
+            divided, piece = self.jobs.get(job_index), int(match[2])
             if divided is None or piece >= len(divided.pieces):
                 continue
             key = job_index, piece
@@ -605,10 +571,10 @@ class ClaimTable:
                 continue
             if claimed.owner is None:
                 # The owner may have died before it wrote the file, or still be writing.
-                claim = Claim(divided=self._jobs[key[0]], piece=key[1], generation=claimed.generation)
+                claim = Claim(job_index=key[0], piece=key[1], generation=claimed.generation)
                 content = self._read(claim_name(claim))
                 rank = content.get("rank")
-                if isinstance(rank, int) and content.get("run_id") == self._run_id:
+                if isinstance(rank, int) and content.get("run_id") == self._attempt.run_id:
                     claimed.owner = rank
             if claimed.owner is None:
                 claimed.has_lapsed = at - claimed.first_seen_s >= self._lease_s

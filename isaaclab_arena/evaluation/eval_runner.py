@@ -26,10 +26,15 @@ from isaaclab_arena.distributed.context import DistributedContext, process_age_s
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
-from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, check_cluster
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import (
+    Assignment,
+    ClusterOptions,
+    check_cluster,
+    read_command_line,
+    refuse_unknown,
+)
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.robustness import robustness_arms
 from isaaclab_arena.evaluation.run import joined, run

@@ -344,7 +344,9 @@ class JobRun:
                 contents=settings.contents.get(config.name),
             )
             may_commit = self._turn.still_holds
-            files.recorder = EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=may_commit)
+            files.recorder = EpisodeRecorder(
+                directory, recorded_job, settings.recording, may_commit=may_commit, commits=settings.commits
+            )
             if settings.video.wanted:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  see above

@@ -14,12 +14,13 @@ from isaaclab_arena.config.arena import REFUSED, FlagsWithoutEffect, is_override
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import EnvSlots, JobDefaults
-from isaaclab_arena.distributed.context import claimed_rank
+from isaaclab_arena.distributed.context import claimed_rank, is_a_rank
 from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, refuse
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.registry import check_optional_library
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 _Options = TypeVar("_Options")
@@ -248,6 +249,52 @@ class RunOptions(
         refuse(problems)
         self.video_options()
         check_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(RunOptions):
+    """Options of a run whose ranks may be on the nodes of a cluster."""
+
+    cluster: Literal["ray"] | None = None
+    """Run the ranks as actors of a Ray cluster, whose nodes need no shared disk; needs the extra ray."""
+    ray_address: str = "auto"
+    """With --cluster ray, the cluster: auto for the one of this node, local for a new one, or HOST:PORT."""
+    num_ranks: Count = 1
+    """With --cluster, the most ranks at once."""
+    gpus_per_rank: Annotated[float, Field(ge=0)] = 0.0
+    """With --cluster, GPUs of each rank: a whole number, or a part of one GPU such as 0.5."""
+    cpus_per_rank: Annotated[float, Field(gt=0)] = 1.0
+    """With --cluster, cores of each rank, and its number of physics threads."""
+    start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """With --cluster, longest wait for the resources of the first rank [s]."""
+    node_dir: str | None = None
+    """With --cluster, directory on each node for files on their way to the run's directory. By default the run's
+    directory if the node sees it, else a temporary one."""
+
+
+def check_cluster(options: ClusterOptions) -> None:
+    """Raise `ConfigError` with every contradiction of the cluster options."""
+    asks, device = options.cluster is not None, options.device or "cpu"
+    own = [each for each in fields(ClusterOptions) if each.name in ClusterOptions.__annotations__]
+    given = [each.name for each in own[1:] if getattr(options, each.name) != each.default]
+    starts_here, is_split = "starts ranks on this node; leave it out with --cluster", options.mode is Assignment.SPLIT
+    once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
+    claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
+    without_gpu = device.startswith("cuda") and options.gpus_per_rank == 0
+    mistakes = [
+        *((name, not asks, "says how to use a cluster; add --cluster ray") for name in given),
+        ("cluster", asks and is_a_rank(), once),
+        ("gpu_ids", asks and options.gpu_ids is not None, starts_here),
+        ("nproc_per_node", asks and options.nproc_per_node is not None, starts_here),
+        ("assignment", asks and is_split, claims),
+        ("gpus_per_rank", options.gpus_per_rank > 1, "a rank simulates on one GPU; give 1, or a part of one"),
+        ("device", asks and without_gpu, f"'{options.device}' needs --gpus_per_rank 1"),
+    ]
+    problems = [Problem(message, key=f"--{name}") for name, is_wrong, message in mistakes if is_wrong]
+    if problems:
+        raise ConfigError(problems)
+    if options.cluster is not None:
+        check_optional_library(options.cluster, key="--cluster")
 
 
 def read_command_line(

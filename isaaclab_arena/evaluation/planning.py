@@ -1,10 +1,11 @@
-"""The plan of a run, the turns of jobs that are compared, and the answered ones."""
+"""The plan of a run, the turns and pieces of its jobs, and the answered ones."""
 
 import dataclasses
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus, Question, compared_groups
-from isaaclab_arena.episode_ranges import EpisodeRanges, contain
+from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, cut, remaining_episodes
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.console import show_results, speaks_for_all
@@ -27,7 +28,7 @@ from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.storage.run_plan import Attempt, PlanEntry, RunPlan
 
 # Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
 
@@ -57,6 +58,123 @@ def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
             part = (max(begin, number * size), min(end, (number + 1) * size))
             rounds[number] = (*rounds.get(number, ()), part)
     return rounds
+
+
+# Cut the episodes of a job into the shares and pieces that ranks run. Pure functions.
+
+_MAX_PIECES_PER_RANK = 1000
+"""No piece is smaller than this part of a rank's share of the whole run: each one costs two small files."""
+
+
+def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) -> list[EpisodeRanges]:
+    """Cut a job's remaining episodes into one consecutive share per rank, by rank. Sizes differ by at most one."""
+    # The first share goes to `first_rank` (job_index % world_size), and the longer shares come first. So many short
+    # jobs do not all burden the same rank. Ranks beyond the number of episodes get an empty share.
+    shares = cut(remaining, even_sizes(count_episodes(remaining), world_size))
+    return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
+
+
+def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int) -> list[EpisodeRanges]:
+    """Cut a job's remaining episodes into consecutive pieces, which ranks claim one at a time."""
+    # Eight pieces per rank, of one episode or more: an uneven end loses at most an eighth of a rank's share. In a run
+    # of many jobs a piece has at least a thousandth of a rank's share of the run, so that thousands of jobs do not make
+    # millions of claims. The largest piece is a whole job.
+    num_episodes = count_episodes(remaining)
+    smallest = max(1, total_remaining // (_MAX_PIECES_PER_RANK * world_size))
+    num_pieces = min(8 * world_size, max(1, num_episodes // smallest))
+    return cut(remaining, even_sizes(num_episodes, num_pieces)) if num_episodes else []
+
+
+def even_sizes(total: int, num_parts: int) -> list[int]:
+    """Return the sizes of `num_parts` parts of `total`, which differ by at most one, the larger first."""
+    size, longer = divmod(total, num_parts)
+    return [size + 1] * longer + [size] * (num_parts - longer)
+
+
+# Divide the jobs of an attempt into the pieces that ranks claim. Every rank computes the same pieces.
+
+
+@dataclass(frozen=True, kw_only=True)
+class DividedJob:
+    """A job, cut into the pieces that ranks claim."""
+
+    job: Job
+    finished: EpisodeRanges  # finished before this attempt
+    # Consecutive. `((),)` if only the report is left; `(None,)` if the number of episodes is not known beforehand.
+    pieces: tuple[EpisodeRanges | None, ...]
+    takes_turns_with: tuple[int, ...] = ()  # job indices compared with this job, its own included
+    rounds: tuple[int, ...] = ()  # the round of each piece, empty without turns
+
+    def round_of(self, piece: int) -> int:
+        """Return the round of a piece, 0 if the job takes no turns."""
+        return self.rounds[piece] if self.rounds else 0
+
+    @property
+    def index(self) -> int:
+        """The job's position in the jobs file."""
+        return self.job.config.index
+
+    @cached_property
+    def num_episodes(self) -> tuple[int, ...]:
+        """The number of episodes of each piece, 0 if it is not known."""
+        return tuple(count_episodes(piece or ()) for piece in self.pieces)
+
+    @cached_property
+    def environment_key(self) -> str:
+        """Key that is equal for jobs that can share an environment."""
+        return self.job.environment_key
+
+
+def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
+    """Map each pending job of an attempt (by index, in file order) to its finished episodes."""
+    finished = {work.job: work.finished for work in attempt.jobs}
+    pending = (job.config for job in jobs if job.config.status is JobStatus.PENDING and job.config.name in finished)
+    return {config.index: finished[config.name] for config in pending}
+
+
+def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Question, ...] = ()) -> list[DividedJob]:
+    """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
+    turns = jobs_taking_turns(jobs, questions)
+    finished_before = unfinished(jobs, attempt)
+    lengths = {index: jobs[index].config.num_episodes for index in finished_before}
+    # None if only the policy knows the number of episodes.
+    remaining = {
+        index: None if length is None else remaining_episodes(length, finished_before[index])
+        for index, length in lengths.items()
+    }
+    total = sum(count_episodes(left) for left in remaining.values() if left)
+    divided = []
+    for index, left in remaining.items():
+        pieces: list[EpisodeRanges | None] = []
+        rounds: list[int] = []
+        group = turns.get(index, ())
+        if left and group:
+            # Compared jobs advance in rounds of equal size, with at most one piece per rank in a round.
+            smallest = total // (_MAX_PIECES_PER_RANK * attempt.world_size) * attempt.world_size
+            size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
+            for number, episodes in rounds_of(left, size).items():
+                num_episodes = count_episodes(episodes)
+                parts = cut(episodes, even_sizes(num_episodes, min(attempt.world_size, num_episodes)))
+                pieces += parts
+                rounds += [number] * len(parts)
+        elif left:
+            # Other jobs are cut by the size of the whole run.
+            pieces += pieces_of(left, total_remaining=total, world_size=attempt.world_size)
+        else:
+            pieces.append(left)
+        divided.append(
+            DividedJob(
+                job=jobs[index],
+                finished=finished_before[index],
+                pieces=tuple(pieces),
+                takes_turns_with=group,
+                rounds=tuple(rounds),
+            )
+        )
+    return divided
+
+
+# Watch which jobs of a run need no further episode during an attempt.
 
 
 def answer_watch(

@@ -12,31 +12,25 @@ from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, of_ranges, remaining_episodes
-from isaaclab_arena.evaluation.claims import (
-    Claim,
-    ClaimTable,
-    Measured,
-    divided_jobs,
-    slots_to_use,
-    split_shares,
-    unfinished,
-)
+from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured, slots_to_use
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job, UntilOver
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.evaluation.planning import (
+    DividedJob,
     RunRequest,
     answer_watch,
+    divided_jobs,
     home_index,
     jobs_taking_turns,
     round_size,
     rounds_of,
+    split_shares,
+    unfinished,
 )
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name, job_directory
 from isaaclab_arena.storage.run_plan import Attempt
 
 # The queue from which a rank takes its jobs, and the queue of jobs that are assigned before the start.
@@ -169,11 +163,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class Claims(Protocol):
-    """The claims of all ranks, as one rank sees them; see `ClaimTable`."""
+    """The claims of all ranks, as one rank sees them, at most a second old; see `ClaimTable`."""
 
-    def refresh(self, *, now: bool = False) -> None:
-        """Read the claims of other ranks."""
-        ...
+    jobs: Mapping[int, DividedJob]  # by index
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the next job, None if there is no free piece."""
@@ -181,6 +173,10 @@ class Claims(Protocol):
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
         """Claim this piece, None if it is not free."""
+        ...
+
+    def begin(self, claim: Claim, first: int, last: int) -> None:
+        """Announce episodes that may run from now on, by the first and last index; they are suspected if it dies."""
         ...
 
     def holds(self, claim: Claim) -> bool:
@@ -213,25 +209,22 @@ class DynamicQueue:
 
     def __init__(
         self,
-        table: Claims,
-        output_directory: Path,
-        attempt: Attempt,
+        claims: Claims,
         *,
+        world_size: int,
         stop_requested: Callable[[], bool] = lambda: False,
         is_over: Callable[[str], bool] = lambda _: False,
-        begins: Callable[[Claim, int, int], None] = lambda *_: None,
+        rest_s: float = 0.5,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._table = table
-        self._output_directory = output_directory
-        self._attempt = attempt
+        self._claims = claims
+        self._world_size = world_size
         # True ends the wait for other ranks.
         self._stop_requested = stop_requested
         # By the job's name: whether no further episode of it is needed.
         self._is_over = is_over
-        # Called with the claim and the first and last index, both included, of its episodes that may be under way.
-        self._begins = begins
+        self._rest_s = rest_s  # between two looks for a free piece
         self._pause = pause
         self._clock = clock  # monotonic [s]
         self._built_environment: str | None = None
@@ -243,34 +236,25 @@ class DynamicQueue:
         while True:
             if self._stop_requested():
                 return None
-            self._table.refresh()
-            claim = self._table.claim_next(self._built_environment)
-            if claim is None:
-                # The table may be a second old: read it again before the rank waits or leaves.
-                self._table.refresh(now=True)
-                claim = self._table.claim_next(self._built_environment)
+            claim = self._claims.claim_next(self._built_environment)
             if claim is not None:
                 break
             # Pieces that other ranks hold may become free, so this rank stays as long as there are any.
-            pieces = self._table.pieces_of_others()
+            pieces = self._claims.pieces_of_others()
             if not pieces:
                 return None
             if not self._said_that_it_waits:
                 _LOG.info("nothing is left to claim; waiting for other ranks, which work on %d pieces", pieces)
                 self._said_that_it_waits = True
-            self._pause(0.5)
+            left_s = self._rest_s
+            while left_s > 0 and not self._stop_requested():
+                self._pause(min(left_s, 0.5))
+                left_s -= 0.5
 
         # If none of the piece's episodes is missing, the job may still owe its report.
-        divided = claim.divided
-        supply = ClaimedEpisodes(
-            claim,
-            self._table,
-            self._output_directory,
-            self._attempt,
-            is_over=partial(self._is_over, divided.job.config.name),
-            begins=self._begins,
-            clock=self._clock,
-        )
+        divided = self._claims.jobs[claim.job_index]
+        is_over = partial(self._is_over, divided.job.config.name)
+        supply = ClaimedEpisodes(claim, self._claims, world_size=self._world_size, is_over=is_over, clock=self._clock)
         missing = supply.num_missing
         if claim.generation > 1:
             _LOG.info(
@@ -290,7 +274,7 @@ class DynamicQueue:
         current, self._current = self._current, None
         if failed:
             self._built_environment = None
-            self._table.give_up(job.config.index)
+            self._claims.give_up(job.config.index)
         elif current is not None and not self._stop_requested():
             current.finish_pieces()
 
@@ -305,25 +289,20 @@ class ClaimedEpisodes(Observer):
     def __init__(
         self,
         first: Claim,
-        table: Claims,
-        output_directory: Path,
-        attempt: Attempt,
+        claims: Claims,
         *,
+        world_size: int,
         is_over: Callable[[], bool] = lambda: False,
-        begins: Callable[[Claim, int, int], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._divided = first.divided
+        self._divided = claims.jobs[first.job_index]
         self._is_over = is_over
-        self._table = table
-        self._output_directory = output_directory
-        self._attempt = attempt
+        self._claims = claims
+        self._world_size = world_size
         self._clock = clock
-        # See `DynamicQueue`.
-        self._tell_begins = begins
         # First episode of each piece, to find the piece of an episode by bisection.
         self._begins = [piece[0][0] for piece in self._divided.pieces if piece]
-        self._round = first.divided.round_of(first.piece)
+        self._round = self._divided.round_of(first.piece)
         # Episodes under suspicion of ending a rank run one at a time.
         self._is_alone = bool(first.suspects)
         self._num_slots = 1
@@ -352,8 +331,7 @@ class ClaimedEpisodes(Observer):
                 return
             held = self._held.get(piece)
             if held is None and not self._is_alone:
-                self._table.refresh()
-                claim = self._table.claim(self._divided.index, piece)
+                claim = self._claims.claim(self._divided.index, piece)
                 held = None if claim is None else self._hold(claim)
             if held is None or index in held.finished:
                 continue
@@ -376,9 +354,9 @@ class ClaimedEpisodes(Observer):
         else:
             self._num_slots = slots_to_use(
                 num_envs,
-                open_episodes=self._table.open_episodes(self._divided.index) + (self.num_missing or 0),
-                world_size=self._attempt.world_size,
-                unfinished_jobs=self._table.num_unfinished_jobs(),
+                open_episodes=self._claims.open_episodes(self._divided.index) + (self.num_missing or 0),
+                world_size=self._world_size,
+                unfinished_jobs=self._claims.num_unfinished_jobs(),
             )
         return self._num_slots
 
@@ -390,14 +368,14 @@ class ClaimedEpisodes(Observer):
             return
         left = (index for begin, end in episodes for index in range(max(begin, episode_index), end))
         held.begun_to = max(islice((index for index in left if index not in held.finished), self._num_slots))
-        self._tell_begins(held.claim, episode_index if self._is_alone else episodes[0][0], held.begun_to)
+        self._claims.begin(held.claim, episode_index if self._is_alone else episodes[0][0], held.begun_to)
 
     def still_holds(self, episode_index: int) -> bool:
         """Whether no other rank has taken over the piece of this episode."""
         held = self._held_piece_of(episode_index)
         if held is None or held.is_lost:
             return False
-        if not self._table.holds(held.claim):
+        if not self._claims.holds(held.claim):
             held.is_lost = True
             _LOG.warning(
                 "this rank was silent for too long: others took over a part of job '%s', and it leaves that to them",
@@ -449,15 +427,9 @@ class ClaimedEpisodes(Observer):
         return None if piece is None else self._held.get(piece)
 
     def _hold(self, claim: Claim) -> "_HeldPiece":
-        committed = claim.committed or frozenset[int]()
-        if claim.generation > 1 and claim.committed is None:
-            # Only this attempt's commits count: errors of an earlier one may have to run again.
-            name = self._divided.job.config.name
-            lines = read_commits(job_directory(self._output_directory, name), name).lines
-            committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
-        episodes = self._divided.pieces[claim.piece]
+        committed, episodes = of_ranges(claim.committed), self._divided.pieces[claim.piece]
         if episodes is not None and claim.suspects:
-            committed |= of_ranges(episodes) - claim.suspects
+            committed |= of_ranges(episodes) - of_ranges(claim.suspects)
         if episodes is None:
             # A job limited by steps runs again as a whole: it does not ask which of its episodes are finished.
             held = _HeldPiece(claim=claim, finished=of_ranges(self._divided.finished) | committed, num_left=0)
@@ -473,7 +445,7 @@ class ClaimedEpisodes(Observer):
         now = self._clock()
         measured = Measured(episodes=self._episodes, env_steps=self._env_steps, seconds=round(now - self._since, 3))
         self._episodes, self._env_steps, self._since = 0, 0, now
-        self._table.finish(held.claim, measured)
+        self._claims.finish(held.claim, measured)
 
 
 @dataclass(kw_only=True)
@@ -505,6 +477,28 @@ class RankWork:
     fails: Callable[[Job], bool] = lambda _: False
 
 
+def claimed_work(
+    claims: Claims,
+    *,
+    rank: int,
+    world_size: int,
+    stop_requested: Callable[[], bool],
+    is_over: Callable[[str], bool],
+    rest_s: float = 0.5,
+) -> RankWork:
+    """Return the work of a rank that claims it as it goes; see `DynamicQueue`."""
+    total = sum(sum(divided.num_episodes) for divided in claims.jobs.values())
+    return RankWork(
+        queue=DynamicQueue(
+            claims, world_size=world_size, stop_requested=stop_requested, is_over=is_over, rest_s=rest_s
+        ),
+        # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
+        num_jobs=0,
+        num_episodes=len(range(rank, total, world_size)),
+        others_may_finish_jobs=True,
+    )
+
+
 def work_of_rank(
     request: RunRequest,
     attempt: Attempt,
@@ -530,24 +524,21 @@ def work_of_rank(
     if options.mode is Assignment.DYNAMIC:
         table = ClaimTable(
             divided_jobs(request.jobs, attempt, request.questions),
-            claims_directory(output_directory, attempt),
+            output_directory,
+            attempt,
             RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
             rank=rank,
-            run_id=attempt.run_id,
             lease_s=options.lease_s,
             is_over=watch.is_over,
         )
-        queue = DynamicQueue(table, output_directory, attempt, stop_requested=stop_requested, is_over=watch.lets_stop)
-        return RankWork(
-            queue=queue,
-            # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
-            num_jobs=0,
-            num_episodes=len(range(rank, table.num_episodes, attempt.world_size)),
-            stalled_after_s=options.lease_s,
-            others_may_finish_jobs=True,
-            observers=(watch,),
-            fails=fails,
+        work = claimed_work(
+            table,
+            rank=rank,
+            world_size=attempt.world_size,
+            stop_requested=stop_requested,
+            is_over=watch.lets_stop,
         )
+        return replace(work, stalled_after_s=options.lease_s, observers=(watch,), fails=fails)
 
     split = options.mode is Assignment.SPLIT
     assigned = []
@@ -561,8 +552,3 @@ def work_of_rank(
         observers=(watch,),
         fails=fails,
     )
-
-
-def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
-    """Return the directory of an attempt's claims."""
-    return output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem

@@ -6,9 +6,8 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
@@ -18,7 +17,7 @@ from isaaclab_arena.nested import leaves
 from isaaclab_arena.paths import now
 from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, SlotNumbers
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_line
+from isaaclab_arena.storage.commits import CommitContext, CommitLine, commit_line
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.hdf5.dataset import Consolidation, consolidate
 from isaaclab_arena.storage.hdf5.episode_file import check_compression
@@ -26,7 +25,7 @@ from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
 from isaaclab_arena.storage.recordings import attributes_of
-from isaaclab_arena.storage.recovery import put_in_place, remove_if_empty
+from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,6 +57,18 @@ class RecordedJob:
     contents: Contents | None = None  # evaluated contents; None if unknown
 
 
+class Commits(Protocol):
+    """Commits the finished episodes of a job; see `EpisodeCommits`."""
+
+    def commit(self, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
+        """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
+        ...
+
+    def close(self) -> None:
+        """Release the job's commit file. May be called more than once."""
+        ...
+
+
 class EpisodeRecorder(Observer):
     """Write the episodes of one job, which may have several environments; see `begin_rebuild`."""
 
@@ -68,6 +79,7 @@ class EpisodeRecorder(Observer):
         options: RecordingOptions,
         *,
         may_commit: Callable[[int], bool] = lambda _: True,
+        commits: Callable[[Path, int], Commits] = EpisodeCommits,
     ) -> None:
         # An episode's file is renamed into place, and then its line is appended to the commit file. So every committed
         # episode has a complete file, also after a crash. `consolidate` turns the files into one dataset.
@@ -81,7 +93,8 @@ class EpisodeRecorder(Observer):
         self._may_commit = may_commit
         self._contents = None if job.contents is None else json_line(job.contents)
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
-        self._commits = CommitWriter(job_directory, job.rank)
+        # By the job's directory and the rank: commits there, or hands the episodes over to another process that does.
+        self._commits = commits(job_directory, job.rank)
         self._started_s: dict[int, float] = {}
         self._first_seen: dict[int, int] = {}
         self._finished_in_env: dict[int, int] = {}
@@ -152,26 +165,24 @@ class EpisodeRecorder(Observer):
             start=self._first_seen.pop(record.env_id, None),
         )
         line = commit_line(record, context)
+        text = json_line(line)
         if arrays is None:
-            self._commits.write(line)
+            self._commits.commit(line, text, None)
             return
 
         # The recording holds the text of its commit line, too.
         more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
         if self._contents is not None:
             more[layout.CONTENTS_ATTRIBUTE] = self._contents
-        text = json_line(line)
         episode = RecordedEpisode(
             episode_index=line.episode_index,
             arrays=arrays,
             attributes=attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: text},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
-        path = self._episodes_directory / name
-        write = partial(write_episode, path, episode, self._options.compression, crc=crc)
-        for committed in put_in_place(path, line, text, write):
-            self._commits.write_line(committed)
-        self._parts.append(path)
+        compression = self._options.compression
+        self._commits.commit(line, text, lambda path: write_episode(path, episode, compression, crc=crc))
+        self._parts.append(self._episodes_directory / name)
 
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
         """Release the previous environments, and number the env slots of the new ones consecutively."""

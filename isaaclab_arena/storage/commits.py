@@ -143,10 +143,13 @@ class CommitWriter:
 
     def write_line(self, text: str) -> None:
         """Append one line that `json_line` has formatted; the recording holds the same text."""
+        if self._descriptor < 0:
+            with storage_errors("open", self.path):
+                self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         append_line(self._descriptor, text, self.path)
 
     def close(self) -> None:
-        """Close the file. May be called more than once."""
+        """Close the file; the next line opens it again. May be called more than once."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -209,6 +210,19 @@ def put_in_place(path: Path, line: commits.CommitLine, text: str, write: Callabl
     # committed, so the mismatch of the episode is visible.
     _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
     return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
+
+
+class EpisodeCommits(commits.CommitWriter):
+    """Commits episodes of a rank in a job's directory: first the file of each, then its line."""
+
+    def commit(self, line: commits.CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
+        """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
+        texts = [text]
+        path = self.path.parent / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)
+        if write is not None:
+            texts = put_in_place(path, line, text, partial(write, path))
+        for each in texts:
+            self.write_line(each)
 
 
 def _left_behind(path: Path, expected: commits.CommitLine) -> commits.CommitLine:

@@ -2,40 +2,31 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, Engine, NodeNeeds, RankSupervisor, RunOrders
-from isaaclab_arena.evaluation.contents import contents_of_jobs
-from isaaclab_arena.evaluation.heartbeat import RankWatch
+from isaaclab_arena.evaluation.cluster.nodes import NodeNeeds, RunOrders, needs_of
+from isaaclab_arena.evaluation.cluster.supervisor import RankSupervisor
+from isaaclab_arena.evaluation.heartbeat import RankWatch, status_path
+from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.run import Host, Played, run
-from isaaclab_arena.evaluation.start_up import StartedRun, named_contents, start_run_alone
+from isaaclab_arena.evaluation.start_up import StartedRun, start_run_alone
 from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
+
+if TYPE_CHECKING:
+    from isaaclab_arena.evaluation.cluster.ray_engine import RayEngine
 
 _LOG = logging.getLogger(__name__)
 
 
-class Cluster(Engine, AbstractContextManager["Cluster"], Protocol):
-    """A cluster that runs processes; a context manager, which ends the remaining ones."""
-
-    def working_directory(self) -> str | None:
-        """Return the base of the ranks' relative paths; None if the cluster copies the directory to each node."""
-        ...
-
-    def check_nodes(self, needs: NodeNeeds) -> None:
-        """Raise `ConfigError` for nodes that cannot take part, before any rank starts."""
-        ...
-
-
 def execute_on_cluster(
-    request: RunRequest, options: ClusterOptions, *, connect: Callable[[ClusterOptions], Cluster] | None = None
+    request: RunRequest, options: ClusterOptions, *, connect: "Callable[[ClusterOptions], RayEngine] | None" = None
 ) -> int:
     """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
     # `connect` None: Ray. `ConfigError`: contradictory options, no cluster, or a node that lacks something.
@@ -54,11 +45,15 @@ def execute_on_cluster(
     ]
     if problems:
         raise ConfigError(problems)
+    if connect is None:
+        from isaaclab_arena.evaluation.cluster.ray_engine import RayEngine  # noqa: PLC0415  an extra, and slow to load
+
+        connect = RayEngine
     # Connect before the run has a directory, so that a missing cluster leaves none.
-    with (connect or _connect_to_ray)(options) as engine:
-        needs = needs_of(request, options, working_directory=engine.working_directory())
-        engine.check_nodes(needs)
-        return run(request, ClusterHost(engine, options, needs)).exit_code
+    with connect(options) as cluster:
+        needs = needs_of(request, options, working_directory=cluster.working_directory())
+        cluster.check_nodes(needs)
+        return run(request, ClusterHost(cluster, options, needs)).exit_code
 
 
 class ClusterHost(Host):
@@ -66,9 +61,9 @@ class ClusterHost(Host):
 
     is_whole_program = writes_report = ranks_are_elsewhere = True
 
-    def __init__(self, engine: Cluster, options: ClusterOptions, needs: NodeNeeds) -> None:
+    def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: NodeNeeds) -> None:
         super().__init__(DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks))
-        self._engine, self._options, self._needs = engine, options, needs
+        self._cluster, self._options, self._needs = cluster, options, needs
 
     def begin(self, request: RunRequest) -> StartedRun:
         """Begin the run alone: the ranks come later, each with this plan."""
@@ -102,31 +97,18 @@ class ClusterHost(Host):
             num_ranks=options.num_ranks,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        supervisor = RankSupervisor(self._engine, orders, interruption, fail_fast=options.fail_fast)
+        supervisor = RankSupervisor(
+            self._cluster,
+            orders,
+            self.watch(directory, attempt).look,
+            interruption,
+            forget=lambda rank: status_path(directory, rank).unlink(missing_ok=True),
+            fail_fast=options.fail_fast,
+        )
 
         def play() -> Played:
+            self._cluster.start_claim_server(orders)
             supervisor.work(options.start_timeout_s)
             return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
 
         yield play
-
-
-def _connect_to_ray(options: ClusterOptions) -> Cluster:
-    from isaaclab_arena.evaluation.cluster.ray_engine import RayEngine  # noqa: PLC0415  Ray is an extra, and slow to load
-
-    return RayEngine(options)
-
-
-def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
-    """Return the requirements of a node that runs ranks, as this node meets them."""
-    program, *arguments = request.command_line
-    return NodeNeeds(
-        program=program,
-        arguments=tuple(arguments),
-        working_directory=working_directory,
-        jobs_hash=request.config_hash,
-        contents=named_contents(contents_of_jobs(request.jobs)),
-        versions=versions(),
-        cpus=options.cpus_per_rank,
-        gpus=options.gpus_per_rank,
-    )

@@ -1,5 +1,7 @@
 """The processes of a run as actors of a Ray cluster."""
 
+import io
+import json
 import logging
 import os
 import re
@@ -7,7 +9,6 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -29,25 +30,20 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.claim_server import ClaimServer
-from isaaclab_arena.evaluation.cluster.rank_process import WAY_OUT, problem_of_node, request_of, run_rank
-from isaaclab_arena.evaluation.cluster.supervisor import (
-    BegunEpisodes,
-    ClaimAnswer,
-    ClaimQuestion,
-    ClaimServerState,
-    ClusterOptions,
-    Delivery,
-    DeliveryAnswer,
+from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
+from isaaclab_arena.evaluation.cluster.nodes import (
+    WAY_OUT,
     EndedRank,
     Life,
-    LifeEnd,
     NodeNeeds,
-    RankEnd,
+    RefusedError,
     RunOrders,
+    problem_of_node,
+    request_of,
 )
+from isaaclab_arena.evaluation.cluster.rank_process import Ask, run_rank
+from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.run_plan import RunLock
 
 # The claim server and the ranks of a run as Ray actors, and the messages of their errors.
 
@@ -64,72 +60,36 @@ CLAIM_SERVER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 
 
 class ClaimServerActor:
-    """The claim server of a run, as an actor. Its arguments and answers are JSON, besides plain bytes."""
+    """The claim server of a run, as an actor. What it is asked and answers is JSON, besides plain bytes."""
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)
-        directory = Path(read.output_directory)
-        # While this process commits, no other process may continue the run.
-        self._lock = RunLock(directory).share()
-        self._claim_server = ClaimServer(request_of(read.needs), read.attempt, directory)
+        self._claim_server = ClaimServer(request_of(read.needs), read.attempt, Path(read.output_directory))
 
-    def claim(self, question: str) -> str:
-        """Give a rank a piece."""
-        return json_line(self._claim_server.claim(adapter(ClaimQuestion).validate_json(question)))
-
-    def begin(self, begun: str) -> bool:
-        """Note the episodes that a rank is about to play."""
-        return self._claim_server.begin(adapter(BegunEpisodes).validate_json(begun))
-
-    def deliver(self, delivery: str, content: bytes) -> str:
-        """Commit a rank's delivery."""
-        return json_line(self._claim_server.deliver(adapter(Delivery).validate_json(delivery), content))
-
-    def end(self, life: str, reason: str) -> str:
-        """Note that a rank has ended."""
-        return json_line(self._claim_server.end(adapter(Life).validate_json(life), reason))
-
-    def stop(self, signal_number: int) -> None:
-        """Request all ranks to stop."""
-        self._claim_server.stop(signal_number)
-
-    def state(self) -> str:
-        """Return the state of the run."""
-        return json_line(self._claim_server.state())
+    def ask(self, calls: str, content: bytes) -> str:
+        """Make calls of the claim server, and answer the last one. `content` holds the bytes of all of them."""
+        stream = io.BytesIO(content)
+        asked = json.loads(calls)
+        told = [(name, words, None if size is None else stream.read(size)) for name, words, size in asked]
+        return json_line(answered(self._claim_server, told))
 
 
-def answer_to(reference: Any, way_out: str = "") -> Any:
-    """Return the claim server's answer, or raise its `ArenaError`. `ClaimsLostError`: it died or is unreachable."""
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, ArenaError):
-            raise error.cause from error
-        # The claim server failed, so no job of the asking rank is at fault.
-        raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
-    except RayActorError as error:
-        raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
+def asking(actor: Any, way_out: str = "") -> Ask:
+    """Return what calls the claim server. It raises `ClaimsLostError` if that died or is unreachable."""
 
+    def ask(calls: Sequence[Call]) -> Any:
+        words = json_line([(name, words, None if content is None else len(content)) for name, words, content in calls])
+        try:
+            return json.loads(ray.get(actor.ask.remote(words, b"".join(content or b"" for _, _, content in calls))))
+        except RayTaskError as error:
+            if isinstance(error.cause, ArenaError):
+                raise error.cause from error
+            # The claim server failed, so no job of the asking rank is at fault.
+            raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
+        except RayActorError as error:
+            raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
 
-class RemoteClaimServer:
-    """The claim server, for a rank on another node."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
-        """Request a piece."""
-        answer: Any = answer_to(self._actor.claim.remote(json_line(question)))
-        return adapter(ClaimAnswer).validate_json(answer)
-
-    def begin(self, begun: BegunEpisodes) -> bool:
-        """Report the episodes that this rank is about to play."""
-        return answer_to(self._actor.begin.remote(json_line(begun)))
-
-    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        """Deliver this rank's results."""
-        answer: Any = answer_to(self._actor.deliver.remote(json_line(delivery), content))
-        return adapter(DeliveryAnswer).validate_json(answer)
+    return ask
 
 
 class RankActor:
@@ -144,10 +104,9 @@ class RankActor:
         return f"rank {self._rank}"
 
     def run(self, orders: str, life: str) -> str:
-        """Run the claimed jobs, and return the end of the rank."""
-        read = adapter(RunOrders).validate_json(orders)
-        end = run_rank(read, adapter(Life).validate_json(life), RemoteClaimServer(self._claim_server))
-        return json_line(replace(end, node=ray.get_runtime_context().get_node_id()))
+        """Run the claimed jobs, and return the final state of the rank."""
+        read = adapter(RunOrders).validate_json(orders), adapter(Life).validate_json(life)
+        return run_rank(*read, asking(self._claim_server))
 
 
 def why(error: RayError) -> str:
@@ -236,13 +195,15 @@ def problem_told(node: str, reference: Any, ask_again: Callable[[], Any]) -> str
 
 
 class RayEngine:
-    """Runs ranks on a Ray cluster; see `Cluster`. `ConfigError` on entry if the cluster cannot be reached."""
+    """A Ray cluster; see `Cluster`. `ConfigError` on entry if it cannot be reached. A context manager."""
 
+    # On exit the remaining processes end.
     def __init__(self, options: ClusterOptions) -> None:
         self._address = options.ray_address
         self._options = options
-        self._claim_server: Any = None
         self._orders: RunOrders | None = None
+        self._claim_server: Any = None
+        self.ask: Ask = lambda _: None  # of the claim server, once it is started
         self._actors: dict[Life, Any] = {}
         self._running: dict[Any, Life] = {}
         self._avoided: set[str] = set()
@@ -297,23 +258,8 @@ class RayEngine:
         here = ray.get_runtime_context().get_node_id()
         named = actor.options(name=f"arena/{orders.run}/claim_server", scheduling_strategy=_on(here))
         self._claim_server = named.remote(json_line(orders))
-
-    def state(self) -> ClaimServerState:
-        """Return the state of the run."""
-        return adapter(ClaimServerState).validate_json(self._ask(self._claim_server.state.remote()))
-
-    def end_life(self, life: Life, reason: str) -> LifeEnd:
-        """Report to the claim server that a rank has ended."""
-        return adapter(LifeEnd).validate_json(self._ask(self._claim_server.end.remote(json_line(life), reason)))
-
-    def stop(self, signal_number: int) -> None:
-        """Tell the claim server to stop the run."""
-        self._ask(self._claim_server.stop.remote(signal_number))
-
-    def _ask(self, reference: Any) -> Any:
-        directory = "" if self._orders is None else self._orders.output_directory
-        way_out = f"; all that it committed is kept: go on with the same command and --resume {directory}"
-        return answer_to(reference, way_out)
+        again = f"go on with the same command and --resume {orders.output_directory}"
+        self.ask = asking(self._claim_server, f"; all that it committed is kept: {again}")
 
     def start_rank(self, life: Life) -> None:
         """Start a rank as soon as the cluster has the resources."""
@@ -361,17 +307,21 @@ class RayEngine:
         life = self._running.pop(reference)
         actor = self._actors.pop(life, None)
         try:
-            return EndedRank(life=life, end=adapter(RankEnd).validate_json(ray.get(reference)))
+            return EndedRank(life=life, state=ray.get(reference))
         except RayTaskError as error:
-            return EndedRank(life=life, error=error.cause if isinstance(error.cause, Exception) else error)
+            if not isinstance(error.cause, RefusedError):
+                return EndedRank(life=life, error=error.cause if isinstance(error.cause, Exception) else error)
+            refused = str(error.cause)
         except RayError as error:
-            if CANNOT_IMPORT not in str(error) or actor is None:
+            if CANNOT_IMPORT not in str(error):
                 return EndedRank(life=life, reason=why(error))
             # The node cannot load the code of the rank.
-            node = actors(actor._actor_id.hex())["Address"]["NodeID"]
-            hosts = (each["NodeManagerHostname"] for each in ray.nodes() if each["NodeID"] == node)
             refused = f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}"
-            return EndedRank(life=life, end=RankEnd(refused=refused, host=next(hosts, "unknown"), node=node))
+        if actor is None:
+            return EndedRank(life=life, reason=refused)
+        node = actors(actor._actor_id.hex())["Address"]["NodeID"]
+        hosts = (each["NodeManagerHostname"] for each in ray.nodes() if each["NodeID"] == node)
+        return EndedRank(life=life, refused=refused, host=next(hosts, "unknown"), node=node)
 
 
 def name_of_rank(orders: RunOrders, life: Life) -> str:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.rank_process import problem_of_node
-from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, NodeNeeds
+from isaaclab_arena.evaluation.cluster.nodes import NodeNeeds, needs_of, problem_of_node
 from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.provenance import DISTRIBUTION
 from tests.end_to_end.launching import ROOT, command, run, write_jobs
 from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, add_node, cluster_of, with_patience

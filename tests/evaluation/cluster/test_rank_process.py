@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -12,25 +12,12 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.claim_server import ClaimServer
-from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.rank_process import (
-    make_own_directory,
-    remove_directories_of_the_dead,
-    run_rank,
-)
-from isaaclab_arena.evaluation.cluster.supervisor import (
-    BegunEpisodes,
-    ClaimAnswer,
-    ClaimQuestion,
-    ClusterOptions,
-    Delivery,
-    DeliveryAnswer,
-    Life,
-    RankEnd,
-    RunOrders,
-)
+from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
+from isaaclab_arena.evaluation.cluster.nodes import Life, RunOrders, needs_of
+from isaaclab_arena.evaluation.cluster.rank_process import run_rank
 from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.options import ClusterOptions
+from isaaclab_arena.evaluation.output_directory import directory_of_process
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.results.merge import MergedResults, merge_results
@@ -42,70 +29,56 @@ from tests.end_to_end.launching import ROOT, write_jobs
 
 DIES = """
 import os, pathlib, sys
-from isaaclab_arena.evaluation.cluster.rank_process import make_own_directory
-(make_own_directory(pathlib.Path(sys.argv[1]), 3) / "episode").touch()
-os._exit(9)
+from isaaclab_arena.evaluation.output_directory import directory_of_process
+with directory_of_process(pathlib.Path(sys.argv[1]), 3) as own:
+    (own / "episode").touch()
+    os._exit(9)
 """
 
 
 def test_a_rank_removes_what_killed_ranks_of_its_node_have_left_and_nothing_else(tmp_path):
     assert subprocess.run([sys.executable, "-c", DIES, tmp_path], cwd=ROOT, check=False).returncode == 9
     (left,) = tmp_path.iterdir()
-    mine = make_own_directory(tmp_path, 0)
-    machine = left.name.split("_")[3]
-    elsewhere = tmp_path / left.name.replace(machine, "00000000")
+    elsewhere = tmp_path / left.name.replace(left.name.split("_")[3], "00000000")
     elsewhere.mkdir()
     (tmp_path / "isaaclab_arena_ranking").mkdir()
-    remove_directories_of_the_dead(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {mine.name, elsewhere.name, "isaaclab_arena_ranking"}
+    with directory_of_process(tmp_path, 0) as mine, directory_of_process(tmp_path, 1) as other:
+        assert {*tmp_path.iterdir()} == {mine, other, elsewhere, tmp_path / "isaaclab_arena_ranking"}
+    assert {*tmp_path.iterdir()} == {elsewhere, tmp_path / "isaaclab_arena_ranking"}
 
 
 class ClaimServerNextDoor:
-    """A claim server in this process, which answers one question at a time, as an actor does."""
+    """A claim server in this process, which answers one rank at a time, as an actor does."""
 
     def __init__(self, claim_server: ClaimServer) -> None:
         self._claim_server = claim_server
         self._lock = Lock()
-        self.delivered: list[Delivery] = []
+        self.calls: list[Call] = []
 
-    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
+    def ask(self, calls: Sequence[Call]):
         with self._lock:
-            return self._claim_server.claim(question)
+            self.calls += calls
+            return answered(self._claim_server, calls)
 
-    def begin(self, begun: BegunEpisodes) -> bool:
-        with self._lock:
-            return self._claim_server.begin(begun)
-
-    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        with self._lock:
-            self.delivered.append(delivery)
-            return self._claim_server.deliver(delivery, content)
+    def asked(self, name: str) -> list[Call]:
+        """Return the calls of a method."""
+        return [call for call in self.calls if call[0] == name]
 
 
 class DyingClaimServer(ClaimServerNextDoor):
     """Dies once it has been told that episodes begin."""
 
-    def begin(self, begun: BegunEpisodes) -> bool:
-        raise ClaimsLostError("the run's claim server does not answer")
-
-    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        if delivery.finished or delivery.failed:
+    def ask(self, calls: Sequence[Call]):
+        if calls[0][0] == "begin":
             raise ClaimsLostError("the run's claim server does not answer")
-        return super().deliver(delivery, content)
+        return super().ask(calls)
 
 
 class ClaimServerWithoutReports(ClaimServerNextDoor):
     """Keeps what a rank has delivered that died just before its report arrived."""
 
-    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        begin, kept = sum(each.size for each in delivery.episodes), []
-        for file in delivery.files:
-            if "job_report" in file.path:
-                content = content[:begin] + content[begin + file.size :]
-            else:
-                kept.append(file)
-                begin += file.size
-        return super().deliver(replace(delivery, files=tuple(kept)), content)
+    def ask(self, calls: Sequence[Call]):
+        return super().ask([call for call in calls if call[0] != "keep" or "job_report" not in call[1][1]])
 
 
 def run_alone(
@@ -114,7 +87,7 @@ def run_alone(
     *,
     node: Path | None,
     claim_server_class: type[ClaimServerNextDoor] = ClaimServerNextDoor,
-) -> tuple[RankEnd, ClaimServerNextDoor]:
+) -> tuple[str, ClaimServerNextDoor]:
     """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
     jobs = write_jobs(directory / "jobs.json", [job])
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--device", "cpu")
@@ -133,7 +106,7 @@ def run_alone(
         )
         received = adapter(RunOrders).validate_json(json_line(orders))
         claim_server = claim_server_class(ClaimServer(request, started.attempt, started.output_directory))
-        return run_rank(received, Life(rank=0), claim_server), claim_server
+        return run_rank(received, Life(rank=0), claim_server.ask), claim_server
 
 
 REACH = {
@@ -147,22 +120,22 @@ REACH = {
 def test_a_job_whose_latency_was_measured_at_the_start_runs_with_it(tmp_path):
     end, _ = run_alone(tmp_path, {**REACH, "latency": "measured"}, node=tmp_path / "node")
     (report,), _ = read_job_reports(tmp_path / "out" / "reach", "reach")
-    assert (end.state, report.status, report.error) == ("finished", ReportedStatus.COMPLETED, None)
+    assert (end, report.status, report.error) == ("finished", ReportedStatus.COMPLETED, None)
     assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
 
 
 def test_a_rank_that_sees_the_directory_of_the_run_sends_no_file_there(tmp_path):
     end, claim_server = run_alone(tmp_path, REACH, node=None)
-    assert end.state == "finished"
-    assert [each for each in claim_server.delivered if each.episodes or each.files or each.status] == []
+    assert end == "finished"
+    assert claim_server.asked("commit") + claim_server.asked("keep") == []
     assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
     assert json.loads((tmp_path / "out" / "logs" / "rank0.status.json").read_text())["state"] == "finished"
 
 
 def test_a_rank_with_a_disk_of_its_own_leaves_nothing_there(tmp_path):
     end, claim_server = run_alone(tmp_path, REACH, node=tmp_path / "node")
-    assert end.state == "finished"
-    assert sum(len(each.episodes) for each in claim_server.delivered) == 2
+    assert end == "finished"
+    assert len(claim_server.asked("commit")) == 2
     assert list((tmp_path / "node").iterdir()) == []
 
 
@@ -185,7 +158,7 @@ def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tm
     # Long enough that the rank's first word on the job arrives in a delivery before that of the last episodes.
     job = {**REACH, "num_episodes": 80}
     _, claim_server = run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=ClaimServerWithoutReports)
-    assert any("job_begun" in file.path for delivery in claim_server.delivered for file in delivery.files)
+    assert any("job_begun" in arguments[1] for _, arguments, _ in claim_server.asked("keep"))
     merged = ended_by_the_driver(tmp_path / "out")
     assert merged.complete
     (row,) = merged.jobs.to_dict("records")

@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.supervisor import ClusterOptions, Life
+from isaaclab_arena.evaluation.cluster.nodes import Life
+from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.run_plan import AttemptEntry
-from tests.evaluation.cluster.claim_server.test_claim_server import ATTEMPT
-from tests.evaluation.cluster.test_supervisor import ORDERS
+from tests.evaluation.cluster.test_claim_server import ATTEMPT, ORDERS
 
 ray_engine = pytest.importorskip(
     "isaaclab_arena.evaluation.cluster.ray_engine", reason="needs ray", exc_type=ImportError
 )
-ray_actors = pytest.importorskip("isaaclab_arena.evaluation.cluster.ray_engine", exc_type=ImportError)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +38,6 @@ def test_a_cluster_that_starts_with_the_run_has_the_cores_that_its_ranks_can_use
     assert ray_engine.cores_to_use(options, num_cores=16) == cores
 
 
-@pytest.mark.parametrize("options", [ray_actors.ONCE, ray_actors.CLAIM_SERVER_OPTIONS])
+@pytest.mark.parametrize("options", [ray_engine.ONCE, ray_engine.CLAIM_SERVER_OPTIONS])
 def test_ray_begins_no_actor_anew_and_calls_none_twice(options):
     assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)

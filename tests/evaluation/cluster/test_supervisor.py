@@ -2,37 +2,18 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.evaluation.cluster.supervisor import (
-    ClaimServerState,
-    EndedRank,
-    Life,
-    LifeEnd,
-    NodeNeeds,
-    RankEnd,
-    RankSupervisor,
-    RunOrders,
-)
+from isaaclab_arena.evaluation.cluster.claim_server import Call, LifeEnd
+from isaaclab_arena.evaluation.cluster.nodes import EndedRank, Life
+from isaaclab_arena.evaluation.cluster.supervisor import RankSupervisor
+from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus
 from isaaclab_arena.evaluation.process import Interruption
-from tests.evaluation.cluster.claim_server.test_claim_server import ATTEMPT
-
-NEEDS = NodeNeeds(
-    program="", arguments=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0
-)
-ORDERS = RunOrders(
-    run="run",
-    needs=NEEDS,
-    config_hash="",
-    output_directory="",
-    attempt=ATTEMPT,
-    num_ranks=2,
-    node_directory=None,
-)
-FINISHED = RankEnd(state="finished")
+from tests.evaluation.cluster.test_claim_server import ORDERS
 
 
 class PretendedCluster:
@@ -56,11 +37,10 @@ class PretendedCluster:
         self.life_end = LifeEnd(pieces=1)
         self.blamed: dict[Life, str] = {}
         self.nodes = {"good", "bad"}
+        self.sleeps_at_s = -1
 
     def __call__(self) -> float:
         return float(self.now_s)
-
-    def start_claim_server(self, orders: RunOrders) -> None: ...
 
     def start_rank(self, life: Life) -> None:
         self._lives[life.rank] = life
@@ -70,24 +50,29 @@ class PretendedCluster:
         return [life for rank, life in self._lives.items() if rank not in self._starts]
 
     def wait(self, timeout_s: float) -> Sequence[EndedRank]:
-        self.now_s += 1
+        self.now_s += 300 if self.now_s == self.sleeps_at_s else 1
         return self._story.get(self.now_s, [])
 
-    def end_life(self, life: Life, reason: str) -> LifeEnd:
-        self._ended.add(life)
-        self.blamed[life] = reason
-        return self.life_end
+    def ask(self, calls: Sequence[Call]):
+        ((method, arguments, _),) = calls
+        if method == "end":
+            life, reason = arguments
+            self._ended.add(life)
+            self.blamed[life] = reason
+            return self.life_end
+        if method == "stop":
+            self.told.append(("stop", *arguments))
+        return int(self.now_s < self._jobs_end_s)
 
-    def state(self) -> ClaimServerState:
-        heard = {
-            rank: self.silent.get(rank, 0.0)
-            for rank, life in self._lives.items()
-            if life not in self._ended and self._starts.get(rank, 10**9) <= self.now_s
-        }
-        return ClaimServerState(num_unfinished_jobs=int(self.now_s < self._jobs_end_s), silent_s=heard)
-
-    def stop(self, signal_number: int) -> None:
-        self.told.append(("stop", signal_number))
+    def look(self) -> Sequence[RankReport]:
+        """Return what the ranks that have started say of themselves, and how long they have been silent."""
+        reports = []
+        for rank, life in self._lives.items():
+            is_heard = life not in self._ended and self._starts.get(rank, 10**9) <= self.now_s
+            status = RankStatus.of_this_process(rank=rank, run_id="run") if is_heard else None
+            silent_s = self.silent.get(rank, 0.0)
+            reports.append(RankReport(rank=rank, fate=RankFate.WORKING, status=status, alive=True, silent_s=silent_s))
+        return reports
 
     def kill(self, life: Life) -> None:
         self.silent.pop(life.rank, None)
@@ -104,8 +89,12 @@ class PretendedCluster:
         return "1 core"
 
 
+def supervisor_of(cluster: Any, interruption: Interruption | None = None, **options) -> RankSupervisor:
+    return RankSupervisor(cluster, ORDERS, cluster.look, interruption or Interruption(), clock=cluster, **options)
+
+
 def work(cluster: PretendedCluster, interruption: Interruption | None = None, **options) -> list[object]:
-    RankSupervisor(cluster, ORDERS, interruption or Interruption(), clock=cluster, **options).work(60.0)
+    supervisor_of(cluster, interruption, **options).work(60.0)
     return cluster.told
 
 
@@ -114,8 +103,7 @@ def died(rank: int, life: int = 0) -> EndedRank:
 
 
 def refused(rank: int, life: int = 0, node: str = "bad") -> EndedRank:
-    end = RankEnd(refused="has other versions", host=f"the {node} one", node=node)
-    return EndedRank(life=Life(rank=rank, number=life), end=end)
+    return EndedRank(life=Life(rank=rank, number=life), refused="has other versions", host=f"the {node} one", node=node)
 
 
 def raised(rank: int, error: Exception) -> EndedRank:
@@ -123,7 +111,7 @@ def raised(rank: int, error: Exception) -> EndedRank:
 
 
 def finished(rank: int, life: int = 0) -> EndedRank:
-    return EndedRank(life=Life(rank=rank, number=life), end=FINISHED)
+    return EndedRank(life=Life(rank=rank, number=life), state="finished")
 
 
 def test_a_rank_that_dies_begins_anew(caplog):
@@ -153,6 +141,12 @@ def test_a_rank_of_which_nothing_is_heard_for_half_a_minute_is_ended_and_begins_
     told = work(cluster)
     assert ("kill", 1, 0) in told
     assert ("start", 1, 1) in told
+
+
+def test_ranks_are_not_taken_for_silent_while_the_machine_slept():
+    cluster = PretendedCluster({310: [finished(0), finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=310)
+    cluster.silent, cluster.sleeps_at_s = {1: 300.0}, 3
+    assert work(cluster) == [("start", 0, 0), ("start", 1, 0)]
 
 
 def test_a_run_does_not_wait_for_resources_that_it_needs_no_more(caplog):
@@ -187,7 +181,7 @@ def test_all_ranks_are_stopped_when_the_run_is_and_none_begins_anew():
 
 
 def test_the_first_failure_ends_the_run_where_that_is_asked_for():
-    failed = EndedRank(life=Life(rank=0), end=RankEnd(state="failed"))
+    failed = EndedRank(life=Life(rank=0), state="failed")
     cluster = PretendedCluster({3: [failed], 4: [finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=99)
     assert ("stop", 15) in work(cluster, fail_fast=True)
 
@@ -217,7 +211,7 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     full = DiskUnusableError("cannot write e000001.h5: no space left on device")
     story = {3: [raised(0, full)], 5: [raised(1, ValueError("something else"))]}
     cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=99)
-    supervisor = RankSupervisor(cluster, ORDERS, Interruption(), clock=cluster)
+    supervisor = supervisor_of(cluster)
     supervisor.work(60.0)
     assert supervisor.failure is full
     assert cluster.told == [("start", 0, 0), ("start", 1, 0), ("stop", 15)]

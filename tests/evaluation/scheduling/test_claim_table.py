@@ -9,12 +9,15 @@ import pytest
 
 from isaaclab_arena.distributed.context import process_start_ticks
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.claims import Claim, ClaimTable, DividedJob, Measured
+from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
+from isaaclab_arena.evaluation.planning import DividedJob
 from tests.evaluation.jobs import coin_job
+from tests.results.evidence import attempt
 
 MEASURED = Measured(episodes=3, env_steps=300, seconds=1.5)
 LEASE_S = 30.0
+CLAIMS = "claims/attempt_1"
 
 
 class Clock:
@@ -36,15 +39,15 @@ def beat(directory, beat: int, *, rank: int = 1, **changes) -> None:
     write_rank_status(directory, dataclasses.replace(status, state=RankState.RUNNING, beat=beat, **changes))
 
 
-def table_of(directory, rank: int, *, pieces: int = 1, clock: Clock | None = None, run_id: str = "run") -> ClaimTable:
+def table_of(directory, rank: int, *, pieces: int = 1, clock: Clock | None = None) -> ClaimTable:
     clock = clock or Clock()
     job = coin_job("job", num_episodes=pieces)
     return ClaimTable(
         [DividedJob(job=job, finished=(), pieces=tuple(((index, index + 1),) for index in range(pieces)))],
-        directory / "claims",
+        directory,
+        attempt(run_id="run", world_size=3),
         RankWatch(directory, world_size=3, run_id="run", clock=clock),
         rank=rank,
-        run_id=run_id,
         lease_s=LEASE_S,
         clock=clock,
     )
@@ -133,7 +136,7 @@ def test_only_one_rank_takes_a_piece_over_and_its_owner_sees_that(directory):
     assert not owner.holds(lost)
     assert second.holds(taken)
     owner.finish(lost, MEASURED)
-    assert not (directory / "claims" / "j000000_p00000.done").exists(), "its new owner will say so"
+    assert not (directory / CLAIMS / "j000000_p00000.done").exists(), "its new owner will say so"
 
 
 def test_what_a_rank_finishes_or_gives_up_is_free_for_nobody(directory):
@@ -152,7 +155,7 @@ def test_files_of_others_in_the_directory_are_no_claims(directory):
     table = table_of(directory, 0)
     names = (".nfs0001", "p1", "j000000_p00000.g0", "j000000_p00000.g1.tmp", "notes.txt", "j000000_p00000.g-1")
     for name in (*names, "j000000_p00009.g1", "j000007_p00000.done"):
-        (directory / "claims" / name).write_text("{}")
+        (directory / CLAIMS / name).write_text("{}")
     table.refresh()
     assert table.claim_next(None) is not None
 
@@ -163,7 +166,7 @@ def test_files_of_others_in_the_directory_are_no_claims(directory):
 def test_a_claim_of_which_nobody_knows_the_owner_lapses_after_a_lease(directory, content):
     clock = Clock()
     table = claimed_by_rank_one(directory, clock)
-    (directory / "claims" / "j000000_p00000.g1").write_bytes(content)
+    (directory / CLAIMS / "j000000_p00000.g1").write_bytes(content)
     table = table_of(directory, 0, clock=clock)
     table.refresh()
     for number in range(29):
@@ -178,7 +181,7 @@ def test_a_claim_of_which_nobody_knows_the_owner_lapses_after_a_lease(directory,
 @pytest.mark.parametrize("content", [b"", b'{"episodes": 1}', b'{"episodes": "x", "env_steps": 1, "seconds": 1}'])
 def test_a_torn_note_that_a_piece_is_done_still_says_so(directory, content):
     table = table_of(directory, 0)
-    (directory / "claims" / "j000000_p00000.done").write_bytes(content)
+    (directory / CLAIMS / "j000000_p00000.done").write_bytes(content)
     table.refresh()
     assert table.claim_next(None) is None
     assert table.num_unfinished_jobs() == 0
@@ -188,9 +191,9 @@ def test_saying_twice_that_a_piece_is_done_keeps_what_was_said_first(directory):
     table = table_of(directory, 0)
     claim = made(table.claim(0, 0))
     table.finish(claim, MEASURED)
-    said = (directory / "claims" / "j000000_p00000.done").read_bytes()
+    said = (directory / CLAIMS / "j000000_p00000.done").read_bytes()
     table.finish(claim, Measured(episodes=9, env_steps=9, seconds=9.0))
-    assert (directory / "claims" / "j000000_p00000.done").read_bytes() == said
+    assert (directory / CLAIMS / "j000000_p00000.done").read_bytes() == said
 
 
 def test_a_directory_that_cannot_be_made_is_named(directory):

@@ -8,9 +8,10 @@ from itertools import islice
 
 import pytest
 
-from isaaclab_arena.evaluation.claims import ClaimTable, divided_jobs
+from isaaclab_arena.evaluation.claims import ClaimTable
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.queues import AssignedJob, ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import ReportedStatus, read_commits
@@ -71,7 +72,7 @@ class World:
 
     def queue(self, rank: int, **options) -> DynamicQueue:
         options.setdefault("pause", self.pass_time)
-        return DynamicQueue(self.table(rank), self.directory, self.attempt, clock=self.clock, **options)
+        return DynamicQueue(self.table(rank), world_size=self.attempt.world_size, clock=self.clock, **options)
 
     def table(self, rank: int) -> ClaimTable:
         watch = CountingWatch(
@@ -79,10 +80,10 @@ class World:
         )
         return ClaimTable(
             divided_jobs(self.jobs, self.attempt),
-            self.directory / "claims",
+            self.directory,
+            self.attempt,
             watch,
             rank=rank,
-            run_id=self.run_id,
             lease_s=LEASE_S,
             clock=self.clock,
         )
@@ -461,7 +462,7 @@ def test_what_was_measured_decides_what_comes_next(tmp_path):
 def test_a_claim_that_its_maker_never_wrote_lapses_after_a_lease(tmp_path):
     world = World(tmp_path, jobs_of(1))
     world.queue(1)
-    (tmp_path / "claims" / "j000000_p00000.g1").touch()
+    (tmp_path / "claims" / "attempt_1" / "j000000_p00000.g1").touch()
     assigned = world.queue(0).next_job()
     assert assigned is not None
     assert world.clock.now_s >= LEASE_S

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.claims import Measured, divided_jobs
-from isaaclab_arena.evaluation.cluster.claim_server import ClaimServer
-from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender
-from isaaclab_arena.evaluation.cluster.supervisor import (
-    ClaimAnswer,
-    ClaimQuestion,
-    Delivery,
-    Life,
-    SentEpisode,
-    SentFile,
+from isaaclab_arena.evaluation.claims import Measured
+from isaaclab_arena.evaluation.cluster.claim_server import (
+    EXCHANGES_PER_S,
+    Call,
+    ClaimServer,
+    answered,
+    interval_s,
 )
+from isaaclab_arena.evaluation.cluster.nodes import Life, NodeNeeds, RunOrders
+from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.commits import CommitLine, CommitWriter, ReportedStatus, read_commits, read_job_reports
+from isaaclab_arena.storage.commits import CommitLine, ReportedStatus, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry
@@ -46,6 +46,12 @@ ATTEMPT = Attempt(
     git_revision=None,
     machine=Node(host="here", cpu="", cores=1, platform=""),
     jobs=(AttemptEntry(job="coins"),),
+)
+NEEDS = NodeNeeds(
+    program="", arguments=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0
+)
+ORDERS = RunOrders(
+    run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, num_ranks=2, node_directory=None
 )
 MEASURED = Measured(episodes=1, env_steps=10, seconds=0.1)
 
@@ -86,35 +92,44 @@ class Rank:
         (directory / "coins").mkdir(parents=True)
         (directory / "logs").mkdir()
         self.stopped_by: list[int] = []
-        self.sender = ResultSender(self.life, directory, claim_server.deliver, stop=self.stopped_by.append, clock=clock)
-        self.sender.follow("coins")
+        self.asked: list[str] = []
+
+        def ask(calls: Sequence[Call]):
+            self.asked.append(calls[0][0])
+            return answered(claim_server, calls)
+
         jobs = divided_jobs(request.jobs, ATTEMPT)
-        self.asked: list[ClaimQuestion] = []
-
-        def ask(question: ClaimQuestion) -> ClaimAnswer:
-            self.asked.append(question)
-            return claim_server.claim(question)
-
-        self.claims = RemoteClaims(jobs, self.life, ask, claim_server.begin, self.sender, output_directory=directory)
-        self.commits = CommitWriter(directory / "coins", rank)
+        self.ledger = RemoteLedger(
+            ORDERS, self.life, jobs, ask, directory, is_own=True, stop=self.stopped_by.append, clock=clock
+        )
+        self.commits = self.ledger.commits(directory / "coins", rank)
 
     def claim(self):
-        claim = self.claims.claim_next(None)
+        claim = self.ledger.claim_next(None)
         assert claim is not None
         return claim
 
+    def piece(self, claim) -> tuple[int, int]:
+        """Return the first episode of a piece, and the one after its last."""
+        piece = self.ledger.jobs[0].pieces[claim.piece]
+        assert piece
+        return piece[0]
+
     def play(self, claim, *, arrays: bytes = b"", episodes: Sequence[int] | None = None) -> None:
-        (begin, end), *_ = claim.divided.pieces[claim.piece]
+        begin, end = self.piece(claim)
         for index in range(begin, end) if episodes is None else episodes:
-            name = f"episodes/e{index:06d}.h5" if arrays else None
-            if name is not None:
-                (self.directory / "coins" / "episodes").mkdir(exist_ok=True)
-                (self.directory / "coins" / name).write_bytes(arrays)
-            self.commits.write(replace(line_of(index, self.life.rank), episode_file=name))
+            self.commit(line_of(index, self.life.rank), arrays)
+
+    def commit(self, line: CommitLine, arrays: bytes = b"") -> None:
+        def write(path: Path) -> None:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(arrays)
+
+        self.commits.commit(line, json_line(line), write if arrays else None)
 
     def finish(self, claim) -> None:
         self.play(claim)
-        self.claims.finish(claim, MEASURED)
+        self.ledger.finish(claim, MEASURED)
 
 
 @pytest.fixture
@@ -136,19 +151,19 @@ def test_ranks_get_every_piece_once_and_their_episodes_come_home(tmp_path, home,
     ranks = [Rank(claim_server, tmp_path / f"node{rank}", rank) for rank in range(2)]
     for turn in range(8):
         ranks[turn % 2].finish(ranks[turn % 2].claim())
-    assert ranks[0].claims.claim_next(None) is None
+    assert ranks[0].ledger.claim_next(None) is None
     for rank in ranks:
-        rank.sender.send()
+        rank.ledger.deliver()
     assert committed(home) == list(range(8))
-    assert ranks[0].claims.claim_next(None) is None
-    assert (ranks[0].claims.pieces_of_others(), claim_server.state().num_unfinished_jobs) == (0, 0)
+    assert ranks[0].ledger.claim_next(None) is None
+    assert (ranks[0].ledger.pieces_of_others(), claim_server.num_unfinished_jobs()) == (0, 0)
 
 
 def test_an_episode_is_in_place_before_its_line_and_gone_from_its_node(tmp_path, home, claim_server):
     rank = Rank(claim_server, tmp_path / "node", 0)
     claim = rank.claim()
     rank.play(claim, arrays=b"arrays")
-    rank.sender.send()
+    rank.ledger.deliver()
     name = f"episodes/e{claim.piece:06d}.h5"
     assert (home / "coins" / name).read_bytes() == b"arrays"
     assert not (tmp_path / "node" / "coins" / name).exists()
@@ -159,10 +174,10 @@ def test_what_a_dead_rank_held_is_taken_over_and_what_it_had_committed_is_not_ru
     dead, other = (Rank(claim_server, tmp_path / f"node{rank}", rank) for rank in range(2))
     claim = dead.claim()
     dead.play(claim)
-    dead.sender.send()
+    dead.ledger.deliver()
     assert claim_server.end(dead.life).pieces == 1
     over = next(each for each in iter(other.claim, None) if each.generation > 1)
-    assert (over.piece, over.taken_from, over.committed) == (claim.piece, 0, frozenset({claim.piece}))
+    assert (over.piece, over.taken_from, over.committed) == (claim.piece, 0, ((claim.piece, claim.piece + 1),))
 
 
 def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home, claim_server):
@@ -170,50 +185,36 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     claim = dead.claim()
     claim_server.end(dead.life)
     dead.play(claim)
-    dead.sender.send()
-    assert dead.sender.is_gone
-    assert not dead.claims.holds(claim)
-    assert dead.claims.claim_next(None) is None
+    with pytest.raises(ClaimsLostError, match="rank 0 was taken for dead"), dead.ledger:
+        pass
+    assert not dead.ledger.holds(claim)
+    with pytest.raises(ClaimsLostError):
+        dead.ledger.claim_next(None)
     assert committed(home) == []
     again = Rank(claim_server, tmp_path / "again", 0, life=1)
     again.finish(again.claim())
-    again.sender.send()
+    again.ledger.deliver()
     assert len(committed(home)) == 1
 
 
-def test_a_rank_with_nothing_to_deliver_speaks_once_in_a_while_and_with_something_at_once(tmp_path, claim_server):
+def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, claim_server):
     clock_s = [0.0]
     rank = Rank(claim_server, tmp_path / "node", 0, clock=lambda: clock_s[0])
-    assert rank.sender.is_due()
-    claim = rank.claim()
-    rank.sender.send()
-    clock_s[0] = 0.3
-    assert not rank.sender.is_due()
-    rank.play(claim)
-    assert rank.sender.is_due()
-    rank.sender.send()
-    assert not rank.sender.is_due()
-    rank.claims.finish(claim, MEASURED)
-    assert not rank.sender.is_due(), "it has just delivered"
-    clock_s[0] = 0.6
-    assert rank.sender.is_due()
-    rank.sender.send()
-    clock_s[0] = 1.2
-    assert rank.sender.is_due(), "it says that it lives"
+    rank.claim()
+    other = claim_server.claim(Life(rank=1)).claim
+    assert other is not None
+    for piece, asked in ((7, 2), (7, 2), (other.piece, 2)):
+        rank.ledger.claim(0, piece)
+        assert len(rank.asked) == asked
+    clock_s[0] = 1.0
+    assert rank.ledger.claim(0, other.piece) is None
+    assert (len(rank.asked), rank.ledger.open_episodes(0)) == (3, 5)
 
 
-def test_ranks_speak_the_less_often_the_more_of_them_there_are(tmp_path, claim_server):
-    for number in range(1000):
-        claim_server.claim(ClaimQuestion(life=Life(rank=number)))
-    rank = Rank(claim_server, tmp_path / "node", 1000)
-    assert rank.claims.claim_next(None) is None
-    rested = []
-    rank.claims.rest(lambda: False, rested.append)
-    assert sum(rested) == pytest.approx(992 / 200, abs=0.6)
-    rank.claims.rest(lambda: True, rested.append)
-    assert sum(rested) == pytest.approx(992 / 200, abs=0.6), "a rank that has to end rests no more"
-    answer = claim_server.deliver(Delivery(life=rank.life), b"")
-    assert (answer.pace.beat_s, answer.pace.delivery_s) == (1001 / 200, 1001 / 400)
+@pytest.mark.parametrize("num_ranks", [8, 100, 400, 1000, 1500, 100_000])
+def test_ranks_speak_the_less_often_the_more_of_them_there_are_and_none_is_taken_for_dead(num_ranks):
+    assert num_ranks > 1600 or num_ranks / interval_s(num_ranks) <= EXCHANGES_PER_S
+    assert 0.5 <= interval_s(num_ranks) < 30.0 / 3
 
 
 def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, claim_server):
@@ -221,7 +222,7 @@ def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, cla
     for _ in range(8):
         other.claim()
     rests: list[float] = []
-    queue = DynamicQueue(rank.claims, home, ATTEMPT, stop_requested=lambda: len(rests) == 3, pause=rests.append)
+    queue = DynamicQueue(rank.ledger, world_size=2, stop_requested=lambda: len(rests) == 3, pause=rests.append)
     assert queue.next_job() is None
     assert len(rank.asked) == len(rests)
 
@@ -230,32 +231,20 @@ def test_the_claim_server_reads_no_list_of_its_claims(tmp_path, home, claim_serv
     rank = Rank(claim_server, tmp_path / "node", 0)
     for _ in range(4):
         rank.finish(rank.claim())
-        rank.sender.send()
+        rank.ledger.deliver()
     # What others put there is not looked at: nobody else makes claims.
     (home / "claims" / "attempt_1" / "j000000.failed").touch()
     for _ in range(4):
         rank.finish(rank.claim())
-    rank.sender.send()
-    assert rank.claims.claim_next(None) is None
-    assert (committed(home), claim_server.state().num_unfinished_jobs) == (list(range(8)), 0)
-
-
-def test_silence_is_what_the_claim_server_could_have_heard(tmp_path, home):
-    clock_s = [0.0]
-    claim_server = ClaimServer(REQUEST, ATTEMPT, home, clock=lambda: clock_s[0])
-    Rank(claim_server, tmp_path / "node", 0).sender.send()
-    for clock_s[0] in (1.0, 2.0, 3.0):
-        assert claim_server.state().silent_s == {0: clock_s[0]}
-    clock_s[0] = 300.0
-    assert claim_server.state().silent_s == {0: 0.0}, "the machine slept"
-    clock_s[0] = 304.0
-    assert claim_server.state().silent_s == {0: 4.0}
+    rank.ledger.deliver()
+    assert rank.ledger.claim_next(None) is None
+    assert (committed(home), claim_server.num_unfinished_jobs()) == (list(range(8)), 0)
 
 
 def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, claim_server):
     rank = Rank(claim_server, tmp_path / "node", 0)
     claim_server.stop(15)
-    rank.sender.send()
+    rank.ledger.deliver()
     assert rank.stopped_by == [15]
 
 
@@ -264,30 +253,39 @@ def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, h
     ranks = [Rank(claim_server, tmp_path / f"node{number}", number) for number in range(2)]
     for rank in ranks:
         rank.claim()
-        assert rank.sender.jobs_over == frozenset()
+        assert rank.ledger.jobs_over == frozenset()
         # Each plays one of two episodes in a row.
         line = line_of(rank.life.rank, rank.life.rank)
-        rank.commits.write(replace(line, outcome=Outcome.ERROR, success=None, error="no renderer"))
-        rank.sender.send()
-    assert ranks[1].sender.jobs_over == {"coins"}
-    assert ranks[0].claims.claim_next(None) is None
+        rank.commit(replace(line, outcome=Outcome.ERROR, success=None, error="no renderer"))
+        rank.ledger.deliver()
+    assert ranks[1].ledger.jobs_over == {"coins"}
+    assert ranks[0].ledger.claim_next(None) is None
 
 
 @pytest.mark.parametrize("path", ["run.json", "coins/../run.json", "coins/episodes/e000001.h5", "other/settled.json"])
 def test_a_rank_writes_no_file_that_is_not_its_own(home, claim_server, path):
-    delivery = Delivery(life=Life(rank=0), files=(SentFile(path=path, size=1),))
     with pytest.raises(StorageError, match="no file that a rank writes"):
-        claim_server.deliver(delivery, b"x")
+        claim_server.keep(Life(rank=0), path, content=b"x")
 
 
 def test_lines_of_another_job_or_rank_are_refused(claim_server):
-    episode = SentEpisode(job="coins", line=json_line(line_of(0, rank=1)))
     with pytest.raises(StorageError, match="rank 1"):
-        claim_server.deliver(Delivery(life=Life(rank=0), episodes=(episode,)), b"")
+        claim_server.commit(Life(rank=0), json_line(line_of(0, rank=1)))
+
+
+@pytest.mark.parametrize("call", [("commit", (Life(rank=0), 1), None), ("begin", (Life(rank=0), "x", 0, 0), None)])
+def test_messages_of_another_form_are_refused(claim_server, call):
+    with pytest.raises(ValueError, match="validation error"):
+        answered(claim_server, [call])
+
+
+def test_only_what_ranks_ask_can_be_called(claim_server):
+    with pytest.raises(KeyError):
+        answered(claim_server, [("_blame", (), None)])
 
 
 def test_claims_are_the_files_that_ranks_of_one_directory_make(home, claim_server):
-    given = claim_server.claim(ClaimQuestion(life=Life(rank=1))).given
+    given = claim_server.claim(Life(rank=1)).claim
     (path,) = (home / "claims" / "attempt_1").iterdir()
     assert path.name == f"j000000_p{given.piece:05d}.g1"
     assert json.loads(path.read_text())["rank"] == 1
@@ -316,7 +314,7 @@ class Cluster:
         """Let a rank claim until it is given a piece with suspects, and finish the others."""
         while not (claim := self.ranks[rank].claim()).suspects:
             self.ranks[rank].finish(claim)
-            self.ranks[rank].sender.send()
+            self.ranks[rank].ledger.deliver()
         return claim
 
     def errors(self) -> dict[int, str | None]:
@@ -332,53 +330,53 @@ def cluster(tmp_path, home) -> Cluster:
 def test_what_a_dead_rank_was_playing_is_played_again_one_at_a_time_and_the_rest_as_ever(cluster):
     rank = cluster.ranks[0]
     claim = rank.claim()
-    rank.claims.begin(claim, 0, 2)
+    rank.ledger.begin(claim, 0, 2)
     rank.play(claim, episodes=[1])
-    rank.sender.send()
+    rank.ledger.deliver()
     cluster.die(0)
     again = cluster.suspected(1)
-    assert (again.piece, again.suspects) == (claim.piece, {0, 2})
+    assert (again.piece, again.suspects) == (claim.piece, ((0, 1), (2, 3)))
     cluster.ranks[1].play(again, episodes=[0, 2])
-    cluster.ranks[1].claims.finish(again, MEASURED)
-    cluster.ranks[1].sender.send()
+    cluster.ranks[1].ledger.finish(again, MEASURED)
+    cluster.ranks[1].ledger.deliver()
     rest = next(each for each in iter(cluster.ranks[0].claim, None) if each.piece == claim.piece)
-    assert (rest.suspects, rest.committed) == (frozenset(), {0, 1, 2})
+    assert (rest.suspects, rest.committed) == ((), ((0, 3),))
 
 
 def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster):
     rank = cluster.ranks[0]
     claim = rank.claim()
-    rank.claims.begin(claim, 0, 2)
+    rank.ledger.begin(claim, 0, 2)
     cluster.die(0)
-    question = ClaimQuestion(life=cluster.ranks[1].life, job_index=0)
-    assert claim.piece not in of_ranges(cluster.claim_server.claim(question).open_pieces)
-    assert cluster.claim_server.claim(replace(question, piece=claim.piece)).given is None
+    life = cluster.ranks[1].life
+    assert claim.piece not in of_ranges(cluster.claim_server.claim(life, None, 0).open_pieces)
+    assert cluster.claim_server.claim(life, None, 0, claim.piece).claim is None
 
 
 def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothing_else_is_lost(cluster):
     rank = cluster.ranks[0]
     claim = rank.claim()
-    rank.claims.begin(claim, 0, 1)
+    rank.ledger.begin(claim, 0, 1)
     assert cluster.die(0, "a bus error").lives_explained == 0
     for dies, reason in ((1, "a segmentation fault"), (0, "no memory was left")):
         again = cluster.suspected(dies)
-        if 0 in again.suspects:
-            cluster.ranks[dies].claims.begin(again, 0, 0)
+        if 0 in of_ranges(again.suspects):
+            cluster.ranks[dies].ledger.begin(again, 0, 0)
             cluster.ranks[dies].play(again, episodes=[0])
-            cluster.ranks[dies].sender.send()
-        cluster.ranks[dies].claims.begin(again, 1, 1)
+            cluster.ranks[dies].ledger.deliver()
+        cluster.ranks[dies].ledger.begin(again, 1, 1)
         end = cluster.die(dies, reason)
     assert end.lives_explained == 3
     assert list(cluster.errors()) == [1]
     error = cluster.errors()[1]
     assert error is not None
     assert "rank 0: a bus error; rank 1: a segmentation fault; rank 0: no memory was left" in error
-    while (last := cluster.ranks[1].claims.claim_next(None)) is not None:
+    while (last := cluster.ranks[1].ledger.claim_next(None)) is not None:
         assert not last.suspects
-        begin, end = last.divided.pieces[last.piece][0]
-        cluster.ranks[1].play(last, episodes=sorted(set(range(begin, end)) - last.committed))
-        cluster.ranks[1].claims.finish(last, MEASURED)
-        cluster.ranks[1].sender.send()
+        begin, end = cluster.ranks[1].piece(last)
+        cluster.ranks[1].play(last, episodes=sorted(set(range(begin, end)) - of_ranges(last.committed)))
+        cluster.ranks[1].ledger.finish(last, MEASURED)
+        cluster.ranks[1].ledger.deliver()
     assert committed(cluster.home) == list(range(64))
 
 
@@ -386,13 +384,13 @@ def test_an_episode_played_alone_is_blamed_alone_though_the_end_of_the_one_befor
     rank = cluster.ranks[0]
     claims = [rank.claim(), rank.claim()]
     for claim in claims:
-        (begin, _), *_ = claim.divided.pieces[claim.piece]
-        rank.claims.begin(claim, begin, begin)
+        begin, _ = rank.piece(claim)
+        rank.ledger.begin(claim, begin, begin)
     cluster.die(0)
     for dies in (1, 0):
         for suspect in (cluster.suspected(dies), cluster.suspected(dies)):
-            (index,) = suspect.suspects
-            cluster.ranks[dies].claims.begin(suspect, index, index)
+            (index,) = of_ranges(suspect.suspects)
+            cluster.ranks[dies].ledger.begin(suspect, index, index)
         cluster.die(dies)
     assert list(cluster.errors()) == [index]
 
@@ -403,23 +401,23 @@ def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_wi
         end = cluster.die(0)
         assert (end.pieces, end.was_fruitful, end.lives_explained) == (1, False, explained)
     assert cluster.errors() == {}
-    assert cluster.ranks[0].claims.claim_next(None) is None
+    assert cluster.ranks[0].ledger.claim_next(None) is None
     (report,), _ = read_job_reports(cluster.home / "coins", "coins")
     assert (report.status, report.rank) == (ReportedStatus.FAILED, 0)
 
 
 def test_a_job_that_another_rank_plays_is_not_given_up(cluster):
     claim = cluster.ranks[1].claim()
-    cluster.ranks[1].claims.begin(claim, 0, 3)
+    cluster.ranks[1].ledger.begin(claim, 0, 3)
     for _ in range(5):
         cluster.ranks[0].claim()
         assert cluster.die(0).lives_explained == 0
-    assert cluster.ranks[0].claims.claim_next(None) is not None
+    assert cluster.ranks[0].ledger.claim_next(None) is not None
 
 
 def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):
     rank = cluster.ranks[0]
-    rank.claims.begin(rank.claim(), 0, 3)
+    rank.ledger.begin(rank.claim(), 0, 3)
     cluster.die(0, reason="")
     assert all(not cluster.ranks[1].claim().suspects for _ in range(16))
 
@@ -431,12 +429,11 @@ def test_what_the_claim_server_holds_does_not_grow_with_the_episodes(tmp_path, h
     held_bytes = []
     tracemalloc.start()
     try:
-        while (claim := rank.claims.claim_next(None)) is not None:
-            piece = claim.divided.pieces[claim.piece]
-            assert piece
-            rank.claims.begin(claim, piece[0][0], piece[-1][1] - 1)
+        while (claim := rank.ledger.claim_next(None)) is not None:
+            begin, end = rank.piece(claim)
+            rank.ledger.begin(claim, begin, end - 1)
             rank.finish(claim)
-            rank.sender.send()
+            rank.ledger.deliver()
             held_bytes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
