@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
-.PHONY: help install eval test test-slow test-floors test-benchmarks test-gpu gpu-check check format floors docs bench clean
+.PHONY: help install eval test test-slow test-floors test-benchmarks test-gpu gpu-check check format columns floors docs bench clean
 
 install: $(INSTALLED)
 	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs and writes a page with their films;"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-benchmarks  make an interpreter for each benchmark, and run the tests that need them"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
+	@echo "make columns    write the tables of columns into the reference of results"
 	@echo "make floors     write the floors of the house into the documents, from the import contracts"
 	@echo "make docs       build the site of docs/ into site/, which needs no network to be read: open site/index.html"
 	@echo "make check      ruff, pyright and import-linter"
@@ -129,6 +130,9 @@ test-gpu: $(INSTALLED)
 # and the next time goes on.
 gpu-check: $(INSTALLED)
 	$(BIN)/python -m benchmarks.gpu.check $(OPTIONS)
+
+columns: $(INSTALLED)
+	$(BIN)/python -m tests.results.reference_page
 
 floors: $(INSTALLED)
 	$(BIN)/python -m tests.documentation.floors

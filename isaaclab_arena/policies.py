@@ -3,6 +3,7 @@
 from isaaclab_arena.errors import PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import AnswersChunks, AsksNetwork, PlaysChunks, PolicyTraits
@@ -18,6 +19,7 @@ __all__ = [
     "ContentSources",
     "Description",
     "EpisodeStart",
+    "Metric",
     "PlaysChunks",
     "PolicyBase",
     "PolicyCfg",

@@ -12,6 +12,7 @@ from isaaclab_arena.environments.mdp.spaces import (
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Embodiment",
     "FloorEnvironmentBuilder",
     "FloorTask",
+    "Metric",
     "ObjectOptions",
     "ObservationTerm",
     "SceneObject",

@@ -1,8 +1,7 @@
 """The runs whose jobs are compared, and the pairs of episodes that started from the same conditions."""
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.results.merge import MergedResults, check_episodes, keys_in, merge_results, read_table, table_of
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.results.merge import Tables, keys_in, read
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.contents import Contents, Provenance
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts, read_run_plan
+from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts
 from isaaclab_arena.storage.videos import videos_of_job
 
 # Read the runs whose jobs are compared: their tables, their plans, and their versions and machines.
@@ -68,6 +66,7 @@ class Arm:
     provenance: Provenance  # versions and machine
     episodes: EpisodeColumns
     planned: int | None  # number of episodes; None if steps decide
+    metrics: tuple[str, ...] = ()  # the declared ones
     asked: tuple[str, ...] = ()  # comparisons and bars of the run that could stop the job at any episode
 
     @property
@@ -96,77 +95,58 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRun:
-    """The content of a run's files."""
+    """The jobs of a run as sides of comparisons."""
 
     directory: Path
     plan: RunPlan
-    contents: Mapping[str, Contents | None]  # evaluated contents by job
-    planned: Mapping[str, int | None]  # number of episodes by job; None if steps decide
-    episodes: Mapping[str, EpisodeColumns]  # by job; jobs without finished episodes are left out
+    by_name: Mapping[str, Arm]  # in the plan's order, without skipped jobs
 
     def arms(self) -> dict[str, Arm]:
         """Return the jobs by name, in the plan's order, without skipped jobs."""
-        return {
-            entry.name: Arm(
-                directory=self.directory,
-                entry=entry,
-                contents=self.contents[entry.name],
-                provenance=self.plan.provenance,
-                episodes=self.episodes.get(entry.name, _NONE),
-                planned=self.planned[entry.name],
-                asked=tuple(each.name for each in self.plan.questions if entry.name in each.jobs),
-            )
-            for entry in self.plan.jobs
-            if entry.is_to_run
-        }
+        return dict(self.by_name)
 
     def suites(self) -> dict[str, dict[str, Arm]]:
         """Return the suites by name, each with its jobs by task, in the plan's order."""
         found: dict[str, dict[str, Arm]] = {}
-        for arm in self.arms().values():
+        for arm in self.by_name.values():
             if (member := arm.entry.config.suite) is not None:
                 found.setdefault(member.name, {})[member.task] = arm
         return found
 
 
-def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedResults | None = None) -> ReadRun:
+_EPISODE_COLUMNS = ("job", "episode_index", "environment", "object", "episode_seed", "success", "length", "return",
+                    "conditions", "metrics", "events", "start", "beyond_decision")  # fmt: skip
+
+
+def read_run(directory: Path, *, beyond_decisions: bool = False, merged: Tables | None = None) -> ReadRun:
     """Read a run from `merged`, its current tables, or else the files of its ranks. StorageError if unreadable."""
-    plan = read_run_plan(directory) if merged is None else merged.plan
-    attempts, _ = read_attempts(directory, plan.run_id)
-    tables = None if merged is None else (merged.jobs, merged.episodes)
-
-    # Only the needed columns are read, and only from current tables. A merge rebuilds the tables, so it also serves if
-    # they are damaged.
-    if tables is None and tables_are_current(directory):
-        of_jobs, of_episodes = ["name", "planned"], ["job", "episode_index", "environment", "object", "episode_seed"]
-        of_episodes += ["success", "length", "return", "conditions", "metrics", "seed", "outcome"]
-        if plan.questions:
-            of_jobs += ["episodes", "missing", "decision"]
-            of_episodes += ["beyond_decision"]
-        with suppress(StorageError, ValueError, KeyError, TypeError):
-            jobs = read_table(directory / "results.parquet", of_jobs)
-            episodes = read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"])
-            check_episodes(table_of(plan, directory)["jobs"], episodes, directory)
-            tables = jobs, episodes
-    if tables is None:
-        merged = merge_results(directory)
-        tables = merged.jobs, merged.episodes
-    jobs, episodes = tables
-
+    tables = read(directory, episode_columns=_EPISODE_COLUMNS) if merged is None else merged
+    attempts, _ = read_attempts(directory, tables.plan.run_id)
     # A job that stopped on an answer has only the episodes of that answer, unless `beyond_decisions` asks for all.
-    if plan.questions and not beyond_decisions:
+    jobs, episodes = tables.jobs, tables.episodes
+    if tables.plan.questions and not beyond_decisions:
         needed = jobs["episodes"] + jobs["missing"]
         jobs = jobs.assign(planned=jobs["planned"].mask(jobs["decision"].notna(), needed))
         episodes = pd.DataFrame(episodes[~episodes["beyond_decision"]])
 
-    planned = zip(jobs["name"], jobs["planned"].to_numpy(float, na_value=np.nan), strict=True)
-    return ReadRun(
-        directory=directory,
-        plan=plan,
-        contents=contents_in_effect(plan.jobs, attempts),
-        planned={str(name): None if np.isnan(number) else int(number) for name, number in planned},
-        episodes={str(job): _columns(pd.DataFrame(part)) for job, part in episodes.groupby("job", sort=False)},
-    )
+    planned = dict(zip(jobs["name"].tolist(), jobs["planned"].to_numpy(object, na_value=None), strict=True))
+    metrics = tables.metrics.groupby("job", sort=False)["metric"].agg(tuple).to_dict()
+    contents, by_job = contents_in_effect(tables.plan.jobs, attempts), dict(_columns_by_job(episodes))
+    arms = {
+        entry.name: Arm(
+            directory=directory,
+            entry=entry,
+            contents=contents[entry.name],
+            provenance=tables.plan.provenance,
+            episodes=by_job.get(entry.name, _NONE),
+            planned=planned[entry.name],
+            metrics=metrics.get(entry.name, ()),
+            asked=tuple(each.name for each in tables.plan.questions if entry.name in each.jobs),
+        )
+        for entry in tables.plan.jobs
+        if entry.is_to_run
+    }
+    return ReadRun(directory=directory, plan=tables.plan, by_name=arms)
 
 
 def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
@@ -176,27 +156,27 @@ def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
     return arms[name]
 
 
-def _columns(episodes: pd.DataFrame) -> EpisodeColumns:
-    """Convert a job's rows of the table of episodes."""
+def _columns_by_job(episodes: pd.DataFrame) -> Iterator[tuple[str, EpisodeColumns]]:
+    """Yield each job with its rows of the table of episodes, which is by index."""
     # The column `start` marks episodes that share a start. Without it the key is the drawn condition alone.
     drawn = keys_in(episodes.drop(columns="start", errors="ignore"))
-    began = keys_in(episodes) if "start" in episodes else drawn
-    events = episodes["events"].to_numpy(object, na_value=None) if "events" in episodes else [None] * len(episodes)
     success, length, returns = (
         episodes[name].to_numpy(float, na_value=np.nan) for name in ("success", "length", "return")
     )
-    index = episodes["episode_index"].to_numpy(np.int64)
-    return EpisodeColumns(
-        index=index,
+    nothing = np.full(len(episodes), None)
+    columns = EpisodeColumns(
+        index=episodes["episode_index"].to_numpy(np.int64),
         drawn=np.array(drawn, object),
-        began=np.array(began, object),
+        began=np.array(keys_in(episodes) if "start" in episodes else drawn, object),
         success=success,
         length=length,
         episode_return=returns,
         conditions=episodes["conditions"].to_numpy(object),
         metrics=episodes["metrics"].to_numpy(object),
-        events=np.array(events, object),
-    ).at(np.argsort(index, kind="stable"))
+        events=episodes["events"].to_numpy(object, na_value=None) if "events" in episodes else nothing,
+    )
+    for job, at in episodes.groupby("job", sort=False).indices.items():
+        yield str(job), columns.at(at)
 
 
 # Find the pairs: episodes of two jobs with equal initial conditions.

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,6 @@ import numpy as np
 
 from isaaclab_arena.analysis.arms import (
     Arm,
-    EpisodeColumns,
     MatchedEpisodes,
     ReadRun,
     differences_of_tasks,
@@ -131,8 +130,14 @@ class JobComparison:
     length: MeanDifference | None  # control steps of an episode
     time_to_success: MeanDifference | None  # the same, over pairs in which both sides succeed
     episode_return: MeanDifference | None  # sum of the rewards of an episode
-    progress: MeanDifference | None  # completed share of the task, 0 to 1, if the task measures it
+    # The completed share of the task, 0 to 1, if the task measures it, and the metrics that both sides declare.
+    metrics: Mapping[str, MeanDifference]
     events: tuple[EventDifference, ...] = ()  # if the task reports events; the smallest p-value first
+
+    @property
+    def progress(self) -> MeanDifference | None:
+        """The difference of the completed share of the task, None if the task does not measure it."""
+        return self.metrics.get("progress")
 
 
 def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Question) -> JobComparison:
@@ -176,7 +181,9 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
             *(each[both_succeed] for each in (pairs.first.length, pairs.second.length, draws))
         ),
         episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return, draws),
-        progress=_mean_difference(_progress(pairs.first), _progress(pairs.second), draws),
+        metrics=_metric_differences(
+            pairs, ["progress", *(each for each in first.metrics if each in second.metrics)], draws
+        ),
         events=event_differences(pairs.first.events, pairs.second.events, draws),
     )
 
@@ -246,11 +253,17 @@ def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -
     )
 
 
-def _progress(episodes: EpisodeColumns) -> np.ndarray:
-    """Return the completed share of the task per episode, 0 to 1, NaN if not measured. Shape: (num_episodes,)."""
+def _metric_differences(pairs: MatchedEpisodes, names: Iterable[str], draws: np.ndarray) -> dict[str, MeanDifference]:
+    """Return the differences of metrics that some pair has on both sides."""
     # One JSON document for all episodes parses in half the time of one per episode.
-    said = (metrics.get("progress") for metrics in json.loads(f"[{','.join(episodes.metrics)}]"))
-    return np.array([np.nan if value is None else float(value) for value in said], float)
+    sides = [json.loads(f"[{','.join(side.metrics)}]") for side in (pairs.first, pairs.second)]
+    found: dict[str, MeanDifference] = {}
+    for name in dict.fromkeys(names):
+        told = ([episode.get(name) for episode in side] for side in sides)
+        one, other = (np.array([np.nan if value is None else float(value) for value in own], float) for own in told)
+        if (difference := _mean_difference(one, other, draws)) is not None:
+            found[name] = difference
+    return found
 
 
 def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> float | None:

@@ -108,7 +108,7 @@ def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
         "length": each.length,
         "length where both succeed": each.time_to_success,
         "return": each.episode_return,
-        "progress": each.progress,
+        **each.metrics,
     }
     return {name: measure for name, measure in found.items() if measure is not None}
 

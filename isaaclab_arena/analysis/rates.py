@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from isaaclab_arena.results.statistics import Interval, log_e_values, wilson_interval
+from isaaclab_arena.results.statistics import Interval, interval_from_moments, log_e_values, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
 
 # Compare two success rates over pairs of episodes with equal conditions. Pure functions.
@@ -118,7 +118,7 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
     if min(values) == max(values):
         return Interval(low=values[0], high=values[0])
     if len(values) >= _DRAWN_BELOW:
-        return _interval_from_moments(np.asarray(values, float), confidence)
+        return interval_from_moments(np.asarray(values, float), confidence)
     result = scipy.stats.bootstrap(
         (np.asarray(values, float),),
         np.mean,
@@ -163,25 +163,6 @@ def mean_of_tasks_interval(
         mean = sum(float(np.mean(values)) for values in values_by_task.values()) / len(values_by_task)
         low, high = (mean + math.sqrt(design_effect) * (end - mean) for end in (low, high))
     return Interval(low=float(low), high=float(high))
-
-
-def _interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
-    """Return the BCa interval of a mean by Cornish and Fisher's expansion (Hall 1992, The Bootstrap, chapter 3)."""
-    # Skewness and excess kurtosis of a resample's mean.
-    skewness = float(scipy.stats.skew(values)) / math.sqrt(len(values))
-    excess = float(scipy.stats.kurtosis(values)) / len(values)
-    # For a mean, the bias correction and the acceleration are both a sixth of its skewness.
-    correction = skewness / 6.0
-
-    def end(probability: float) -> float:
-        plain = correction + float(scipy.stats.norm.ppf(probability))
-        normal = correction + plain / (1.0 - correction * plain)
-        cubic = excess * (normal**3 - 3.0 * normal) / 24.0 - skewness**2 * (2.0 * normal**3 - 5.0 * normal) / 36.0
-        quantile = normal + skewness * (normal**2 - 1.0) / 6.0 + cubic
-        return float(values.mean() + quantile * values.std() / math.sqrt(len(values)))
-
-    tail = (1.0 - confidence) / 2.0
-    return Interval(low=end(tail), high=end(1.0 - tail))
 
 
 # The number of episodes that a comparison needs, through the very test that will decide. Pure functions.

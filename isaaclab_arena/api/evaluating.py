@@ -42,7 +42,7 @@ from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.policy.in_memory import LentPolicy, lent_policy, modules_at_rest, name_of_lent
 from isaaclab_arena.results.freshness import RESULTS_FILE
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.merge import read
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.workers.worker_process import stop_kept_workers
 
@@ -485,7 +485,7 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
         if options.output_dir is None and options.resume is None:
             arguments += ["--output_dir", str(path)]
         run_on_ranks(arguments, num_ranks, options, directory=path, shows_progress=shows_progress)
-        return Results(merge_results(path), path, owned=owned)
+        return Results(read(path), path, owned=owned)
 
 
 def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, int | None]:
@@ -511,7 +511,7 @@ def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, 
                 f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
             )
             raise ConfigError(message, key="--output_dir")
-        results = Results(merge_results(path), path, owned=owned)
+        results = Results(read(path), path, owned=owned)
         # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
         ranks.gather("results", "read")
         return results, outcome.signal_number

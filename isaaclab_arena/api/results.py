@@ -17,18 +17,8 @@ from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.results.columns import (
-    ACTION_COLUMNS,
-    BENCHMARK_COLUMNS,
-    DISTINCT_COLUMNS,
-    EPISODE_COLUMNS,
-    EVENT_EPISODE_COLUMNS,
-    EVENT_JOB_COLUMNS,
-    JOB_COLUMNS,
-    START_COLUMNS,
-)
 from isaaclab_arena.results.console import print_summary
-from isaaclab_arena.results.merge import PREFIX, MergedResults, merge_results, records
+from isaaclab_arena.results.merge import Tables, read
 from isaaclab_arena.results.rows import scored_episodes
 from isaaclab_arena.storage.atomic import storage_errors
 
@@ -72,14 +62,12 @@ class Results:
     """The results of a run.
 
     Args:
-        merged: The merged contents of the run's files.
+        merged: The tables of the run.
         output_dir: The run's directory.
         owned: The directory if it is removed with this object, None if it stays.
     """
 
-    def __init__(
-        self, merged: MergedResults, output_dir: Path, *, owned: "TemporaryDirectory[str] | None" = None
-    ) -> None:
+    def __init__(self, merged: Tables, output_dir: Path, *, owned: "TemporaryDirectory[str] | None" = None) -> None:
         self._merged = merged
         self._owned = owned
         self.output_dir = output_dir
@@ -87,23 +75,22 @@ class Results:
     @property
     def jobs(self) -> pd.DataFrame:
         """The table of jobs, as in ``results.parquet``."""
-        jobs = self._merged.jobs
-        swept = [name for name in jobs.columns if name.startswith(PREFIX)]
-        own = BENCHMARK_COLUMNS | DISTINCT_COLUMNS | ACTION_COLUMNS | EVENT_JOB_COLUMNS
-        more = [name for name in own if name in jobs]
-        return pd.DataFrame(jobs[[*JOB_COLUMNS, *swept, *more]])
+        return self._merged.in_file("results")
 
     @property
     def suites(self) -> pd.DataFrame:
         """The table of suites, as in ``suites.parquet``; empty if the job file names none."""
-        return self._merged.suites.copy()
+        return self._merged.in_file("suites")
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """The table of declared metrics by job, as in ``metrics.parquet``; empty if none is declared."""
+        return self._merged.in_file("metrics")
 
     @property
     def episodes(self) -> pd.DataFrame:
         """The table of finished episodes, as in ``episodes.parquet``."""
-        episodes = self._merged.episodes
-        more = [name for name in START_COLUMNS | ACTION_COLUMNS | EVENT_EPISODE_COLUMNS if name in episodes]
-        return pd.DataFrame(episodes[[*EPISODE_COLUMNS, *more]])
+        return self._merged.in_file("episodes")
 
     @property
     def complete(self) -> bool:
@@ -126,7 +113,7 @@ class Results:
         """
         if name is None and len(self.names) != 1:
             raise ConfigError(f"there are several: {', '.join(self.names)}", key="name")
-        found = [each for each in records(self._merged.jobs) if name is None or each["name"] == name]
+        found = [each for each in self._merged.rows if name is None or each["name"] == name]
         if not found:
             raise ConfigError(f"there is no job '{name}'{did_you_mean(str(name), self.names)}", key="name")
 
@@ -187,7 +174,7 @@ def load_results(directory: "str | PathLike[str]") -> Results:
         StorageError: If a file cannot be read.
     """
     path = given_path(directory).absolute()
-    return Results(merge_results(path), path)
+    return Results(read(path), path)
 
 
 @dataclass(frozen=True, kw_only=True)

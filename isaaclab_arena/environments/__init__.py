@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isaaclab_arena.interfaces.environment import Environment, Observation, Step
     from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Sampler, Variation
     from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
-    from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents
+    from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, Metric
     from isaaclab_arena.interfaces.specs import ArraySpec
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "EpisodeEvents",
     "Filmable",
     "FilmableLater",
+    "Metric",
     "Observation",
     "PartwiseRecordable",
     "PicturesOnDemand",
@@ -81,6 +82,7 @@ _HOMES = {
     "EpisodeEvents": "isaaclab_arena.interfaces.episode",
     "Filmable": "isaaclab_arena.environments.capabilities",
     "FilmableLater": "isaaclab_arena.environments.capabilities",
+    "Metric": "isaaclab_arena.interfaces.episode",
     "OBJECTS": "isaaclab_arena.environments.catalog",
     "Observation": "isaaclab_arena.interfaces.environment",
     "PartwiseRecordable": "isaaclab_arena.environments.capabilities",

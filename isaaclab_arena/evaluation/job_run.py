@@ -43,7 +43,7 @@ from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutRes
 from isaaclab_arena.evaluation.validation import environment_args
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
@@ -146,6 +146,7 @@ class JobRun:
         self._results: list[RolloutResult] = []
         self._built: BuiltGroups | None = None
         self._simulated_by: dict[str, str] | None = None
+        self._metrics: tuple[Metric, ...] = ()
 
     def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
         """Run the rebuilds of the job, or one turn, with the episodes of `supply`; call `end` after the last."""
@@ -296,6 +297,7 @@ class JobRun:
             processor=self._settings.provenance.get("cpu"),
             device_kind=self._settings.provenance.get("device"),
             simulated_by=self._simulated_by,
+            metrics=self._metrics,
             error=error,
             traceback_file=traceback_file,
         )
@@ -315,6 +317,7 @@ class JobRun:
         if self._built is None:
             # Called once, because it may hash the whole model.
             self._simulated_by = dict(built.groups[0].environment.provenance())
+            self._metrics = (*built.groups[0].environment.metrics, *built.groups[0].policy.traits.metrics)
         self._built = built
         played_with = self._settings.played_with.get(config.name)
         # Another num_envs changes the last digits, so earlier and later episodes would not belong to one result.

@@ -20,10 +20,9 @@ from isaaclab_arena.evaluation.verification_worker import PROGRAM, plan_sample, 
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.in_memory import STATE
-from isaaclab_arena.results.merge import TABLES, MergedResults, stale_tables
-from isaaclab_arena.results.rows import JobEvidence
-from isaaclab_arena.storage.commits import CommitLine, read_commits, read_job_reports
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Provenance, differences_of_contents
+from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
+from isaaclab_arena.storage.commits import CommitLine, JobReport, read_commits, read_job_reports
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
 from isaaclab_arena.storage.diagnosis import read_recordings
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import json_line
@@ -32,6 +31,7 @@ from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import datasets, in_words, locate_episodes
 from isaaclab_arena.storage.run_plan import (
     Attempt,
+    PlanEntry,
     RunPlan,
     contents_in_effect,
     policy_batches_in_effect,
@@ -60,7 +60,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
 
     # The tables must be what a merge writes now.
     stale = stale_tables(output_directory, merged)
-    if stale and not any((output_directory / f"{name}.csv").is_file() for name in TABLES):
+    if stale and not any((output_directory / f"{name}.csv").is_file() for name in FILES):
         yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
         return
     for path in stale:
@@ -220,9 +220,13 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RecordedJob(JobEvidence):
+class _RecordedJob:
     """The commit lines, reports and recordings of one job in one run."""
 
+    job: PlanEntry
+    lines: Sequence[CommitLine]
+    reports: Sequence[JobReport]
+    contents: Contents | None
     plan: RunPlan
     attempts: Mapping[int, Attempt]
     files: Mapping[int, list[Path]]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.interfaces.background import Background
-from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.specs import ArraySpec, HoldAction, Observation, ObservationSpec, StateTree
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Environment(ABC):
             those of the env slots that are filmed are drawn for every step.
         pictures_drawn: Pictures drawn so far, one for each env slot and term of ``camera_obs``, if only those of
             `draw_pictures_of` are drawn; None if all are.
+        metrics: The declared ones among ``Step.metrics``, which tables, page and services then show.
     """
 
     num_envs: int
@@ -94,6 +95,7 @@ class Environment(ABC):
     reproducible: bool = True
     returns_own_tensors: bool = False
     hold_action: HoldAction = None
+    metrics: tuple[Metric, ...] = ()
     filmable: tuple[str, ...] = ()
     filming_hint: str = ""
     films_only_drawn: bool = False

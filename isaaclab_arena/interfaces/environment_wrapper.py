@@ -64,7 +64,7 @@ class EnvironmentWrapper(Environment):
         self.num_envs, self.device, self.reproducible = real.num_envs, real.device, real.reproducible
         self.observation_spec, self.action_spec = real.observation_spec, real.action_spec
         self.task_description, self.max_episode_length = real.task_description, real.max_episode_length
-        self.control_dt, self.hold_action = real.control_dt, real.hold_action
+        self.control_dt, self.hold_action, self.metrics = real.control_dt, real.hold_action, real.metrics
 
     def __getattr__(self, name: str) -> Any:
         if name == "real":  # which a copy has not yet while it is made

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -135,6 +135,31 @@ POLICY_LOST = "policy_lost"
 
 SOLVED_AT_START = "solved_at_start"
 """Termination of an episode whose goal was met before the first action."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number of an episode beside its return, declared once; tables, page, services and comparisons then show it.
+
+    Attributes:
+        name: Its name among the episode's metrics, such as ``final_height_m``.
+        unit: Its unit, such as ``m``; empty for a number without one.
+        better: The direction of progress, None if there is none.
+        summary: The summaries over episodes. The mean comes with its 95 % interval.
+
+    Raises:
+        ValueError: If there is no such direction or summary, or the name is empty.
+    """
+
+    name: str
+    unit: str = ""
+    better: Literal["higher", "lower"] | None = None
+    summary: tuple[Literal["mean", "sd", "min", "median", "max"], ...] = ("mean", "sd")
+
+    def __post_init__(self) -> None:
+        unknown = {*self.summary} - {"mean", "sd", "min", "median", "max"}
+        if not self.name or self.better not in (None, "higher", "lower") or unknown:
+            raise ValueError(f"no metric: {self}")
 
 
 @dataclass(frozen=True, kw_only=True)

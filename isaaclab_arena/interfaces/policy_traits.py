@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class PolicyTraits:
             nothing is drawn for it.
         remote: Whether the policy's network runs in another process, which other programs may ask too.
         sees_pictures: The first name of ``pictures``: False is ``none``.
+        metrics: The declared ones among the numbers of `episode_metrics`.
     """
 
     reproducible: bool = False
@@ -43,6 +45,7 @@ class PolicyTraits:
     pictures: Literal["all", "announced", "none"] = "all"
     remote: bool = False
     sees_pictures: bool = True
+    metrics: tuple[Metric, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.sees_pictures:

@@ -18,7 +18,7 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import JobOnPage, percent_text, uncounted
-from isaaclab_arena.results.merge import PREFIX
+from isaaclab_arena.results.columns import PREFIX
 from isaaclab_arena.results.rows import of_conditions, short_policy_name, simulation_in_words
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, together
 from isaaclab_arena.results.stopping import Answer, PairCounts, in_words

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.console import mean_and_spread
-from isaaclab_arena.results.merge import PREFIX, keys_in, scored_in
+from isaaclab_arena.results.columns import JOBS, PREFIX, Show
+from isaaclab_arena.results.merge import keys_in, scored_in
 from isaaclab_arena.results.rows import of_conditions, scored_episodes, short_policy_name
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 
@@ -243,6 +243,9 @@ def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tupl
 MOST_CONDITION_VALUES = 900_000
 """Values of conditions that go into a page for its filter and its films, over all episodes."""
 
+ON_PAGE = tuple(each for each in JOBS if Show.PAGE in each.show)
+"""Columns of the table of jobs that a page shows beside the success."""
+
 MOST_CHARTS = 3
 MOST_FILMS_OF_A_REASON = 3
 NO_REASON = "none of the events"
@@ -290,13 +293,14 @@ class JobOnPage:
     failed: frozenset[int]  # episodes without success
     scored: ScoredEpisodes  # without episodes beyond a decision
     reasons: tuple[Reason, ...] = ()  # most frequent first; empty if the environment reports no events
+    metrics: tuple[Mapping[str, Any], ...] = ()  # its rows of the table of metrics
 
 
 def job_on_page(
     row: Mapping[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
 ) -> JobOnPage:
-    """Return the content of the page for a job, without its `reasons`. `most_values` limits the conditions."""
-    # Errors are not scored, and measures leave them out.
+    """Return the content of the page for a job, without its `reasons` and `metrics`."""
+    # `most_values` limits the conditions. Errors are not scored, and measures leave them out.
     success = episodes["success"].to_numpy(float, na_value=np.nan)
     outcome = episodes["outcome"].fillna("not measured").to_numpy(object)
     is_error = outcome == "error"
@@ -363,7 +367,7 @@ def sentence(row: Mapping[str, Any], label: str, rate: str) -> str:
         of = f"{scored}{of_conditions(row.get('distinct_conditions'), scored)}"
         said = f"{row['successes']} of {of}, {rate}"
     elif row["episodes"]:
-        means = mean_and_spread(row["mean_return"], row["std_return"], ".2f")
+        means = next(each for each in ON_PAGE if each.name == "mean_return").text(row)
         said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
     else:
         said = f"no episode, {row['status']}"

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import pandas as pd
-
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
 from isaaclab_arena.config.expansion.sweeps import ROBUSTNESS_KEY
@@ -20,9 +18,9 @@ from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.groups import Curve, Matrix, PairOnPage, SuiteOnPage, curves, matrix, pairs_on_page
-from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, JobOnPage, job_on_page, reasons
+from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, ON_PAGE, JobOnPage, job_on_page, reasons
 from isaaclab_arena.results.console import caveats, describe_missing
-from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.merge import Tables
 from isaaclab_arena.results.rows import of_conditions, short_policy_name
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.contents import shown
@@ -135,16 +133,23 @@ def texts(
     jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the texts to copy with their names; suites precede their jobs."""
-    headings = ("job", "environment", "policy", "succeeded", "success % [95 %]", "length", "return", "errors")
+    headings = (
+        "job",
+        "environment",
+        "policy",
+        "succeeded",
+        "success % [95 %]",
+        *(each.title or each.name for each in ON_PAGE),
+        "errors",
+    )
     rows = []
     for job in jobs:
         row, policy = job.row, short_policy_name(job.keys.get("policy", ""))
         repeats = of_conditions(row.get("distinct_conditions"), job.num_scored)
         succeeded = "-" if row["success_rate"] is None else f"{row['successes']}/{job.num_scored}{repeats}"
-        length = "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}"
-        returns = "-" if row["mean_return"] is None else f"{row['mean_return']:.2f}"
-        rows.append((job.name, job.keys.get("environment", ""), policy, succeeded, job.rate.replace(" %", ""), length,
-                     returns, str(row["errors"])))  # fmt: skip
+        cells = (each.text(row, spread=False) for each in ON_PAGE)
+        rows.append((job.name, job.keys.get("environment", ""), policy, succeeded, job.rate.replace(" %", ""), *cells,
+                     str(row["errors"])))  # fmt: skip
     tables = {"": TextTable(headings=headings, rows=tuple(rows))}
 
     if suites:
@@ -186,7 +191,7 @@ class ReportedRun:
     """A run on a page."""
 
     directory: Path
-    merged: MergedResults
+    merged: Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +259,7 @@ def page_of(
     suites = tuple(
         SuiteOnPage(name=plain_text(f"{prefix}{row['name']}"), row=row)
         for run, prefix in zip(runs, prefixes, strict=True)
-        for row in records(run.merged.suites)
+        for row in run.merged.suite_rows
     )
     # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
     read = () if running else tuple(read_run(run.directory, merged=run.merged) for run in runs)
@@ -305,14 +310,15 @@ def _jobs(
     errors: list[tuple[str, str, int]] = []
     num_episodes = max(1, sum(len(run.merged.episodes) for run in runs))
     for number, (run, prefix) in enumerate(zip(runs, prefixes, strict=True)):
-        of_job = {str(name): pd.DataFrame(part) for name, part in run.merged.episodes.groupby("job", sort=False)}
-        for row in records(run.merged.jobs):
+        for row in run.merged.rows:
             own = films_of_job(run.directory, row["name"], job=len(jobs))
-            episodes = of_job.get(row["name"], pd.DataFrame(run.merged.episodes.iloc[:0]))
+            episodes = run.merged.episodes_of[row["name"]]
             # The condition values that a page may hold are shared in proportion to the jobs' episodes.
             most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
             job = job_on_page(row, episodes, run=number, label=f"{prefix}{row['name']}", most_values=most)
-            jobs.append(replace(job, reasons=reasons(episodes, {film.episode_index for film in own})))
+            metrics = tuple(each for each in run.merged.metric_rows if each["job"] == row["name"])
+            explained = reasons(episodes, {film.episode_index for film in own})
+            jobs.append(replace(job, reasons=explained, metrics=metrics))
             films += own
             # The most frequent first lines of errors.
             said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
@@ -373,9 +379,8 @@ def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
     # The number of finished episodes among the planned ones: ``412 of 900``.
     progress = None
     if running:
-        rows = records(merged.jobs)
-        done = sum(row["episodes"] or 0 for row in rows)
-        planned = [row["planned"] for row in rows if row["status"] != "skipped"]
+        done = sum(row["episodes"] or 0 for row in merged.rows)
+        planned = [row["planned"] for row in merged.rows if row["status"] != "skipped"]
         progress = f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
     return RunOnPage(
         name=_name(run),

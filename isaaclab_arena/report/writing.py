@@ -14,9 +14,10 @@ from markupsafe import Markup
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import MOST_JOBS_IN_DETAIL
-from isaaclab_arena.report.jobs import MEASURE, OUTCOMES, packed_numbers
+from isaaclab_arena.report.jobs import MEASURE, ON_PAGE, OUTCOMES, packed_numbers
 from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of
-from isaaclab_arena.results.merge import merge_results, stored_results
+from isaaclab_arena.results.merge import read
+from isaaclab_arena.results.rows import metric_in_words
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.json_values import plain
 
@@ -33,11 +34,7 @@ def write_report(
     directories: Sequence[Path], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
 ) -> Path:
     """Write the page of runs (default: ``report.html`` in the first directory), and return its path."""
-    # Current tables are read, because a merge takes three times as long.
-    runs = [
-        ReportedRun(directory=directory, merged=stored_results(directory) or merge_results(directory))
-        for directory in directories
-    ]
+    runs = [ReportedRun(directory=directory, merged=read(directory)) for directory in directories]
     return write_page(runs, output, embed_mb=embed_mb, running=running)
 
 
@@ -111,6 +108,8 @@ def _environment() -> Environment:
     environment.filters["plain"] = plain_text
     environment.globals |= {
         "own": _own_file,
+        "columns": ON_PAGE,
+        "words": metric_in_words,
         "limit": MOST_JOBS_SHOWN,
         "details": MOST_JOBS_IN_DETAIL,
         "measure": MEASURE,

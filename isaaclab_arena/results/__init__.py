@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
-    from isaaclab_arena.results.merge import MergedResults, merge_results
+    from isaaclab_arena.results.merge import MergedResults, Tables, merge_results, read
     from isaaclab_arena.results.statistics import Interval, wilson_interval
     from isaaclab_arena.storage.hdf5.episodes import (
         list_episodes,
@@ -20,8 +20,10 @@ __all__ = [
     "Interval",
     "MergedResults",
     "RecordedEpisode",
+    "Tables",
     "list_episodes",
     "merge_results",
+    "read",
     "read_attributes",
     "read_episode",
     "verify_episodes",
@@ -33,8 +35,10 @@ _HOMES = {
     "Interval": "isaaclab_arena.results.statistics",
     "MergedResults": "isaaclab_arena.results.merge",
     "RecordedEpisode": "isaaclab_arena.storage.recorded_episode",
+    "Tables": "isaaclab_arena.results.merge",
     "list_episodes": "isaaclab_arena.storage.hdf5.episodes",
     "merge_results": "isaaclab_arena.results.merge",
+    "read": "isaaclab_arena.results.merge",
     "read_attributes": "isaaclab_arena.storage.hdf5.episodes",
     "read_episode": "isaaclab_arena.storage.hdf5.episodes",
     "verify_episodes": "isaaclab_arena.storage.hdf5.episodes",

@@ -1,192 +1,433 @@
-"""The columns of the tables and their types: what came out, and apart from it when, where and how fast."""
+"""The columns of all tables of a run: type, value, file and meaning. A new column is a line here."""
 
-JOB_COLUMNS: dict[str, str] = {
-    "name": "string",
-    "environment": "string",
-    "task": "string",
-    "embodiment": "string",
-    "object": "string",
-    "policy": "string",
-    "checkpoint": "string",
-    "policy_sha256": "string",
-    "seed": "Int64",
-    "status": "string",
-    "planned": "Int64",
-    "episodes": "Int64",
-    "successes": "Int64",
-    "success_rate": "Float64",
-    "success_low": "Float64",
-    "success_high": "Float64",
-    "clopper_pearson_low": "Float64",
-    "clopper_pearson_high": "Float64",
-    "success_rate_lower_bound": "Float64",
-    "success_rate_upper_bound": "Float64",
-    "mean_length": "Float64",
-    "std_length": "Float64",
-    "mean_return": "Float64",
-    "std_return": "Float64",
-    "failures": "Int64",
-    "timeouts": "Int64",
-    "errors": "Int64",
-    "retried": "Int64",
-    "rerun": "Int64",
-    "missing": "Int64",
-    "cut": "Int64",
-    "reproducible": "string",
-    "plan_because": "string",
-    "policy_batch": "Int64",
-    "error": "string",
-}
-"""Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar
 
-After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.merge`.
-``docs/reference/results.md`` explains each column.
-"""
+import numpy as np
+import pandas as pd
 
-JOB_TIMING_COLUMNS: dict[str, str] = {
-    "attempts": "Int64",
-    "rank": "string",
-    "device": "string",
-    "wall_s": "Float64",
-    "build_s": "Float64",
-    "simulate_s": "Float64",
-    "policy_s": "Float64",
-    "render_s": "Float64",
-    "record_s": "Float64",
-    "idle_s": "Float64",
-    "import_s": "Float64",
-    "compile_s": "Float64",
-    "kernel_wait_s": "Float64",
-    "kernel_load_s": "Float64",
-    "build_environment_s": "Float64",
-    "build_policy_s": "Float64",
-    "first_reset_s": "Float64",
-    "first_step_s": "Float64",
-    "env_steps": "Int64",
-    "env_steps_per_s": "Float64",
-    "pictures_drawn": "Int64",
-    "pictures_looked_at": "Int64",
-    "traceback_file": "string",
-}
-"""Column to type of the times and places of a job, which differ from run to run."""
+from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.rows import (
+    QUERY_RATE,
+    STALE_SHARE,
+    FinishedEpisode,
+    JobEvidence,
+    MeasuredMetric,
+    PooledJobs,
+    SuiteEvidence,
+    environment_sha256,
+    is_of_another_package,
+    mean,
+)
+from isaaclab_arena.results.statistics import standard_deviation
+from isaaclab_arena.results.stopping import verdict_in_words
+from isaaclab_arena.storage.json_values import json_line
 
-SUITE_COLUMNS: dict[str, str] = {
-    "name": "string",
-    "suite": "string",
-    "policy": "string",
-    "checkpoint": "string",
-    "policy_sha256": "string",
-    "seed": "Int64",
-    "status": "string",
-    "tasks": "Int64",
-    "planned": "Int64",
-    "episodes": "Int64",
-    "scored": "Int64",
-    "successes": "Int64",
-    "mean_rate": "Float64",
-    "mean_low": "Float64",
-    "mean_high": "Float64",
-    "mean_lower_bound": "Float64",
-    "mean_upper_bound": "Float64",
-    "pooled_rate": "Float64",
-    "pooled_low": "Float64",
-    "pooled_high": "Float64",
-    "errors": "Int64",
-    "missing": "Int64",
-    "cut": "Int64",
-    "reproducible": "string",
-}
-"""Column to type of the table of suites, in order; equal for any ranks, interruptions and moments."""
+Row = TypeVar("Row")
 
-SIMULATION_COLUMNS: dict[str, str] = {"protocol": "string", "engine": "string", "simulated_by": "string"}
-"""Column to type of the last columns of the table of suites, if environments name their engine or protocol."""
+PREFIX = "sweep."
+"""Prefix of the columns of swept keys in the table of jobs, because a job's name may not contain them."""
 
-BENCHMARK_COLUMNS: dict[str, str] = {**SIMULATION_COLUMNS, "environment_sha256": "string"}
-"""Column to type of the same for environments of other packages. The table of jobs has them too, after its swept
-keys, in runs with such a job."""
 
-PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
-"""Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
+class Show(Flag):
+    """Where a column is shown beside its file."""
 
-SERVER_JOB_TIMING_COLUMNS: dict[str, str] = {
-    "server_queries": "Int64",
-    "server_entries": "Int64",
-    "server_offered_per_s": "Float64",
-    "server_batch_fill": "Float64",
-    "server_queue_ms": "Float64",
-    "server_busy_share": "Float64",
-}
-"""Column to type of the load of policy servers, after the other timing columns, in runs with a policy server."""
+    FILE = 0
+    CONSOLE = auto()
+    PAGE = auto()  # and the tables to copy from it
+    TRACKER = auto()
 
-LATENCY_JOB_COLUMNS: dict[str, str] = {
-    "latency": "string",
-    "meanwhile": "string",
-    "stale_action_share": "Float64",
-    "queries_per_s": "Float64",
-}
-"""Column to type of the assumed latency, after the swept keys of the table of jobs, in runs with latency."""
 
-LATENCY_JOB_TIMING_COLUMNS: dict[str, str] = {
-    "measured_latency_p50_ms": "Float64",
-    "measured_latency_p95_ms": "Float64",
-}
-"""Column to type of the measured query times on this machine, in the same runs."""
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table whose rows stand for a `Row`."""
 
-QUESTION_JOB_COLUMNS: dict[str, str] = {"decision": "string", "decided_at": "Int64", "interval_kind": "string"}
-"""Column to type of the last columns of the table of jobs, in runs with questions."""
+    name: str
+    kind: str  # pandas' type, which every run has, also if the column has no value
+    value: Callable[[Row], Any]  # its value in a row; None for an empty cell
+    # What it means, for the reference page. A column without a meaning shares the line of the column before.
+    doc: str = ""
+    # ``results`` are equal from run to run and ``timing`` is not; ``parquet`` is a result that CSV files do not have.
+    file: Literal["results", "timing", "parquet"] = "results"
+    title: str = ""  # heading for people; its name if empty
+    unit: str = ""  # ``%`` shows a share as such
+    pattern: str = ""  # format of its numbers for people
+    spread: str = ""  # the column of its standard deviation over episodes
+    show: Show = Show.FILE
+    # Whether a table of these rows has the column; None for a column that every table has.
+    when: Callable[[Sequence[Row]], bool] | None = None
 
-QUESTION_JOB_TIMING_COLUMNS: dict[str, str] = {"episodes_beyond": "Int64"}
-"""Column to type of the episodes that ranks finished beyond a decision, in the same runs; differs from run to run."""
+    @property
+    def heading(self) -> str:
+        """Its heading in a terminal, with ``±sd`` if its cells have a spread."""
+        return f"{self.title or self.name}{' ±sd' if self.spread else ''}"
 
-QUESTION_EPISODE_COLUMNS: dict[str, str] = {"beyond_decision": "boolean"}
-"""Column to type of the last column of the table of episodes, in the same runs."""
+    def text(self, row: Mapping[str, Any], *, spread: bool = True) -> str:
+        """Return its cell in a row of values, for people: ``38.1 ±4.2``."""
+        value, beside = row[self.name], row.get(self.spread) if spread else None
+        if value is None:
+            return "-"
+        if self.unit == "%":
+            return f"{100 * value:.0f}"
+        return f"{value:{self.pattern}}" if beside is None else f"{value:{self.pattern}} ±{beside:{self.pattern}}"
 
-DISTINCT_COLUMNS: dict[str, str] = {"distinct_conditions": "Int64"}
-"""Column to type of the last column of the tables of jobs, suites and groups, if a rate has fewer conditions than
-scored episodes: the number of distinct conditions."""
 
-ACTION_COLUMNS: dict[str, str] = {"saturated_action_share": "Float64"}
-"""Column to type of the last column of the tables of jobs, suites, groups and episodes, if actions have bounds: the
-share of entries at or beyond the bounds. Episodes of earlier versions have none."""
+def table_of(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    *,
+    of: Sequence[Any] = (),
+    swept: Mapping[str, Any] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """Return the table of rows, with the columns of `swept` keys. Optional columns exist by `of`, or else by rows."""
+    kept = [each for each in columns if each.when is None or each.when(of or rows)]
+    table = {each.name: pd.array([each.value(row) for row in rows], dtype=each.kind) for each in kept}
+    return pd.DataFrame({**table, **swept}, columns=in_order([*table, *swept], columns))
 
-START_COLUMNS: dict[str, str] = {"start": "Int64"}
-"""Column to type of a further column of the table of episodes, if episodes with different seeds have equal starts and
-results: a number that is equal for them; see `isaaclab_arena.results.stopping.alike_starts`."""
 
-EPISODE_COLUMNS: dict[str, str] = {
-    "job": "string",
-    "episode_index": "Int64",
-    "environment": "string",
-    "object": "string",
-    "policy": "string",
-    "seed": "Int64",
-    "episode_seed": "Int64",
-    "outcome": "string",
-    "success": "boolean",
-    "length": "Int64",
-    "return": "Float64",
-    "termination": "string",
-    "error": "string",
-    "language_instruction": "string",
-    "conditions": "string",
-    "metrics": "string",
-    "checksum": "Int64",
-}
-"""Column to type of the table of episodes, in order; conditions and metrics are JSON."""
+def in_order(names: Iterable[str], columns: Sequence[Column[Any]]) -> list[str]:
+    """Return the order of a table's columns: those that every table has, those of swept keys, and the rest."""
+    there = dict.fromkeys(names)
+    rest = [each.name for each in columns if each.when is not None and each.name in there]
+    return [*(each.name for each in columns if each.when is None), *(n for n in there if n.startswith(PREFIX)), *rest]
 
-EPISODE_TIMING_COLUMNS: dict[str, str] = {
-    "attempt": "Int64",
-    "rank": "Int64",
-    "env_id": "Int64",
-    "episode_in_env": "Int64",
-    "timestamp": "string",
-    "wall_s": "Float64",
-    "dataset_file": "string",
-}
-"""Column to type of the time and place of an episode."""
 
-EVENT_JOB_COLUMNS: dict[str, str] = {"failure_progress": "Float64", "score": "Float64"}
-"""Column to type of the last columns of a job in Parquet and JSON, if environments report events."""
+def _checkpoint(job: JobEvidence) -> str | None:
+    return job.contents and job.contents.checkpoint
 
-EVENT_EPISODE_COLUMNS: dict[str, str] = {"progress": "Float64", "decisive_event": "string", "events": "string"}
-"""Column to type of the last columns of an episode in Parquet, in the same runs; events are JSON."""
+
+def _policy_sha256(job: JobEvidence) -> str | None:
+    return UNKNOWN if job.contents is None else job.contents.policy_sha256
+
+
+def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
+    """Return whether it holds for any row."""
+    return lambda rows: any(map(holds, rows))
+
+
+_SERVED = _any(lambda job: job.job.config.policy_server is not None)
+_LATE = _any(lambda job: job.job.config.latency is not None)
+_ASKED = _any(lambda job: bool(job.answers))
+_TOLD = _any(lambda job: any(line.events for line in job.finished))
+_REPEATED = _any(lambda row: not row.scored.are_distinct)
+_SATURATED = _any(lambda row: row.saturated is not None)
+_NAMED = _any(lambda suite: bool(suite.simulation))
+_ELSEWHERE = _any(lambda suite: is_of_another_package(suite.jobs))
+
+# A table is read line by line, so its columns are not wrapped like code. Their order is that of the files.
+# fmt: off
+
+JOBS: tuple[Column[JobEvidence], ...] = (
+    Column("name", "string", lambda job: job.job.name,
+           "what was asked for; `task` is the job's label of that name, or else the instruction that policies get: "
+           "`lift the cube`", title="job", show=Show.CONSOLE),
+    Column("environment", "string", lambda job: job.job.config.environment, show=Show.CONSOLE),
+    Column("task", "string", lambda job: job.job.task),
+    Column("embodiment", "string", lambda job: job.job.embodiment),
+    Column("object", "string", lambda job: job.job.object),
+    Column("policy", "string", lambda job: job.job.config.policy_type, show=Show.CONSOLE),
+    Column("checkpoint", "string", _checkpoint,
+           "the file or directory of the policy's checkpoint; empty for a policy without one"),
+    Column("policy_sha256", "string", _policy_sha256,
+           "one hash for all [that decides what the policy does](../how_to/resuming.md#what-was-evaluated): equal "
+           "hashes, equal policies, whatever their files are called. Empty for a policy that is only this package and "
+           "its options; `unknown` behind a server that does not report it, and in runs of older programs that did not "
+           "write it"),
+    Column("seed", "Int64", lambda job: job.job.config.seed, "of the job"),
+    Column("status", "string", lambda job: str(job.standing.status),
+           "`completed`, `failed`, `interrupted` (stopped, or its rank died), `missing` (it left no files), `skipped` "
+           "(the job file said so)", show=Show.CONSOLE),
+    Column("planned", "Int64", lambda job: job.standing.planned,
+           "episodes that the job should run; empty for a job limited by steps"),
+    Column("episodes", "Int64", lambda job: len(job.lines), "episodes that finished, errors too", show=Show.CONSOLE),
+    Column("successes", "Int64", lambda job: None if job.unmeasured and not job.scored else job.scored.successes,
+           "scored episodes that succeeded; empty where success is not measured"),
+    Column("success_rate", "Float64", lambda job: job.scored.rate, "`successes` over scored episodes",
+           title="success % [95 %]", show=Show.CONSOLE | Show.TRACKER),
+    Column("success_low", "Float64", lambda job: job.interval and job.interval.low, "its 95 % interval, Wilson",
+           show=Show.TRACKER),
+    Column("success_high", "Float64", lambda job: job.interval and job.interval.high, show=Show.TRACKER),
+    Column("clopper_pearson_low", "Float64", lambda job: job.exact and job.exact.low, "its exact 95 % interval"),
+    Column("clopper_pearson_high", "Float64", lambda job: job.exact and job.exact.high),
+    Column("success_rate_lower_bound", "Float64", lambda job: job.bounds and job.bounds.low,
+           "the rate if every error and every missing episode had failed, and if every one had succeeded"),
+    Column("success_rate_upper_bound", "Float64", lambda job: job.bounds and job.bounds.high),
+    Column("mean_length", "Float64", lambda job: mean(job.lengths),
+           "averages over finished episodes, without errors, each with its standard deviation over episodes (n - 1 "
+           "below; empty for fewer than two): the `±sd` of the table", title="length", pattern=".1f",
+           spread="std_length", show=Show.CONSOLE | Show.PAGE | Show.TRACKER),
+    Column("std_length", "Float64", lambda job: standard_deviation(job.lengths)),
+    Column("mean_return", "Float64", lambda job: mean(job.returns), title="return", pattern=".2f",
+           spread="std_return", show=Show.CONSOLE | Show.PAGE | Show.TRACKER),
+    Column("std_return", "Float64", lambda job: standard_deviation(job.returns)),
+    Column("failures", "Int64", lambda job: job.outcomes[Outcome.FAILURE], "how many episodes ended so",
+           show=Show.TRACKER),
+    Column("timeouts", "Int64", lambda job: job.outcomes[Outcome.TIMEOUT], show=Show.TRACKER),
+    Column("errors", "Int64", lambda job: job.outcomes[Outcome.ERROR], show=Show.CONSOLE | Show.TRACKER),
+    Column("retried", "Int64", lambda job: sum(map(job.counts, job.retried)),
+           "episodes that count in place of an error, after `--resume --retry_errors`"),
+    Column("rerun", "Int64", lambda job: job.times_rerun,
+           "how often the job's episodes were set aside and ran again with other contents, after `--resume --rerun`; "
+           "the earlier ones do not count"),
+    Column("missing", "Int64", lambda job: job.missing,
+           "planned episodes that did not finish; empty where the plan is unknown", show=Show.CONSOLE),
+    Column("cut", "Int64", lambda job: job.cut,
+           "running episodes that a step limit or an interruption ended; they are not counted anywhere else"),
+    Column("reproducible", "string", lambda job: job.promise[0],
+           "`bitwise`: the same job file gives the same bits again; `plan`: the same episodes and conditions; empty "
+           "where the job was never built"),
+    Column("plan_because", "string", lambda job: job.promise[1], "why it is `plan` and not `bitwise`, in one line"),
+    Column("policy_batch", "Int64", lambda job: max(job.said("policy_batch"), default=None),
+           "number of env slots on which the policy is asked at once, [filled up]"
+           "(../concepts/batches.md#places-in-a-batch) where that makes it `bitwise`; empty where env slots never "
+           "influence each other, or where it is unknown"),
+    Column("error", "string", lambda job: job.failed.error if job.failed else job.failure_by_errors,
+           "why the job failed: what it raised, or which error [its episodes ended in]"
+           "(../how_to/resuming.md#episodes-that-ended-in-an-error)"),
+
+    Column("attempts", "Int64", lambda job: len({*job.said("attempt")}) or None,
+           "how many starts of the program worked on it", "timing"),
+    Column("rank", "string", lambda job: ", ".join(map(str, job.ranks)) or None, "where it ran", "timing",
+           show=Show.CONSOLE),
+    Column("device", "string", lambda job: ", ".join(sorted({*job.said("device")})) or None, file="timing"),
+    Column("wall_s", "Float64", lambda job: job.elapsed_s(lambda report: report.wall_s),
+           "seconds from start to end of the job, the sum of the next six if one rank ran it in one attempt", "timing"),
+    Column("build_s", "Float64", lambda job: job.total("build_s"),
+           "where they went, summed over ranks and attempts; `build_s` is environment and policy, kernels included; "
+           "`record_s` includes making the dataset, which may happen while the next job runs", "timing"),
+    Column("simulate_s", "Float64", lambda job: job.total("simulate_s"), file="timing"),
+    Column("policy_s", "Float64", lambda job: job.total("policy_s"), file="timing"),
+    Column("render_s", "Float64", lambda job: job.total("render_s"), file="timing"),
+    Column("record_s", "Float64", lambda job: job.total("record_s"), file="timing"),
+    Column("idle_s", "Float64", lambda job: job.total("idle_s"), file="timing"),
+    Column("import_s", "Float64", lambda job: job.start_up("import_s"),
+           "[start-up](#start-up): from the start of the process to that of the program, for the first job of each "
+           "process; the next seven are parts of `wall_s`", "timing"),
+    Column("compile_s", "Float64", lambda job: job.start_up("compile_s"),
+           "Warp's kernels: compiled here, waited for while another process compiled, loaded from the cache", "timing"),
+    Column("kernel_wait_s", "Float64", lambda job: job.start_up("kernel_wait_s"), file="timing"),
+    Column("kernel_load_s", "Float64", lambda job: job.start_up("kernel_load_s"), file="timing"),
+    Column("build_environment_s", "Float64", lambda job: job.start_up("build_environment_s"),
+           "the other seconds: to build the environment, to build the policy, to begin the first episodes, to make the "
+           "first control step", "timing"),
+    Column("build_policy_s", "Float64", lambda job: job.start_up("build_policy_s"), file="timing"),
+    Column("first_reset_s", "Float64", lambda job: job.start_up("first_reset_s"), file="timing"),
+    Column("first_step_s", "Float64", lambda job: job.start_up("first_step_s"), file="timing"),
+    Column("env_steps", "Int64", lambda job: job.total("env_steps"),
+           "control steps, summed over running env slots, including those of cut episodes", "timing"),
+    Column("env_steps_per_s", "Float64", lambda job: job.env_steps_per_s,
+           "control steps per second of wall time, not counting `build_s`", "timing", title="steps/s", pattern=".0f",
+           show=Show.CONSOLE),
+    Column("pictures_drawn", "Int64", lambda job: job.total("pictures_drawn"),
+           "[pictures on demand](../how_to/cameras.md#pictures-on-demand): how many were drawn for policies, and at "
+           "how many a policy or a recording said that it would look; one for each env slot and camera", "timing"),
+    Column("pictures_looked_at", "Int64", lambda job: job.total("pictures_looked_at"), file="timing"),
+    Column("traceback_file", "string", lambda job: job.failed and job.failed.traceback_file,
+           "the whole traceback of a job that failed", "timing"),
+
+    Column("protocol", "string", lambda job: job.simulation.get("protocol"),
+           "as in the table of [suites](#suites), for environments of other packages: LIBERO, Meta-World, robosuite, "
+           "vla-eval, Gymnasium. Two rows with equal cells here were played on the same thing",
+           when=is_of_another_package),
+    Column("engine", "string", lambda job: job.simulation.get("engine"), when=is_of_another_package),
+    Column("simulated_by", "string", lambda job: job.simulation.get("simulated_by"), when=is_of_another_package),
+    Column("environment_sha256", "string", lambda job: environment_sha256([job]), when=is_of_another_package),
+    Column("server_queries", "Int64", lambda job: job.server and job.server.queries,
+           "queries of a [policy server](../how_to/distributed.md#one-policy-server-for-all-ranks), and their batch "
+           "entries", "timing", when=_SERVED),
+    Column("server_entries", "Int64", lambda job: job.server and job.server.entries, file="timing", when=_SERVED),
+    Column("server_offered_per_s", "Float64", lambda job: job.per_server(lambda use: (use.seen_entries, use.seen_s)),
+           "entries per second that a server answered, whoever asked, from each rank's first answer to its last in the "
+           "job. With a server on each node it is the mean over ranks", "timing", when=_SERVED),
+    Column("server_batch_fill", "Float64", lambda job: job.per_server(lambda use: (use.entries, use.call_entries)),
+           "the batch fill of its calls (0 to 1), and its queries' mean queueing time (ms)", "timing", when=_SERVED),
+    Column("server_queue_ms", "Float64", lambda job: job.per_server(lambda use: (1000.0 * use.queue_s, use.queries)),
+           file="timing", when=_SERVED),
+    Column("server_busy_share", "Float64", lambda job: job.per_server(lambda use: (use.seen_busy_s, use.seen_s)),
+           "the share of the same time in which a server calculated (0 to 1)", "timing", when=_SERVED),
+    Column("latency", "string", lambda job: job.job.config.latency and job.job.latency and str(job.job.latency),
+           "the assumed [latency](../how_to/latency.md#what-the-results-say), and the actions meanwhile", when=_LATE),
+    Column("meanwhile", "string", lambda job: job.job.config.latency and str(job.job.config.latency.meanwhile),
+           when=_LATE),
+    Column("stale_action_share", "Float64", lambda job: job.late(STALE_SHARE),
+           "the share of actions that answer an earlier observation, and queries per second of robot time",
+           title="stale %", unit="%", when=_LATE, show=Show.CONSOLE),
+    Column("queries_per_s", "Float64", lambda job: job.late(QUERY_RATE), title="queries/s", pattern=".2f", when=_LATE,
+           show=Show.CONSOLE),
+    Column("measured_latency_p50_ms", "Float64", lambda job: job.query_ms(50),
+           "what queries took on this machine, the median and the 95 % quantile", "timing", title="measured ms",
+           when=_LATE, show=Show.CONSOLE),
+    Column("measured_latency_p95_ms", "Float64", lambda job: job.query_ms(95), file="timing", when=_LATE),
+    Column("decision", "string", lambda job: "; ".join(
+           f"{each.question.name}: {verdict_in_words(each.question, each.verdict)}" for each in job.answers) or None,
+           "what each [question](jobs.md#stopping-as-soon-as-the-answer-is-in) about the job has found: `new-vs-old: "
+           "new is better than old`", when=_ASKED),
+    Column("decided_at", "Int64", lambda job: job.needed if all(each.verdict for each in job.answers) else None,
+           "after how many episodes; all other columns of the job are about those. Empty for a job of which a question "
+           "is undecided", when=_ASKED),
+    Column("interval_kind", "string", lambda job: "anytime" if job.answers else "wilson",
+           "`anytime` for a job that something was asked of: `success_low` and `success_high` hold at every look, and "
+           "there is no Clopper-Pearson interval. `wilson` for all others", when=_ASKED),
+    Column("episodes_beyond", "Int64", lambda job: len(job.finished) - len(job.lines),
+           "how many episodes had begun before the decision was known. Their number depends on ranks and speed",
+           "timing", when=_ASKED),
+    Column("failure_progress", "Float64", lambda job: job.failure_progress,
+           "where tasks tell [what happened](events.md), in Parquet and JSON: how far failures came, and the success "
+           "rate with that", "parquet", when=_TOLD),
+    Column("score", "Float64", lambda job: job.score, file="parquet",
+           when=_TOLD),
+    Column("distinct_conditions", "Int64", lambda job: job.scored.num_distinct if len(job.scored) else None,
+           "how many different conditions the scored episodes of a job have, in a run in which some "
+           "[repeat](#episodes-that-repeat-conditions)", when=_REPEATED, show=Show.TRACKER),
+    Column("saturated_action_share", "Float64", lambda job: job.saturated,
+           "in a run in which actions have bounds: the [share of action entries at or beyond them]"
+           "(#actions-at-their-bounds)", when=_SATURATED),
+)
+"""The table of jobs. Its results are equal for any ranks, interruptions and moments, its timing is not. The columns of
+swept keys stand before those that only some runs have."""
+
+SUITES: tuple[Column[SuiteEvidence], ...] = (
+    Column("name", "string", lambda suite: suite.name, "the entry of the job file, with what a sweep added"),
+    Column("suite", "string", lambda suite: suite.config.suite and suite.config.suite.suite,
+           "the registered name of the suite"),
+    Column("policy", "string", lambda suite: suite.config.policy_type,
+           "as in the table of jobs; `unknown` where tasks were evaluated with different contents"),
+    Column("checkpoint", "string", lambda suite: suite.common(_checkpoint)),
+    Column("policy_sha256", "string", lambda suite: suite.common(_policy_sha256, otherwise=UNKNOWN)),
+    Column("seed", "Int64", lambda suite: suite.config.seed),
+    Column("status", "string", lambda suite: suite.status,
+           "that of all of its jobs; where they differ, `failed` if one failed, else `interrupted`"),
+    Column("tasks", "Int64", lambda suite: len(suite.jobs), "how many tasks it has"),
+    Column("planned", "Int64", lambda suite: suite.total(lambda job: job.standing.planned),
+           "sums over its tasks; `scored` are the episodes that say whether they succeeded"),
+    Column("episodes", "Int64", lambda suite: suite.total(lambda job: len(job.lines))),
+    Column("scored", "Int64", lambda suite: len(suite.scored)),
+    Column("successes", "Int64", lambda suite: suite.scored.successes if len(suite.scored) else None),
+    Column("mean_rate", "Float64", lambda suite: suite.mean_rate,
+           "the mean of the tasks' rates: every task weighs the same. Empty until each task has a rate"),
+    Column("mean_low", "Float64", lambda suite: suite.interval and suite.interval.low,
+           "its 95 % interval, see [below](#intervals)"),
+    Column("mean_high", "Float64", lambda suite: suite.interval and suite.interval.high),
+    Column("mean_lower_bound", "Float64", lambda suite: suite.bounds and suite.bounds.low,
+           "the mean if every error and every missing episode had failed, and if every one had succeeded"),
+    Column("mean_upper_bound", "Float64", lambda suite: suite.bounds and suite.bounds.high),
+    Column("pooled_rate", "Float64", lambda suite: suite.scored.rate,
+           "the rate over all episodes of all tasks, with its Wilson interval"),
+    Column("pooled_low", "Float64", lambda suite: suite.pooled and suite.pooled.low),
+    Column("pooled_high", "Float64", lambda suite: suite.pooled and suite.pooled.high),
+    Column("errors", "Int64", lambda suite: suite.total(lambda job: job.outcomes[Outcome.ERROR]),
+           "sums over its tasks"),
+    Column("missing", "Int64", lambda suite: suite.total(lambda job: job.missing)),
+    Column("cut", "Int64", lambda suite: suite.total(lambda job: job.cut)),
+    Column("reproducible", "string", lambda suite: suite.reproducible, "`bitwise` if all tasks are, else `plan`"),
+    Column("protocol", "string", lambda suite: suite.simulation.get("protocol"),
+           "by which [protocol](../how_to/libero.md) and on which physics engine its tasks are played, `mujoco 3.3.2`; "
+           "all of them, where tasks differ", when=_NAMED),
+    Column("engine", "string", lambda suite: suite.simulation.get("engine"), when=_NAMED),
+    Column("simulated_by", "string", lambda suite: suite.simulation.get("simulated_by"),
+           "what else its tasks say of that, as JSON: versions and revisions of packages, what pictures are drawn "
+           "with; a list of all that was said, where tasks differ, with `null` for tasks that did not say",
+           when=_NAMED),
+    Column("environment_sha256", "string", lambda suite: environment_sha256(suite.jobs),
+           "in a suite whose environments are from other packages, one hash for all [that decides what they do]"
+           "(../how_to/resuming.md#what-was-evaluated): code, assets, tasks, initial states, versions; `unknown` where "
+           "a part is", when=_ELSEWHERE),
+    Column("distinct_conditions", "Int64", lambda suite: suite.scored.num_distinct,
+           "as in the table of jobs, where a suite repeats some", when=_REPEATED),
+    Column("saturated_action_share", "Float64", lambda suite: suite.saturated, when=_SATURATED),
+)
+
+EPISODES: tuple[Column[FinishedEpisode], ...] = (
+    Column("job", "string", lambda each: each.job.name, "which episode"),
+    Column("episode_index", "Int64", lambda each: each.line.episode_index),
+    Column("environment", "string", lambda each: each.job.config.environment,
+           "what ran; `episode_seed` stands for its conditions"),
+    Column("object", "string", lambda each: each.job.object),
+    Column("policy", "string", lambda each: each.job.config.policy_type),
+    Column("seed", "Int64", lambda each: each.line.seed),
+    Column("episode_seed", "Int64", lambda each: each.line.episode_seed),
+    Column("outcome", "string", lambda each: each.line.outcome and str(each.line.outcome), "how it ended"),
+    Column("success", "boolean", lambda each: each.line.success),
+    Column("length", "Int64", lambda each: each.line.episode_length),
+    Column("return", "Float64", lambda each: each.line.episode_return),
+    Column("termination", "string", lambda each: each.line.termination),
+    Column("error", "string", lambda each: each.line.error),
+    Column("language_instruction", "string", lambda each: each.line.language_instruction, "what the policy was told"),
+    Column("conditions", "string", lambda each: each.told, "JSON: what it started from, and other scalars"),
+    Column("metrics", "string", lambda each: json_line(each.line.metrics)),
+    Column("checksum", "Int64", lambda each: each.line.checksum, "CRC-32 of its recorded arrays"),
+
+    Column("attempt", "Int64", lambda each: each.line.attempt, "where it ran", "timing"),
+    Column("rank", "Int64", lambda each: each.line.rank, file="timing"),
+    Column("env_id", "Int64", lambda each: each.line.env_id, file="timing"),
+    Column("episode_in_env", "Int64", lambda each: each.line.episode_in_env, file="timing"),
+    Column("timestamp", "string", lambda each: each.line.timestamp, "when it ended, and how long it took", "timing"),
+    Column("wall_s", "Float64", lambda each: each.line.wall_s, file="timing"),
+    Column("dataset_file", "string", lambda each: each.line.dataset_file, "its recording, in the job's directory",
+           "timing"),
+
+    Column("beyond_decision", "boolean", lambda each: each.beyond,
+           "whether it is beyond the [decision](jobs.md#stopping-as-soon-as-the-answer-is-in) that stopped its job",
+           when=_ASKED),
+    Column("progress", "Float64", lambda each: each.line.events and each.line.events.progress,
+           "where tasks tell [what happened](events.md), in Parquet: how far it came, the event that decided, and all "
+           "events as JSON", "parquet", when=_TOLD),
+    Column("decisive_event", "string", lambda each: each.line.events and each.line.events.decisive,
+           file="parquet", when=_TOLD),
+    Column("events", "string", lambda each: each.line.events and json_line(each.line.events.seen),
+           file="parquet", when=_TOLD),
+    Column("start", "Int64", lambda each: each.start,
+           "a number that is equal for episodes that [began and went alike](#episodes-that-repeat-conditions) under "
+           "other seeds", when=_any(lambda job: any(each.start is not None for each in job.episodes))),
+    Column("saturated_action_share", "Float64", lambda each: each.line.saturated_action_share,
+           "where actions have bounds: the [share of action entries at or beyond them](#actions-at-their-bounds)",
+           when=_any(lambda job: any(line.saturated_action_share is not None for line in job.finished))),
+)
+"""The table of episodes, whose optional columns exist by the jobs of the run; conditions and metrics are JSON."""
+
+METRICS: tuple[Column[MeasuredMetric], ...] = (
+    Column("job", "string", lambda each: each.job.job.name, "the job, and the declared metric"),
+    Column("metric", "string", lambda each: each.metric.name),
+    Column("unit", "string", lambda each: each.metric.unit or None, "its unit, and the direction of progress: `higher` "
+           "or `lower`, empty if there is none"),
+    Column("better", "string", lambda each: each.metric.better),
+    Column("episodes", "Int64", lambda each: len(each.values),
+           "episodes that have it, without errors and those beyond a decision"),
+    Column("mean", "Float64", lambda each: each.summary("mean", np.mean),
+           "the mean, its 95 % interval, and the method of that: `t` is Student's; `bootstrap` is the BCa bootstrap in "
+           "the limit of many resamples, from 100 episodes on. Episodes that [repeat conditions]"
+           "(#episodes-that-repeat-conditions) count as one"),
+    Column("low", "Float64", lambda each: each.interval and each.interval[0].low),
+    Column("high", "Float64", lambda each: each.interval and each.interval[0].high),
+    Column("method", "string", lambda each: each.interval and each.interval[1]),
+    Column("sd", "Float64", lambda each: each.summary("sd", lambda values: values.std(ddof=1)),
+           "the standard deviation over episodes; empty for fewer than two"),
+    Column("min", "Float64", lambda each: each.summary("min", np.min), "of the episodes, if a metric asks for them",
+           when=_any(lambda each: "min" in each.metric.summary)),
+    Column("median", "Float64", lambda each: each.summary("median", np.median),
+           when=_any(lambda each: "median" in each.metric.summary)),
+    Column("max", "Float64", lambda each: each.summary("max", np.max),
+           when=_any(lambda each: "max" in each.metric.summary)),
+)
+"""The table of metrics: a row for each job and each metric that its environment, task or policy declares."""
+
+GROUPS: tuple[Column[PooledJobs], ...] = (
+    Column("jobs", "Int64", lambda group: group.jobs),
+    Column("episodes", "Int64", lambda group: group.episodes),
+    Column("scored", "Int64", lambda group: len(group.scored)),
+    Column("successes", "Int64", lambda group: group.scored.successes if len(group.scored) else None),
+    Column("success_rate", "Float64", lambda group: group.scored.rate, title="success % [95 %]"),
+    Column("success_low", "Float64", lambda group: (found := group.scored.wilson()) and found.low),
+    Column("success_high", "Float64", lambda group: (found := group.scored.wilson()) and found.high),
+    Column("mean_length", "Float64", lambda group: mean(group.lengths), title="length", pattern=".1f",
+           spread="std_length"),
+    Column("std_length", "Float64", lambda group: standard_deviation(group.lengths)),
+    Column("errors", "Int64", lambda group: group.errors),
+    Column("distinct_conditions", "Int64", lambda group: group.scored.num_distinct, title="conditions", when=_REPEATED),
+    Column("saturated_action_share", "Float64", lambda group: group.saturated, when=_SATURATED),
+)
+"""The table of jobs that are pooled by their keys, one column of which stands before these for each key."""

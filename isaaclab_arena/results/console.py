@@ -3,7 +3,6 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,17 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.results.columns import ACTION_COLUMNS, DISTINCT_COLUMNS
-from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, csv_text, records, scored_by_job
-from isaaclab_arena.results.rows import mean_over_steps, repeats_in_words, short_policy_name, simulation_in_words
-from isaaclab_arena.results.statistics import ScoredEpisodes, standard_deviation, together
+from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, Column, Show, table_of
+from isaaclab_arena.results.merge import MissingEpisodes, Tables, csv_text, records, scored_by_job
+from isaaclab_arena.results.rows import (
+    PooledJobs,
+    mean_over_steps,
+    metric_in_words,
+    repeats_in_words,
+    short_policy_name,
+    simulation_in_words,
+)
+from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.commits import JobResultStatus
@@ -34,12 +40,10 @@ from isaaclab_arena.storage.run_plan import PlanEntry
 MAX_JOBS_SHOWN = 200
 """More lines than a person reads; their layout would take longer than all the other tables."""
 
-SPREAD = "±sd"
-"""Heading of the standard deviation over episodes, beside a mean."""
-
-_LENGTH, _RETURN, _SUCCESS = f"length {SPREAD}", f"return {SPREAD}", "success % [95 %]"
-_ASKED, _TOOK = "queries/s", "measured ms"
-_LEAVE_OUT_FIRST = ("rank", "steps/s", _ASKED, _TOOK, "stale %", _RETURN, "environment", _LENGTH)
+_NAMES, _LAST = ("name", "environment", "policy"), ("errors", "missing", "env_steps_per_s", "rank", "status")
+_ALWAYS_SHOWN = {"name", "episodes", "success_rate", "errors", "missing", "status"}
+_LEFT_OUT = ("rank", "env_steps_per_s", "queries_per_s", "measured_latency_p50_ms", "stale_action_share",
+             "mean_return", "environment", "mean_length", PREFIX, "policy")  # fmt: skip
 _STATUS_STYLES = {
     JobResultStatus.COMPLETED: "green",
     JobResultStatus.FAILED: "bold red",
@@ -49,75 +53,108 @@ _STATUS_STYLES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of the table."""
-
-    heading: str
-    cells: tuple[Text, ...]  # one per job
-    is_name: bool = False  # cells are names, which may be folded; numbers may not
-    leave_out: int | None = None  # rank of removal if a line does not fit, lowest first; None for never
-
-    @property
-    def width(self) -> int:
-        """Width in the terminal [characters]."""
-        return max(len(self.heading), *(cell.cell_len for cell in self.cells), 0)
-
-
-def console_table(merged: MergedResults, width: int = 160) -> Table:
+def console_table(merged: Tables, width: int = 160) -> Table:
     """Return one line per job, up to `MAX_JOBS_SHOWN`: the task, success with its 95 % interval, and errors."""
-    rows = records(merged.jobs.head(MAX_JOBS_SHOWN))
-    measured = [row["success_rate"] is not None for row in rows if row["episodes"]]
-    order = {heading: position for position, heading in enumerate(_LEAVE_OUT_FIRST)}
-    if not all(measured):
-        # Without any success rate, returns are the only values to compare.
-        del order[_RETURN]
-    if measured and not any(measured):
-        order[_SUCCESS] = -1
-    names = {
-        "job": tuple(Text(plain(row["name"]), style="bold") for row in rows),
-        "environment": tuple(Text(plain(row["environment"])) for row in rows),
-        "policy": tuple(Text(plain(short_policy_name(str(row["policy"])))) for row in rows),
-    }
-    order["policy"] = len(_LEAVE_OUT_FIRST) + 1
-    columns = [
-        Column(heading=heading, cells=cells, is_name=True, leave_out=order.get(heading))
-        for heading, cells in names.items()
-    ]
-
-    # A swept key is a column if its values differ and no other column shows them.
+    # Names come first, then swept keys, if their values differ and no other column shows them.
+    rows = merged.rows[:MAX_JOBS_SHOWN]
+    columns = {each.name: each for each in JOBS if Show.CONSOLE in each.show and each.name in merged.jobs}
+    shown = {name: (columns[name].heading, [_cell(columns[name], row) for row in rows]) for name in _NAMES}
     swept = {job.name: job.config.swept for job in merged.plan.jobs}
-    shown_anyway = {"policy_type", "arena_env_args.environment"}
-    keys = [key for key in dict.fromkeys(key for own in swept.values() for key in own) if key not in shown_anyway]
+    keys = dict.fromkeys(key for own in swept.values() for key in own)
+    keys = [key for key in keys if key not in {"policy_type", "arena_env_args.environment"}]
     leaves_of_keys = [key.rpartition(".")[2] for key in keys]
     for key, leaf in zip(keys, leaves_of_keys, strict=True):
         values = (swept[row["name"]].get(key, "-") for row in rows)
-        texts = (value if isinstance(value, str) else json.dumps(value) for value in values)
-        cells = tuple(Text(plain(shortened(text, 60))) for text in texts)
-        if len({cell.plain for cell in cells}) > 1:
+        texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+        if len(set(texts)) > 1:
             heading = plain(leaf if leaves_of_keys.count(leaf) == 1 else key)
-            columns.append(Column(heading=heading, cells=cells, leave_out=len(_LEAVE_OUT_FIRST)))
-    columns += [
-        Column(heading=heading, cells=cells, leave_out=order.get(heading)) for heading, cells in _numbers(rows).items()
-    ]
+            shown[PREFIX + key] = heading, [Text(plain(shortened(text, 60))) for text in texts]
+    numbers = [*(name for name in columns if name not in (*_NAMES, *_LAST)), *_LAST]
+    shown |= {name: (columns[name].heading, [_cell(columns[name], row) for row in rows]) for name in numbers}
 
-    # If a line does not fit the width [characters], the least important columns are left out.
-    optional = (each for each in columns if each.leave_out is not None)
-    for column in sorted(optional, key=lambda each: each.leave_out or 0):
-        if sum(each.width + 1 for each in columns) - 1 <= width:
+    # If a line does not fit the width [characters], the least important columns are left out. Without any success rate,
+    # returns are the only values to compare.
+    measured = [row["success_rate"] is not None for row in rows if row["episodes"]]
+    stays = _ALWAYS_SHOWN | (set() if all(measured) else {"mean_return"})
+    if measured and not any(measured):
+        stays -= {"success_rate"}
+
+    def order(name: str) -> int:
+        known = PREFIX if name.startswith(PREFIX) else name
+        return _LEFT_OUT.index(known) if known in _LEFT_OUT else -1
+
+    widths = {
+        name: max(len(heading), *(cell.cell_len for cell in cells), 0) for name, (heading, cells) in shown.items()
+    }
+    for name in sorted((name for name in shown if name not in stays), key=order):
+        if sum(widths[each] + 1 for each in shown) - 1 <= width:
             break
-        columns.remove(column)
+        del shown[name]
 
+    return _drawn(shown)
+
+
+def chosen_table(merged: Tables, names: Sequence[str]) -> Table:
+    """Return one line per job with its name and these columns, which may be metrics. ConfigError for an unknown one."""
+    metrics = {(row["metric"], row["job"]): metric_in_words(row) for row in merged.metric_rows}
+    known = {*map(str, merged.jobs.columns), *(metric for metric, _ in metrics)}
+    problems = [
+        Problem(f"there is no column or metric '{name}'{did_you_mean(name, known)}", key="--columns")
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+    columns = {each.name: each for each in JOBS}
+    shown: dict[str, tuple[str, list[Text]]] = {}
+    for name in dict.fromkeys(("name", *names)):
+        column = columns.get(name, Column(name, "string", str))
+        if name in merged.jobs:
+            cells = [_cell(column, row) for row in merged.rows[:MAX_JOBS_SHOWN]]
+        else:
+            cells = [Text(metrics.get((name, row["name"]), "-")) for row in merged.rows[:MAX_JOBS_SHOWN]]
+        shown[name] = column.heading, cells
+    return _drawn(shown)
+
+
+def _drawn(shown: Mapping[str, tuple[str, Sequence[Text]]]) -> Table:
+    """Return a table of headings and cells by column."""
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for column in columns:
-        justify = "left" if column.is_name or column.heading == "status" else "right"
-        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.is_name)
-    for cells in zip(*(column.cells for column in columns), strict=True):
+    for name, (heading, _) in shown.items():
+        justify = "left" if name in _NAMES or name == "status" else "right"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=name not in _NAMES)
+    for cells in zip(*(cells for _, cells in shown.values()), strict=True):
         table.add_row(*cells)
     return table
 
 
-def suites_table(merged: MergedResults) -> Table:
+def _cell(column: Column[Any], row: Mapping[str, Any]) -> Text:
+    """Return a cell of the table of jobs."""
+    value = row[column.name]
+    match column.name:
+        case "name":
+            return Text(plain(value), style="bold")
+        case "policy":
+            return Text(plain(short_policy_name(value)))
+        case "episodes":
+            return Text(_of_planned(row))
+        case "success_rate":
+            # A star marks a rate that leaves out episodes which started or were planned.
+            star = "*" if value is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
+            return Text(_percent(value, row["success_low"], row["success_high"]) + star)
+        case "errors" | "missing":
+            return _count(value)
+        case "status":
+            return _status(value)
+        case "measured_latency_p50_ms" if value is not None:
+            return Text(f"{value:.0f}, {row['measured_latency_p95_ms']:.0f}")
+        case "env_steps_per_s" if value is not None and value >= 9_999.5:
+            # At most five characters: ``950``, ``41.2k``, ``1.3M``.
+            return Text(f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M")
+    return Text(plain(column.text(row)))
+
+
+def suites_table(merged: Tables) -> Table:
     """Return one line per suite: the mean of its tasks, the rate over all episodes, and errors."""
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in ("suite", "of", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]", "errors",
@@ -125,7 +162,7 @@ def suites_table(merged: MergedResults) -> Table:
         is_name = heading in {"suite", "of"}
         justify = "left" if is_name or heading == "status" else "right"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
-    for row in records(merged.suites):
+    for row in merged.suite_rows:
         rates = (_percent(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled"))
         star = "*" if row["mean_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
         mean, pooled = (Text(f"{rate}{star}" if rate != "-" else rate) for rate in rates)
@@ -134,56 +171,6 @@ def suites_table(merged: MergedResults) -> Table:
             Text(_of_planned(row)), mean, pooled, _count(row["errors"]), _count(row["missing"]), _status(row["status"]),
         )  # fmt: skip
     return table
-
-
-def mean_and_spread(mean: float | None, spread: float | None, pattern: str) -> str:
-    """Format a mean with its standard deviation, ``38.1 ±4.2``; without one for a single episode."""
-    if mean is None:
-        return "-"
-    return f"{mean:{pattern}}" if spread is None else f"{mean:{pattern}} ±{spread:{pattern}}"
-
-
-def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
-    """Return the cells of the numeric columns, by heading."""
-    # A star marks a rate that leaves out episodes which started or were planned.
-    rates = []
-    for row in rows:
-        star = "*" if row["success_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
-        rates.append(_percent(row["success_rate"], row["success_low"], row["success_high"]) + star)
-
-    # The latency itself is in the column of the job's sweep, or in the job file. Measured times are the median and the
-    # 95 % quantile.
-    late: dict[str, tuple[Text, ...]] = {}
-    if any(row.get("meanwhile") for row in rows):
-        stale = [row.get("stale_action_share") for row in rows]
-        asked = [row.get("queries_per_s") for row in rows]
-        took = [[row.get(f"measured_latency_p{part}_ms") for part in (50, 95)] for row in rows]
-        late = {
-            "stale %": tuple(Text("-" if each is None else f"{100 * each:.0f}") for each in stale),
-            _ASKED: tuple(Text("-" if each is None else f"{each:.2f}") for each in asked),
-            _TOOK: tuple(Text("-" if None in each else "{:.0f}, {:.0f}".format(*each)) for each in took),
-        }
-
-    def compact(value: float | None) -> str:
-        """Format a rate in at most five characters: ``950``, ``41.2k``, ``1.3M``."""
-        if value is None:
-            return "-"
-        if value < 9_999.5:
-            return f"{value:.0f}"
-        return f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M"
-
-    return {
-        "episodes": tuple(Text(_of_planned(row)) for row in rows),
-        _SUCCESS: tuple(map(Text, rates)),
-        _LENGTH: tuple(Text(mean_and_spread(row["mean_length"], row["std_length"], ".1f")) for row in rows),
-        _RETURN: tuple(Text(mean_and_spread(row["mean_return"], row["std_return"], ".2f")) for row in rows),
-        **late,
-        "errors": tuple(_count(row["errors"]) for row in rows),
-        "missing": tuple(_count(row["missing"]) for row in rows),
-        "steps/s": tuple(Text(compact(row["env_steps_per_s"])) for row in rows),
-        "rank": tuple(Text(row["rank"] or "-") for row in rows),
-        "status": tuple(_status(row["status"]) for row in rows),
-    }
 
 
 def _of_planned(row: Mapping[str, Any]) -> str:
@@ -211,22 +198,9 @@ def _count(value: int | None) -> Text:
 # Results by a key of the jobs: success over its values, pooled over all jobs with the same value.
 
 GROUPS_FILE = "results_by.csv"
-GROUP_COLUMNS: dict[str, str] = {
-    "jobs": "Int64",
-    "episodes": "Int64",
-    "scored": "Int64",
-    "successes": "Int64",
-    "success_rate": "Float64",
-    "success_low": "Float64",
-    "success_high": "Float64",
-    "mean_length": "Float64",
-    "std_length": "Float64",
-    "errors": "Int64",
-}
-"""Column to type, after one column per key; rates and intervals as in the table of jobs."""
 
 
-def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
+def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
     """Return one row per combination of the keys' values, over pooled episodes. ConfigError for an unknown key."""
     # Keys such as ``environment``, ``seed``, ``arena_env_args.object``, ``policy_config_dict.speed``,
     # ``variations.cube.mass.sampler_cfg.high``. A job without a key has an empty value.
@@ -244,9 +218,6 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
         given = (own.get(key) for key in keys)
         values = (each if each is None or isinstance(each, str | int | float) else json.dumps(each) for each in given)
         members.setdefault(tuple(values), []).append(name)
-    episodes: dict[str, list[Mapping[Any, Any]]] = {}
-    for row in records(merged.episodes):
-        episodes.setdefault(str(row["job"]), []).append(row)
 
     # Sort rows by value: empty ones first, then numbers, then texts.
     def order(value: Any) -> tuple[int, float, str]:
@@ -254,18 +225,31 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
             return 1, float(value), ""
         return (0, 0.0, "") if value is None else (2, 0.0, str(value))
 
-    scored = scored_by_job(merged)
-    rows = [
-        dict(zip(keys, values, strict=True))
-        | _counted([row for name in names for row in episodes.get(name, ())], [scored[name] for name in names])
-        for values, names in sorted(members.items(), key=lambda item: [order(value) for value in item[0]])
-    ]
-    repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
-    actions = ACTION_COLUMNS if any(row["saturated_action_share"] is not None for row in rows) else {}
-    kinds = GROUP_COLUMNS | (DISTINCT_COLUMNS if repeats else {}) | actions
-    columns = {key: pd.Series([row[key] for row in rows], dtype=object) for key in keys}
-    counts = {name: pd.array([row[name] for row in rows], dtype=kind) for name, kind in kinds.items()}
-    return pd.DataFrame({**columns, **counts})
+    scored, groups = (
+        scored_by_job(merged),
+        sorted(members.items(), key=lambda item: [order(value) for value in item[0]]),
+    )
+    pooled = []
+    for _, names in groups:
+        episodes = pd.concat([merged.episodes_of[name] for name in names])
+        lengths, is_error = episodes["length"].tolist(), (episodes["outcome"] == Outcome.ERROR).fillna(value=False)
+        shares = (
+            episodes["saturated_action_share"].to_numpy(object, na_value=None)
+            if "saturated_action_share" in episodes
+            else ()
+        )
+        pooled.append(
+            PooledJobs(
+                jobs=len(names),
+                episodes=len(episodes),
+                errors=is_error.tolist().count(True),
+                lengths=[length for length, left_out in zip(lengths, is_error, strict=True) if not left_out],
+                scored=together([scored[name] for name in names]),
+                saturated=mean_over_steps(zip(shares, lengths, strict=False)),
+            )
+        )
+    columns = {key: pd.Series([values[at] for values, _ in groups], dtype=object) for at, key in enumerate(keys)}
+    return pd.concat([pd.DataFrame(columns), table_of(GROUPS, pooled)], axis="columns")
 
 
 def job_settings(job: PlanEntry) -> dict[str, Any]:
@@ -303,40 +287,15 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for key in keys:
         table.add_column(plain(key), overflow="fold")
-    different = ["conditions"] if "distinct_conditions" in groups else []
-    for heading in ("jobs", "episodes", *different, "successes", "success % [95 %]", f"length {SPREAD}", "errors"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    order = ("jobs", "episodes", "distinct_conditions", "successes", "success_rate", "mean_length", "errors")
+    columns = [each for name in order for each in GROUPS if each.name == name and name in groups]
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
     for row in records(groups):
-        values = [Text("-" if row[key] is None else plain(row[key])) for key in keys]
-        successes = "-" if row["successes"] is None else str(row["successes"])
-        rate = _percent(row["success_rate"], row["success_low"], row["success_high"])
-        length = mean_and_spread(row["mean_length"], row["std_length"], ".1f")
-        numbers = [str(row["jobs"]), str(row["episodes"]), *([str(row["distinct_conditions"])] if different else [])]
-        table.add_row(*values, *numbers, successes, rate, length, str(row["errors"]))
+        rate = _percent(*(row[f"success_{part}"] for part in ("rate", "low", "high")))
+        cells = (rate if each.name == "success_rate" else each.text(row) for each in columns)
+        table.add_row(*(Text("-" if row[key] is None else plain(row[key])) for key in keys), *cells)
     return table
-
-
-def _counted(episodes: Sequence[Mapping[Any, Any]], jobs: Sequence[ScoredEpisodes]) -> dict[str, Any]:
-    """Return the cells of a group from its episodes, and from the scored ones of each job."""
-    kept = [row for row in episodes if row["outcome"] != Outcome.ERROR]
-    lengths, scored = [row["length"] for row in kept], together(jobs)
-    interval = scored.wilson()
-    return {
-        "jobs": len(jobs),
-        "episodes": len(episodes),
-        "scored": len(scored),
-        "successes": scored.successes if len(scored) else None,
-        "success_rate": scored.rate,
-        "success_low": interval.low if interval else None,
-        "success_high": interval.high if interval else None,
-        "mean_length": sum(lengths) / len(lengths) if lengths else None,
-        "std_length": standard_deviation(lengths),
-        "errors": len(episodes) - len(kept),
-        "distinct_conditions": scored.num_distinct,
-        "saturated_action_share": mean_over_steps(
-            (row.get("saturated_action_share"), row["length"]) for row in episodes
-        ),
-    }
 
 
 # Print the end of a run: the table, failures, missing episodes, and the paths of the files.
@@ -352,10 +311,16 @@ MANY_EARLY_ENDS = 0.2
 
 
 def print_summary(
-    merged: MergedResults, output_directory: Path, console: Console, *, report: Path | None = None, last_line: str = ""
+    merged: Tables,
+    output_directory: Path,
+    console: Console,
+    *,
+    report: Path | None = None,  # the page of the run, None without one
+    last_line: str = "",  # the next step for the user
+    columns: Sequence[str] = (),  # see `chosen_table`; the usual ones if empty
 ) -> None:
-    """Print the results of a run. `report` is its page, None without one; `last_line` is the next step for the user."""
-    console.print(console_table(merged, console.width))
+    """Print the results of a run."""
+    console.print(chosen_table(merged, columns) if columns else console_table(merged, console.width))
     hidden = len(merged.jobs) - MAX_JOBS_SHOWN
     if hidden > 0:
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
@@ -366,14 +331,14 @@ def print_summary(
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
     context = [
         f"suite '{plain(row['name'])}': played {words}"
-        for row in records(merged.suites)
+        for row in merged.suite_rows
         if (words := simulation_in_words(row))
     ]
     answers = [*map(in_words, merged.answers)]
     if answers:
         jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
         answers += [f"intervals of {jobs}: anytime-valid, that is right although the run looked after every episode"]
-        if beyond := sum(row["episodes_beyond"] for row in records(merged.jobs)):
+        if beyond := sum(row["episodes_beyond"] for row in merged.rows):
             ahead = "episodes had begun before the decision was known; they are kept and do not count"
             answers += [f"{beyond} {ahead}"]
     # Order of the lines: context first, then answers, caveats, failures and defects of the files.
@@ -394,7 +359,7 @@ def print_summary(
         console.print(Text(plain(last_line), style="bold"), soft_wrap=True)
 
 
-def caveats(merged: MergedResults) -> list[str]:
+def caveats(merged: Tables) -> list[str]:
     """Return the caveats for a reader of the rates, one line each."""
     # Caveats: uncounted episodes with bounds, repeated conditions, saturated actions, episodes that end before the
     # policy can act, and remarks of the ranks.
@@ -402,14 +367,13 @@ def caveats(merged: MergedResults) -> list[str]:
     lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
     lines += _caveats_of_suites(merged)
     # Jobs with many action entries at or beyond their bounds, the largest share first.
-    jobs = records(merged.jobs)
-    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in jobs]
+    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in merged.rows]
     many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
     if many:
         told = ", ".join(f"{100 * share:.0f} % in job '{name}'" for share, name in many[:_MAX_INDICES_SHOWN])
         more = f" and much in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
         lines.append(f"* action entries at or beyond their bounds: {told}{more}")
-    for known in jobs:
+    for known in merged.rows:
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
                 f"* job '{plain(known['name'])}': no episode ended within its control steps, so nothing is rated; "
@@ -448,7 +412,7 @@ def _with_bounds(row: Mapping[str, Any], rate: str, low: float, high: float) -> 
     return f"{left_out} do not count; {rate} is {bounds}"
 
 
-def _early_ends(merged: MergedResults) -> Iterator[str]:
+def _early_ends(merged: Tables) -> Iterator[str]:
     """Yield the jobs with many episodes that end before or at the first action of their policy."""
     ended, solved, first = Counter[str](), Counter[str](), Counter[str]()
     episodes = merged.episodes
@@ -468,9 +432,9 @@ def _early_ends(merged: MergedResults) -> Iterator[str]:
             yield f"job '{plain(job)}': {first[job]} of {number} episodes ended in their first step"
 
 
-def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
+def _successes_of_nothing(merged: Tables) -> Iterator[str]:
     """Yield the environments in which a policy without actions succeeds, if one was run."""
-    rows, alike = {row["name"]: row for row in records(merged.jobs)}, defaultdict[str, list[JobConfig]](list)
+    rows, alike = {row["name"]: row for row in merged.rows}, defaultdict[str, list[JobConfig]](list)
     # Jobs are grouped by environment and arguments, to name the jobs whose rates this puts into perspective.
     for config in (entry.config for entry in merged.plan.jobs):
         alike[json_line((config.environment, config.environment_args))].append(config)
@@ -484,9 +448,9 @@ def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
             yield f"job '{plain(name)}': a policy that does nothing succeeds in {successes}{beside}"
 
 
-def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:
+def _caveats_of_suites(merged: Tables) -> Iterator[str]:
     """Yield the suites with uncounted episodes or repeated conditions, and those without a mean."""
-    for row in records(merged.suites):
+    for row in merged.suite_rows:
         name = plain(row["name"])
         if row["mean_rate"] is None and row["scored"]:
             yield f"* suite '{name}': not every task has an episode that says whether it succeeded, so there is no mean"
@@ -497,10 +461,10 @@ def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:
             yield f"* suite '{name}': {told}"
 
 
-def failures(merged: MergedResults) -> list[str]:
+def failures(merged: Tables) -> list[str]:
     """Return one line per failed job: its error, its rank, and the file with the traceback."""
     lines = []
-    for row in records(merged.jobs):
+    for row in merged.rows:
         if JobResultStatus(row["status"]) is not JobResultStatus.FAILED:
             continue
         cause = "no report" if row["error"] is None else plain(row["error"])
@@ -518,7 +482,7 @@ def describe_missing(missing: MissingEpisodes) -> str:
     where = f"job '{plain(missing.job)}'{rank}"
     if not missing.episode_indices:
         return f"incomplete: {where} is {missing.status}"
-    count = len(missing.episode_indices)
+    number = len(missing.episode_indices)
     shown = ", ".join(map(str, missing.episode_indices[:_MAX_INDICES_SHOWN]))
-    more = ", …" if count > _MAX_INDICES_SHOWN else ""
-    return f"missing: {where} lacks {count} episode{'s' if count > 1 else ''} ({shown}{more}); it is {missing.status}"
+    more = ", …" if number > _MAX_INDICES_SHOWN else ""
+    return f"missing: {where} lacks {number} episode{'s' if number > 1 else ''} ({shown}{more}); it is {missing.status}"

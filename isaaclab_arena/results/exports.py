@@ -11,7 +11,7 @@ from typing import Any
 
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.merge import Tables, read
 from isaaclab_arena.results.rows import is_scored, repeats_in_words, short_policy_name
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.commits import CommitLine, JobResultStatus, read_commits
@@ -32,8 +32,8 @@ def export_arena(run: Path, output: Path) -> list[str]:
     """Write a run's episodes and jobs in Isaac Lab Arena's format into an empty directory, and return notes."""
     # Each job gets a directory with ``episode_results_rebuild<k>.jsonl`` and its videos. The run's own directory is not
     # changed.
-    merged, num_episodes = merge_results(run), 0
-    status = {str(row["name"]): JobResultStatus(row["status"]) for row in records(merged.jobs)}
+    merged, num_episodes = read(run), 0
+    status = {str(row["name"]): JobResultStatus(row["status"]) for row in merged.rows}
     jobs = [job for job in merged.plan.jobs if status[job.name] is not JobResultStatus.SKIPPED]
     if not jobs:
         raise ConfigError(f"{run} has no job that was to run")
@@ -76,7 +76,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
     of_episodes = f"{num_episodes} episode{'' if num_episodes == 1 else 's'}"
     of_jobs = f"{len(jobs)} job{'' if len(jobs) == 1 else 's'}"
     notes = [f"{of_episodes} of {of_jobs} in {output}", *merged.problems]
-    repeated = {str(row["name"]): repeats_in_words(row) for row in records(merged.jobs)}
+    repeated = {str(row["name"]): repeats_in_words(row) for row in merged.rows}
     notes += [f"job '{name}': {words}" for name, words in repeated.items() if words]
     failed = [job.name for job in jobs if status[job.name] is not JobResultStatus.COMPLETED]
     return [*notes, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
@@ -118,9 +118,7 @@ def _rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[
     return rebuilds
 
 
-def _manifest(
-    merged: MergedResults, jobs: Sequence[PlanEntry], policies: Mapping[str, str], output: Path
-) -> dict[str, Any]:
+def _manifest(merged: Tables, jobs: Sequence[PlanEntry], policies: Mapping[str, str], output: Path) -> dict[str, Any]:
     """Return the content of ``experiment_manifest.json``; `policies` are the short names by job."""
     labels = {job.name: job.config.labels for job in jobs}
     configured = any(own.get("task") or own.get("policy") for own in labels.values())
@@ -166,13 +164,13 @@ class EvaluatedTask:
 
 def export_lerobot(run: Path, output: Path) -> list[str]:
     """Write ``eval_info.json`` per job and for the run into an empty directory, and return notes."""
-    merged = merge_results(run)
-    rows = {str(row["name"]): row for row in records(merged.jobs)}
+    merged = read(run)
+    rows = {str(row["name"]): row for row in merged.rows}
     # Episodes beyond a decision do not count, because their question was already answered.
     beyond: set[tuple[str, int]] = set()
-    if merged.plan.questions:
-        episodes = records(merged.episodes)
-        beyond = {(str(row["job"]), int(row["episode_index"])) for row in episodes if row.get("beyond_decision")}
+    if "beyond_decision" in merged.episodes:
+        left_out = merged.episodes[merged.episodes["beyond_decision"]]
+        beyond = {*zip(left_out["job"].tolist(), left_out["episode_index"].tolist(), strict=True)}
     notes: list[str] = []
     tasks: dict[str, EvaluatedTask] = {}
     sizes: Counter[str] = Counter()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 from scipy.special import betaincc, betaincinv, betaln, gammaln, ndtri, stdtrit, xlogy
 
 from isaaclab_arena.results.stopping import (
@@ -355,6 +356,45 @@ def influences(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
         return values
     sums, mean, sizes = np.bincount(draws, values)[sizes > 0], values.mean(), sizes[sizes > 0]
     return mean + len(sizes) * (sums - sizes * mean) / len(values)
+
+
+# Means with their uncertainty.
+
+BOOTSTRAPPED_FROM = 100
+"""Number of values from which on the interval of a mean follows their skewness, as a bootstrap does."""
+
+
+def interval_of_mean(values: np.ndarray, draws: np.ndarray) -> tuple[Interval, str] | None:
+    """Return the 95 % interval of a mean over episodes, and its method: ``t`` or ``bootstrap``. None for few values."""
+    # Both arrays have shape (num_episodes,). Episodes of one draw count as one, see `influences`. Student's interval is
+    # for few values, whose skewness is not known well.
+    units = influences(values, draws)
+    if len(units) < 2:
+        return None
+    is_many = len(units) >= BOOTSTRAPPED_FROM and units.min() < units.max()
+    if is_many:
+        return interval_from_moments(units, 0.95), "bootstrap"
+    half = float(stdtrit(len(units) - 1, 0.975) * units.std(ddof=1)) / math.sqrt(len(units))
+    return Interval(low=float(units.mean()) - half, high=float(units.mean()) + half), "t"
+
+
+def interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
+    """Return the BCa interval of a mean by Cornish and Fisher's expansion (Hall 1992, The Bootstrap, chapter 3)."""
+    # Skewness and excess kurtosis of a resample's mean.
+    skewness = float(scipy.stats.skew(values)) / math.sqrt(len(values))
+    excess = float(scipy.stats.kurtosis(values)) / len(values)
+    # For a mean, the bias correction and the acceleration are both a sixth of its skewness.
+    correction = skewness / 6.0
+
+    def end(probability: float) -> float:
+        plain = correction + float(scipy.stats.norm.ppf(probability))
+        normal = correction + plain / (1.0 - correction * plain)
+        cubic = excess * (normal**3 - 3.0 * normal) / 24.0 - skewness**2 * (2.0 * normal**3 - 5.0 * normal) / 36.0
+        quantile = normal + skewness * (normal**2 - 1.0) / 6.0 + cubic
+        return float(values.mean() + quantile * values.std() / math.sqrt(len(values)))
+
+    tail = (1.0 - confidence) / 2.0
+    return Interval(low=end(tail), high=end(1.0 - tail))
 
 
 def _numbered(texts: Iterable[str]) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Metric, Outcome
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import append_line, read_whole, storage_error, storage_errors, write_text
@@ -361,6 +361,7 @@ class JobReport:
     device_kind: str | None = None  # ``cpu``, or ``cuda`` with the GPU's name
     # Simulator as the environment describes it. None if the job was never built.
     simulated_by: Mapping[str, str] | None = None
+    metrics: tuple[Metric, ...] = ()  # as environment and policy declare them
     error: str | None = None  # one line
     traceback_file: str | None = None  # relative to the output directory
     attempt: int = 1  # start of the program on this run, from 1

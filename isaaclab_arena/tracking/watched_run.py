@@ -5,7 +5,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Self
@@ -14,21 +13,12 @@ from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.interfaces.content import holds_secret
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.columns import JOBS, METRICS, Show, table_of
 from isaaclab_arena.results.console import job_settings
-from isaaclab_arena.results.freshness import sizes_of_sources
-from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
-from isaaclab_arena.results.rows import answer_cells, distinct_cells, job_row, repeats_in_words
-from isaaclab_arena.results.stopping import Answer
-from isaaclab_arena.storage.commits import CommitLog, JobResultStatus, read_commits
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import (
-    PlanEntry,
-    RunPlan,
-    contents_in_effect,
-    read_attempts,
-    read_run_plan,
-    times_rerun,
-)
+from isaaclab_arena.results.merge import RunFiles, job_table, merge_results, records
+from isaaclab_arena.results.rows import repeats_in_words
+from isaaclab_arena.storage.commits import JobResultStatus
+from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, read_run_plan
 from isaaclab_arena.storage.videos import videos_of_job
 from isaaclab_arena.tracking.trackers import (
     CheckpointMeasures,
@@ -115,12 +105,7 @@ class WatchedRun:
         self._plan = plan
         self._jobs = {job.name: job for job in plan.jobs}
         self._trackers = trackers
-        attempts, _ = read_attempts(output_directory, plan.run_id)
-        self._contents = contents_in_effect(plan.jobs, attempts)
-        self._times_rerun = times_rerun(attempts)
-        self._sizes: Mapping[str, int] = {}
-        self._logs: dict[str, CommitLog] = {}
-        self._answers: tuple[Answer, ...] = ()
+        self._files = RunFiles(output_directory, plan)
         self._told: dict[str, JobMeasures] = {}
         self._curves: dict[str, CheckpointMeasures] = {}
         self._failed: dict[str, dict[int, Outcome]] = {}
@@ -141,46 +126,25 @@ class WatchedRun:
         for name in self._failed:
             # The last films are complete after the last commit line.
             self._tell_films(name)
-        rows = records(merge_results(self._output_directory).jobs)
-        for row in rows:
+        tables = merge_results(self._output_directory)
+        for row in tables.rows:
             # If jobs stop as soon as a question is answered, only the table knows the episodes that count.
-            self._tell_row(self._jobs[str(row["name"])], row)
-        self._tell(lambda tracker: tracker.log_table(rows))
+            metrics = [each for each in tables.metric_rows if each["job"] == row["name"]]
+            self._tell_row(self._jobs[str(row["name"])], row, metrics)
+        self._tell(lambda tracker: tracker.log_table(tables.rows))
         for tracker in self._trackers:
             tracker.close()
 
     def _look_at_what_has_grown(self) -> None:
-        sizes = sizes_of_sources(self._output_directory)
-        changed = {file.partition("/")[0] for file, size in sizes.items() if self._sizes.get(file) != size}
-        self._sizes = sizes
-        grown = changed & self._jobs.keys()
-        for name in grown:
-            seed = self._jobs[name].config.seed
-            self._logs[name] = read_commits(job_directory(self._output_directory, name), name, seed=seed)
-        self._answers = answers_in(self._plan, self._logs) if grown else self._answers
-        # The episodes of one job may answer a question that another job waits for.
-        asked = {job for answer in self._answers if grown & {*answer.question.jobs} for job in answer.question.jobs}
-        news = grown | (asked & self._logs.keys())
-
         failed = {Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR}
-        for name, job in self._jobs.items():
-            if name not in news:
-                continue
-            log = self._logs[name]
-            read = read_evidence(
-                self._output_directory, job, [], run=self._plan.run_id, same_conditions=True, commits=log
-            )
-            evidence = replace(
-                as_answered(read, log, self._answers),
-                contents=self._contents[name],
-                times_rerun=self._times_rerun[name],
-            )
-            row = job_row(evidence) | (answer_cells(evidence) if self._answers else {})
+        news = self._files.look()
+        for evidence, row in zip(news, records(job_table(news)), strict=True):
+            name = evidence.job.name
             self._failed[name] = {
                 line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in failed
             }
             self._tell_films(name)
-            self._tell_row(job, row | distinct_cells(evidence))
+            self._tell_row(evidence.job, row, records(table_of(METRICS, evidence.metrics)))
             if row["status"] in _ENDED:
                 self._rows[name] = row
 
@@ -188,14 +152,14 @@ class WatchedRun:
         for tracker in self._trackers:
             tracker.tell(say)
 
-    def _tell_row(self, job: PlanEntry, row: Mapping[str, Any]) -> None:
-        """Send a job's measures, and its checkpoint's once the job has ended, unless they have been sent."""
-        names = ["success_rate", "success_low", "success_high", "mean_length", "mean_return"]
-        names += ["failures", "timeouts", "errors"]
-        # The number of distinct conditions is of interest only if conditions repeat.
-        if repeats_in_words(row) is not None:
-            names.append("distinct_conditions")
+    def _tell_row(self, job: PlanEntry, row: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Send a job's measures and metrics, and its checkpoint's once it has ended, unless they have been sent."""
+        names = [each.name for each in JOBS if Show.TRACKER in each.show]
         values = {name: float(row[name]) for name in names if row.get(name) is not None}
+        # The number of distinct conditions is of interest only if conditions repeat.
+        if repeats_in_words(row) is None:
+            values.pop("distinct_conditions", None)
+        values |= {f"metrics/{each['metric']}": each["mean"] for each in metrics if each["mean"] is not None}
         measures = JobMeasures(job=job.name, episodes=int(row["episodes"]), values=values)
         if measures.episodes and self._told.get(job.name) != measures:
             self._told[job.name] = measures

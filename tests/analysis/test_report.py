@@ -1,7 +1,9 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
+from isaaclab_arena.analysis.arms import ReadRun
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, compare_runs, compare_with_job
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.storage.contents import Contents
@@ -88,20 +90,23 @@ def test_what_cannot_be_compared_is_told_beside_what_can(tmp_path):
     assert [each.reason for each in report.refused] == [f"{tmp_path / 'candidate'}: reach does not measure success"]
 
 
+def changed(run: ReadRun, **said: Any) -> ReadRun:
+    """Return a run of one job of which something else is said."""
+    return dataclasses.replace(run, by_name={"lift": dataclasses.replace(run.arms()["lift"], **said)})
+
+
 def test_the_same_policy_on_both_sides_is_told(tmp_path):
     candidate, baseline = runs(tmp_path, {"lift": "ss"}, {"lift": "ss"})
     assert compare_runs(candidate, baseline, Question()).notes == ()
-    known = {"lift": Contents(policy={"checkpoint": "1.0"})}
-    report = compare_runs(
-        dataclasses.replace(candidate, contents=known), dataclasses.replace(baseline, contents=known), Question()
-    )
+    contents = Contents(policy={"checkpoint": "1.0"})
+    report = compare_runs(changed(candidate, contents=contents), changed(baseline, contents=contents), Question())
     assert report.notes == ("both sides are the same policy, with the same options and content: lift",)
 
 
 def test_versions_that_differ_are_told(tmp_path):
     candidate, baseline = runs(tmp_path, {"lift": "ss"}, {"lift": "ss"})
     plan = dataclasses.replace(candidate.plan, versions={"torch": "3.0"})
-    report = compare_runs(dataclasses.replace(candidate, plan=plan), baseline, Question())
+    report = compare_runs(changed(candidate, provenance=plan.provenance), baseline, Question())
     assert report.notes == ("torch was None for the baseline and 3.0 for the candidate",)
 
 

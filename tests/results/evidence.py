@@ -1,8 +1,12 @@
 """Builds what ranks leave on disk, without running anything."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, SUITES, Column
+from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import (
     CommitLine,
     CommitWriter,
@@ -16,6 +20,26 @@ from isaaclab_arena.storage.run_plan import Attempt, PlanEntry, RunPlan, write_r
 from tests.storage.plan_entries import plan_entry
 
 LETTERS = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "t": Outcome.TIMEOUT, "e": Outcome.ERROR, "u": None}
+
+
+def kinds(columns: Sequence[Column[Any]], file: str = "results") -> dict[str, str]:
+    """Map the columns that every run has in a file to their types."""
+    return {each.name: each.kind for each in columns if each.when is None and each.file == file}
+
+
+JOB_COLUMNS, SUITE_COLUMNS, EPISODE_COLUMNS, GROUP_COLUMNS = map(kinds, (JOBS, SUITES, EPISODES, GROUPS))
+SIMULATION_COLUMNS = ["protocol", "engine", "simulated_by"]
+BENCHMARK_COLUMNS = [*SIMULATION_COLUMNS, "environment_sha256"]
+
+
+def job_row(evidence: JobEvidence) -> dict[str, Any]:
+    """Return the value of every column of a job, also of those that its run has not."""
+    return {each.name: each.value(evidence) for each in JOBS}
+
+
+def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
+    [episode] = JobEvidence(job=job, finished=[line], reports=()).episodes
+    return {each.name: each.value(episode) for each in EPISODES}
 
 
 def planned(name: str = "lift", **said) -> PlanEntry:

@@ -8,11 +8,20 @@ import pytest
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import EpisodeEvents
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
 from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.run_plan import write_attempt
-from tests.results.evidence import attempt, commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.evidence import (
+    EPISODE_COLUMNS,
+    JOB_COLUMNS,
+    attempt,
+    commit_lines,
+    planned,
+    report,
+    write_lines,
+    write_plan,
+    write_report,
+)
 
 JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", "c"]))
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.schema import Question, SuiteMember
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
-from isaaclab_arena.results.console import GROUP_COLUMNS, caveats, group_by, groups_table
+from isaaclab_arena.results.console import caveats, group_by, groups_table
 from isaaclab_arena.results.exports import export_lerobot
 from isaaclab_arena.results.merge import (
     merge_results,
@@ -26,7 +25,17 @@ from isaaclab_arena.results.statistics import rate_interval, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.run_plan import read_run_plan, write_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
-from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.evidence import (
+    EPISODE_COLUMNS,
+    GROUP_COLUMNS,
+    JOB_COLUMNS,
+    commit_lines,
+    planned,
+    report,
+    write_lines,
+    write_plan,
+    write_report,
+)
 from tests.tracking.runs import NotingTracker
 
 

@@ -11,11 +11,20 @@ from rich.console import Console
 
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.schema import SuiteMember
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
-from isaaclab_arena.results.console import GROUP_COLUMNS, caveats, group_by, print_summary
+from isaaclab_arena.results.console import caveats, group_by, print_summary
 from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables
 from isaaclab_arena.storage.json_values import json_line
-from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.evidence import (
+    EPISODE_COLUMNS,
+    GROUP_COLUMNS,
+    JOB_COLUMNS,
+    commit_lines,
+    planned,
+    report,
+    write_lines,
+    write_plan,
+    write_report,
+)
 
 SHARE = "saturated_action_share"
 

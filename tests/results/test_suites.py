@@ -11,12 +11,22 @@ from rich.console import Console
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.results.columns import BENCHMARK_COLUMNS, JOB_COLUMNS, SIMULATION_COLUMNS, SUITE_COLUMNS
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables
 from isaaclab_arena.results.statistics import mean_rate_interval, wilson_interval
 from isaaclab_arena.storage.contents import Contents
-from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.evidence import (
+    BENCHMARK_COLUMNS,
+    JOB_COLUMNS,
+    SIMULATION_COLUMNS,
+    SUITE_COLUMNS,
+    commit_lines,
+    planned,
+    report,
+    write_lines,
+    write_plan,
+    write_report,
+)
 
 
 def write_suites(directory: Path, outcomes: dict[str, str], *, world_size: int = 1) -> Path:

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from isaaclab_arena.results.columns import PICTURE_COLUMNS
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
 from isaaclab_arena.results.freshness import RESULTS_FILE, tables_are_current
-from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables
+from isaaclab_arena.results.merge import LATER_COLUMNS, merge_results, stale_tables, write_tables
 from isaaclab_arena.storage.commits import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
@@ -157,7 +156,7 @@ def test_tables_of_a_version_that_counted_no_pictures_are_what_a_merge_gives(tmp
     write_lines(tmp_path, commit_lines("ss"))
     write_report(tmp_path, report(pictures_drawn=None, pictures_looked_at=None))
     merged = merge_results(tmp_path)
-    write_tables(tmp_path, dataclasses.replace(merged, jobs=merged.jobs.drop(columns=[*PICTURE_COLUMNS])))
+    write_tables(tmp_path, dataclasses.replace(merged, jobs=merged.jobs.drop(columns=LATER_COLUMNS)))
     assert stale_tables(tmp_path, merged) == []
     (tmp_path / "timing.csv").write_text("name\n")
     assert stale_tables(tmp_path, merged) == [tmp_path / "timing.csv"]
@@ -181,7 +180,7 @@ def test_tables_that_lack_pictures_which_were_counted_are_stale(tmp_path):
     write_lines(tmp_path, commit_lines("ss"))
     write_report(tmp_path, report(pictures_drawn=8, pictures_looked_at=1))
     merged = merge_results(tmp_path)
-    write_tables(tmp_path, dataclasses.replace(merged, jobs=merged.jobs.drop(columns=[*PICTURE_COLUMNS])))
+    write_tables(tmp_path, dataclasses.replace(merged, jobs=merged.jobs.drop(columns=LATER_COLUMNS)))
     assert {path.name for path in stale_tables(tmp_path, merged)} == {"timing.csv", "timing.parquet", "results.json"}
 
 

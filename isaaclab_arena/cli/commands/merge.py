@@ -24,6 +24,8 @@ class MergeOptions:
     by: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Also pool jobs by one of their keys, such as variations.cube.mass.sampler_cfg.high; may be given several
     times."""
+    columns: str = ""
+    """Show these columns of the table of jobs, or metrics, in place of the usual ones: success_rate,final_height_m."""
     save_conditions: Path | None = None
     """Also save the start of each episode of complete jobs, for a job's 'conditions'."""
     json: bool = False
@@ -38,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         merged = merge_results(directory)
         write_tables(directory, merged)
         console = results_console()
-        print_summary(merged, directory, console)
+        print_summary(merged, directory, console, columns=[name for name in options.columns.split(",") if name])
         if options.by:
             groups = group_by(merged, options.by)
             console.print(groups_table(groups, options.by))

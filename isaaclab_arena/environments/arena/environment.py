@@ -190,7 +190,7 @@ class ArenaEnvironment(Environment):
         self.device = device
         self.control_dt = control_dt
         self.task_description = task.spec.instruction
-        self.task_name = task.spec.name
+        self.task_name, self.metrics = task.spec.name, task.spec.metrics
         self.landmarks, self.sizes = task.spec.landmarks, task.spec.sizes
         self.max_episode_length = round(task.spec.time_limit_s / control_dt)
         self.action_spec = action_spec

@@ -14,7 +14,7 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.environment import is_overridden
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents, Metric
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor, FloorRobot, ScenePart
 
@@ -70,6 +70,7 @@ class TaskSpec:
         articulations: Name in recordings to each thing with joints.
         sites: Further landmarks: role to a body or site.
         sizes: Lengths that a scripted policy needs [m].
+        metrics: The declared ones among ``Verdict.metrics``, which tables, page and services then show.
     """
 
     name: str
@@ -82,6 +83,7 @@ class TaskSpec:
     articulations: Mapping[str, ArticulatedAsset] = field(default_factory=dict)
     sites: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, float] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
 
     @property
     def parts(self) -> tuple[ScenePart, ...]:

@@ -11,6 +11,7 @@ from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 
 LIFT_HEIGHT_M = 0.10
@@ -46,6 +47,10 @@ class LiftObject(grasping.ObjectTask):
             time_limit_s=8.0,
             hold_steps=HOLD_STEPS,
             contact_sensors=grasping.finger_sensors(embodiment.robot),
+            metrics=(
+                Metric(name="final_height_m", unit="m", better="higher"),
+                Metric(name="final_distance_m", unit="m", better="lower"),
+            ),
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:

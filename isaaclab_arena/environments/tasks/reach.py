@@ -9,6 +9,7 @@ from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import REACH_M
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 
 TOLERANCE_M = 0.02
@@ -42,6 +43,7 @@ class Reach(Task):
                 time_limit_s=6.0,
                 hold_steps=HOLD_STEPS,
                 things=(target,),
+                metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
             )
         )
         self.robot = embodiment.robot

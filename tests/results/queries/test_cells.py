@@ -3,14 +3,13 @@ import dataclasses
 import pytest
 
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
-from isaaclab_arena.results.columns import LATENCY_JOB_COLUMNS, LATENCY_JOB_TIMING_COLUMNS, SERVER_JOB_TIMING_COLUMNS
-from isaaclab_arena.results.rows import JobEvidence, latency_cells, server_cells
+from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import QueryPace, ServerUsage
-from tests.results.evidence import commit_lines, planned, report
+from tests.results.evidence import commit_lines, job_row, planned, report
 
 
 def evidence(outcomes: str, *reports) -> JobEvidence:
-    return JobEvidence(job=planned(), lines=commit_lines(outcomes), reports=list(reports) or [report()])
+    return JobEvidence(job=planned(), finished=commit_lines(outcomes), reports=list(reports) or [report()])
 
 
 def test_what_ranks_asked_of_a_policy_server_adds_up_and_a_job_without_one_says_nothing():
@@ -19,13 +18,13 @@ def test_what_ranks_asked_of_a_policy_server_adds_up_and_a_job_without_one_says_
         seen_s=4.0, seen_busy_s=2.0, seen_entries=60,
     )  # fmt: skip
     ranks = [report(rank=rank, wall_s=5.0, build_s=1.0, policy_server=used) for rank in (0, 1)]
-    cells = server_cells(evidence("s", *ranks))
-    assert list(cells) == list(SERVER_JOB_TIMING_COLUMNS)
+    cells = job_row(evidence("s", *ranks))
     assert [cells[name] for name in ("server_queries", "server_entries")] == [20, 60]
     # Both ranks saw the same server for 4 s, of which it was busy for 2 s with what both asked.
     assert [cells[name] for name in ("server_offered_per_s", "server_busy_share")] == [15.0, 0.5]
     assert [cells[name] for name in ("server_batch_fill", "server_queue_ms")] == [0.75, 50.0]
-    assert server_cells(evidence("s")) == {}
+    silent = job_row(evidence("s"))
+    assert all(silent[name] is None for name in silent if name.startswith("server_"))
 
 
 def test_a_server_is_never_busier_than_always_however_many_nodes_have_one_and_whatever_other_jobs_ask():
@@ -35,12 +34,12 @@ def test_a_server_is_never_busier_than_always_however_many_nodes_have_one_and_wh
     ranks = [
         report(rank=rank, wall_s=7.0, build_s=1.0, policy_server=each) for rank, each in enumerate((first, second))
     ]
-    cells = server_cells(evidence("s", *ranks))
+    cells = job_row(evidence("s", *ranks))
     assert cells["server_busy_share"] == 0.9
     assert cells["server_offered_per_s"] == 12.0
     # One query shows nothing of what the server does beside it.
     once = [report(policy_server=ServerUsage(queries=1, entries=1, busy_s=1.0))]
-    assert server_cells(evidence("s", *once))["server_busy_share"] is None
+    assert job_row(evidence("s", *once))["server_busy_share"] is None
 
 
 def test_a_job_with_late_answers_tells_what_was_assumed_what_it_came_to_and_what_was_true():
@@ -53,19 +52,19 @@ def test_a_job_with_late_answers_tells_what_was_assumed_what_it_came_to_and_what
         latency=Delays(steps=((3, 1),), control_dt=0.05),
     )
     ranks = [report(rank=0, query_s=(0.010, 0.020)), report(rank=1, query_s=(0.030,))]
-    cells = latency_cells(JobEvidence(job=job, lines=lines, reports=ranks))
-    assert list(cells) == [*LATENCY_JOB_COLUMNS, *LATENCY_JOB_TIMING_COLUMNS]
+    cells = job_row(JobEvidence(job=job, finished=lines, reports=ranks))
     assert (cells["latency"], cells["meanwhile"]) == ("3 control steps of 50 ms", "chunk")
     # The episodes have 10 and 11 control steps.
     assert (cells["stale_action_share"], cells["queries_per_s"]) == (pytest.approx(11 / 21), 2.0)
     assert (cells["measured_latency_p50_ms"], cells["measured_latency_p95_ms"]) == (20.0, pytest.approx(29.0))
-    assert latency_cells(evidence("s")) == {}
+    silent = job_row(evidence("s"))
+    assert all(silent[name] is None for name in ("latency", "meanwhile", "queries_per_s", "measured_latency_p50_ms"))
 
 
 def waiting(outcomes: str, *reports) -> dict[str, object]:
     config = LatencyConfig(steps=(3, 3), meanwhile=Meanwhile.WAIT)
     job = dataclasses.replace(planned(), config=dataclasses.replace(planned().config, latency=config))
-    return latency_cells(JobEvidence(job=job, lines=commit_lines(outcomes), reports=reports))
+    return job_row(JobEvidence(job=job, finished=commit_lines(outcomes), reports=reports))
 
 
 def test_while_the_world_waits_nothing_is_stale_and_queries_follow_from_the_lengths_of_episodes():

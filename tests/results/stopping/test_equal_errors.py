@@ -9,13 +9,13 @@ from isaaclab_arena.interfaces.episode import POLICY_LOST
 from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.results.console import failures
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row
+from isaaclab_arena.results.rows import JobEvidence, JobResultStatus
 from isaaclab_arena.results.stopping import error_streak, nothing_but_errors
 from isaaclab_arena.storage.commits import CommitLine, ReportedStatus
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.run_plan import Attempt, write_attempt
 from tests.growth import assert_grows_linearly
-from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.evidence import commit_lines, job_row, planned, report, write_lines, write_plan, write_report
 
 SAME = "episodes in a row ended in the same error: the physics diverged"
 
@@ -60,7 +60,7 @@ def test_a_job_of_nothing_but_errors_names_the_commonest():
 
 
 def evidence(outcomes: str, *, most: int = 0, **job) -> JobEvidence:
-    return JobEvidence(job=planned(**job), lines=commit_lines(outcomes), reports=[report()], max_equal_errors=most)
+    return JobEvidence(job=planned(**job), finished=commit_lines(outcomes), reports=[report()], max_equal_errors=most)
 
 
 def test_a_job_of_nothing_but_errors_has_failed_once_all_of_them_are_there():
