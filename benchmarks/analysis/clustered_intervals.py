@@ -1,6 +1,6 @@
-"""Measure how often intervals and tests hold where episodes share conditions, to choose among those that there are.
+"""Measure the coverage of intervals and the errors of tests for episodes that share conditions.
 
-Every figure of the chosen ones has a bar that it must keep. Ends with 1 if one does not.
+Every figure of the chosen intervals and tests has a bar. Ends with 1 if one misses it.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.analysis.rates import mcnemar_mid_p, paired_difference_interval, sign_flip_p
 from isaaclab_arena.results.statistics import (
     Interval,
@@ -33,12 +32,12 @@ class Options(PageOptions):
     """What to simulate."""
 
     repeats: int = 1_000  # Evaluations of each setting and success rate.
-    resamples: int = 400  # Of each bootstrap.
-    seed: int = 0  # What the episodes are drawn from.
+    resamples: int = 400  # Resamples of each bootstrap.
+    seed: int = 0  # Seed of the episodes.
 
 
 class Coverage:
-    """Counts how often intervals hold a truth, by what they are called, and how wide they are."""
+    """Counts intervals that hold a truth, and their widths, by the name of the interval."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[bool]] = {}
@@ -51,33 +50,26 @@ class Coverage:
         self._widths.setdefault(name, []).append(interval.high - interval.low)
 
     def share(self, name: str) -> float:
-        """Return how many hold it."""
+        """Return the share of intervals that hold the truth."""
         return float(np.mean(self._held[name]))
 
     def keeps(self, name: str, least: float = LEAST) -> bool:
-        """Return whether so many hold it, as far as that is known."""
+        """Return if the share reaches ``least`` within its standard errors."""
         return self.share(name) + 2.0 * np.sqrt(ALPHA * (1.0 - ALPHA) / len(self._held[name])) >= least
 
     def width(self, name: str) -> float:
-        """Return how wide they are on average."""
+        """Return the mean width."""
         return float(np.mean(self._widths[name]))
 
 
 def latent(shape: tuple[int, ...], correlation: float, generator: np.random.Generator) -> np.ndarray:
-    """Return normal numbers of which those along the last axis have a correlation."""
+    """Return normal numbers with a correlation along the last axis."""
     common = generator.standard_normal((*shape[:-1], 1))
     return np.sqrt(correlation) * common + np.sqrt(1.0 - correlation) * generator.standard_normal(shape)
 
 
 def played(rate: float, shape: tuple[int, int, int], alike: float, generator: np.random.Generator) -> np.ndarray:
-    """Return successes of evaluations by condition and episode, each condition with a rate of its own.
-
-    Args:
-        rate: Mean of these rates, which have a beta distribution.
-        shape: Evaluations, conditions and episodes of each.
-        alike: Correlation of two episodes of one condition; with 1 the condition decides alone.
-        generator: What is drawn from.
-    """
+    """Return successes, of which two of a condition correlate. Shape: (evaluations, conditions, episodes)."""
     if alike in (0.0, 1.0):
         own = generator.random(shape[:2]) < rate if alike else np.full(shape[:2], rate)
     else:
@@ -87,14 +79,14 @@ def played(rate: float, shape: tuple[int, int, int], alike: float, generator: np
 
 
 def bootstrap(success: np.ndarray, resamples: int, generator: np.random.Generator) -> Interval:
-    """Return the percentile interval of the rate over conditions that are drawn anew. Shape: (conditions, episodes)."""
+    """Return the percentile interval of the rate over resampled conditions. Shape: (conditions, episodes)."""
     drawn = generator.multinomial(len(success), np.full(len(success), 1.0 / len(success)), size=resamples)
     low, high = np.quantile(drawn @ success.mean(axis=1) / len(success), [ALPHA / 2, 1 - ALPHA / 2])
     return Interval(low=float(low), high=float(high))
 
 
 def rates_table(options: Options, generator: np.random.Generator) -> tuple[Table, bool]:
-    """Return how often intervals of a rate hold it, and whether the chosen ones do often enough."""
+    """Return the coverage of intervals of a rate, and if the chosen ones keep their bar."""
     names = ("all episodes", "conditions alone", "bootstrap of conditions", "effective number")
     table = Table("conditions", "episodes of each", "alike", *(f"{each}, %" for each in names), "width", words=0)
     kept = True
@@ -123,7 +115,7 @@ def rates_table(options: Options, generator: np.random.Generator) -> tuple[Table
 
 
 def suites_table(options: Options, generator: np.random.Generator) -> tuple[Table, bool]:
-    """Return how often intervals of the mean of tasks hold it, where the tasks share their seeds."""
+    """Return the coverage of intervals of a mean of tasks with common seeds, and if the chosen ones keep the bar."""
     table = Table("tasks", "episodes of each", "alike", "tasks apart, %", "effective number, %", "width", words=0)
     kept = True
     for tasks, episodes in ((4, 20), (10, 10), (10, 50), (50, 10)):
@@ -150,7 +142,7 @@ def suites_table(options: Options, generator: np.random.Generator) -> tuple[Tabl
 
 
 def pairs_table(options: Options, generator: np.random.Generator) -> tuple[Table, bool]:
-    """Return how often intervals of a difference hold it, and how often tests find one that is not there."""
+    """Return the coverage of intervals of a difference, the false findings of tests, and if the bars are kept."""
     table = Table(
         *("conditions", "pairs of each", "alike", "interval of all pairs, %", "chosen, %"),
         *("McNemar finds, %", "exchanged conditions find, %"),
@@ -193,7 +185,7 @@ def pairs_table(options: Options, generator: np.random.Generator) -> tuple[Table
 
 
 def decisions_table(options: Options, generator: np.random.Generator) -> tuple[Table, bool]:
-    """Return how often equal policies are decided between, where saved conditions are played again and again."""
+    """Return the share of false decisions between equal policies on repeated conditions, and if it keeps the bar."""
     table = Table("conditions", "alike", "every pair bet on, %", "each condition bet on once, %", words=0)
     kept, looks = True, 500
     for conditions in (2, 10, 50, 500):
@@ -211,7 +203,7 @@ def decisions_table(options: Options, generator: np.random.Generator) -> tuple[T
 
 
 def main(options: Options) -> int:
-    """Simulate, write the page, and return 1 if a chosen interval or test does not keep its bar."""
+    """Simulate, write the page, and return 1 if a chosen interval or test misses its bar."""
     page = Page("clustered_intervals", "Intervals where episodes share conditions", options, "numpy", "scipy")
     generator = np.random.default_rng(options.seed)
     told = {

@@ -1,7 +1,7 @@
-"""Measure how long it takes to compare two large runs.
+"""Measure the time of comparing two large runs, as ``isaaclab-arena compare`` does.
 
-Writes two runs of the same jobs and conditions, as ranks would, with their tables. Then it reads both, compares every
-job with its own of the other run and writes the files of the comparison, as ``isaaclab-arena compare`` does.
+Writes two runs of the same jobs and conditions with their tables, then reads both, compares them job by job and writes
+the files of the comparison.
 """
 
 import tempfile
@@ -9,9 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import median
+from benchmarks.harness.measure import Page, PageOptions, Table, median, run
 from benchmarks.runs.merge_speed import write_run
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Question, compare_runs
@@ -30,7 +28,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparing:
-    """What one comparison took, in CPU seconds and by the clock."""
+    """CPU seconds and wall time of one comparison."""
 
     read_cpu_s: float
     compare_cpu_s: float
@@ -39,13 +37,7 @@ class Comparing:
 
 
 def write_runs(directory: Path, *, num_jobs: int, num_episodes: int) -> list[Path]:
-    """Write two finished runs of the same conditions, and return their directories.
-
-    Args:
-        directory: Where to.
-        num_jobs: Jobs of each.
-        num_episodes: Episodes of each job.
-    """
+    """Write two finished runs of the same conditions, and return their directories."""
     runs = [directory / name for name in ("baseline", "candidate")]
     for policy_seed, each in enumerate(runs):
         each.mkdir(parents=True)
@@ -55,7 +47,7 @@ def write_runs(directory: Path, *, num_jobs: int, num_episodes: int) -> list[Pat
 
 
 def compare(baseline: Path, candidate: Path, num_pairs: int) -> Comparing:
-    """Compare two runs and return what that took."""
+    """Compare two runs, and return the time of each part."""
     wall, cpu = time.perf_counter(), time.process_time()
     runs = read_run(candidate), read_run(baseline)
     read = time.process_time()

@@ -1,6 +1,6 @@
-"""Measure how often comparisons and decisions are wrong, and how soon decisions come, over simulated episodes.
+"""Measure the errors of comparisons and decisions, and the time to a decision, over simulated episodes.
 
-Every figure has a bar that it must keep. Ends with 1 if one does not.
+Every figure has a bar. Ends with 1 if one misses it.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,8 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.analysis.rates import holm, mcnemar_exact_p, mcnemar_mid_p, pair_chances
 from isaaclab_arena.results.statistics import (
     Interval,
@@ -31,8 +30,8 @@ class Options(PageOptions):
     """What to simulate."""
 
     repeats: int = 10_000  # Comparisons, families and streams of each figure.
-    looks: int = 500  # Pairs of each stream, after each of which one looks.
-    seed: int = 0  # What the episodes are drawn from.
+    looks: int = 500  # Pairs of each stream, with a look after each.
+    seed: int = 0  # Seed of the episodes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ class Figure:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the figure keeps its bar."""
+        """If the figure keeps its bar."""
         return (self.at_least is None or self.value >= self.at_least) and (
             self.at_most is None or self.value <= self.at_most
         )
@@ -81,7 +80,7 @@ class Figure:
 
 
 def outcomes(setting: Setting, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """Return how pairs come out: `ONLY_FIRST`, `ONLY_SECOND`, `BOTH` or `NEITHER`. The shape is the one asked for."""
+    """Return drawn outcomes of pairs: `ONLY_FIRST`, `ONLY_SECOND`, `BOTH` or `NEITHER`, in the given shape."""
     chances = pair_chances(setting.first, setting.second, agreement=setting.agreement)
     both = setting.first - chances.only_first
     ends = np.cumsum([chances.only_first, chances.only_second, both])
@@ -91,9 +90,9 @@ def outcomes(setting: Setting, shape: tuple[int, ...], generator: np.random.Gene
 def rejected_by(
     p_value: Callable[[int, int], float], setting: Setting, *, pairs: int, repeats: int, generator: np.random.Generator
 ) -> float:
-    """Return how often a test of a fixed number of pairs finds a difference at 5 %."""
-    came_out = outcomes(setting, (repeats, pairs), generator)
-    wins, losses = ((came_out == which).sum(axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    """Return the share of tests of a fixed number of pairs that find a difference at 5 %."""
+    drawn = outcomes(setting, (repeats, pairs), generator)
+    wins, losses = ((drawn == which).sum(axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
     counts, times = np.unique(np.stack([wins, losses]), axis=1, return_counts=True)
     found = [p_value(int(won), int(lost)) <= ALPHA for won, lost in counts.T]
     return float(times[found].sum() / repeats)
@@ -102,16 +101,7 @@ def rejected_by(
 def families_with_a_rejection(
     rate: float, *, policies: int, pairs: int, repeats: int, against_first: bool, generator: np.random.Generator
 ) -> float:
-    """Return how often a family of comparisons of equal policies finds any difference after Holm's adjustment.
-
-    Args:
-        rate: Success rate of every policy; half of the conditions decide alone.
-        policies: How many there are.
-        pairs: Episodes of each.
-        repeats: How many families.
-        against_first: Whether all are compared with the first one, otherwise each with each.
-        generator: What is drawn from.
-    """
+    """Return the share of families of equal policies with any difference after Holm's adjustment."""
     family = [(0, other) for other in range(1, policies)] if against_first else list(combinations(range(policies), 2))
     known: dict[tuple[int, int], float] = {}
     found = 0
@@ -129,18 +119,14 @@ def families_with_a_rejection(
 
 @dataclass(frozen=True, kw_only=True)
 class Stops:
-    """When streams were decided, looked at after every episode."""
+    """Decisions of streams, with a look after every episode."""
 
     decided: float  # Share of the streams.
     mean_episodes: float  # Mean number of episodes until they were, over these.
 
 
 def stops(evidence: np.ndarray) -> Stops:
-    """Return when evidence reaches 1 / alpha.
-
-    Args:
-        evidence: Logarithm of the e-value after each episode. Shape: (number of streams, number of looks).
-    """
+    """Return the moments at which evidence, a logarithm, reaches 1 / alpha. Shape: (streams, looks)."""
     reached = evidence >= -np.log(ALPHA)
     decided = reached.any(axis=1)
     first = reached.argmax(axis=1)[decided] + 1
@@ -158,13 +144,13 @@ class Streams:
 
 def streams(setting: Setting, *, looks: int, repeats: int, generator: np.random.Generator) -> Streams:
     """Return streams of pairs of two policies."""
-    came_out = outcomes(setting, (repeats, looks), generator)
-    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    drawn = outcomes(setting, (repeats, looks), generator)
+    wins, losses = (np.cumsum(drawn == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
     return Streams(wins=wins, losses=losses, alike=np.arange(1, looks + 1) - wins - losses)
 
 
 def coverage_of_rates(rate: float, *, looks: int, repeats: int, generator: np.random.Generator) -> float:
-    """Return how many streams have a true rate in the anytime interval at every look."""
+    """Return the share of streams with a true rate in the anytime interval at every look."""
     successes = np.cumsum(generator.random((repeats, looks)) < rate, axis=1)
     evidence = log_e_values_of_rate(successes, np.arange(1, looks + 1) - successes, rate)
 
@@ -175,7 +161,7 @@ def coverage_of_rates(rate: float, *, looks: int, repeats: int, generator: np.ra
 
 
 def coverage_of_differences(drawn: Streams, difference: float) -> float:
-    """Return how many streams have the true difference in the anytime interval at every look."""
+    """Return the share of streams with the true difference in the anytime interval at every look."""
     evidence = log_e_values_of_difference(drawn.wins, drawn.losses, drawn.alike, difference)
 
     def interval(stream: int, look: int) -> Interval:
@@ -189,15 +175,8 @@ def coverage_of_differences(drawn: Streams, difference: float) -> float:
 
 
 def _coverage(evidence: np.ndarray, interval: Callable[[int, int], Interval], truth: float) -> float:
-    """Return the share of streams whose intervals hold the truth at every look.
-
-    Only looks at which the evidence against the truth has reached 1 / alpha can leave it out, so these are asked.
-
-    Args:
-        evidence: Logarithm of that evidence. Shape: (number of streams, number of looks).
-        interval: Returns the interval of a stream at a look.
-        truth: What it must hold.
-    """
+    """Return the share of streams whose intervals hold the truth at every look. Shape of evidence: (streams, looks)."""
+    # Only intervals at looks with evidence of 1 / alpha against the truth can leave it out.
     doubted = evidence >= -np.log(ALPHA) - 1e-9
     missed = 0
     for stream in np.flatnonzero(doubted.any(axis=1)).tolist():
@@ -207,7 +186,7 @@ def _coverage(evidence: np.ndarray, interval: Callable[[int, int], Interval], tr
 
 
 def fixed_numbers(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
-    """Yield how often tests find a difference that is not there."""
+    """Yield the shares of tests that find a difference between equal policies."""
     # With few pairs that differ, a test of counts cannot come near its level from below.
     sparse, usual = 0.0, 0.04
     for rate, agreement, pairs, least in (
@@ -235,7 +214,7 @@ def fixed_numbers(options: Options, generator: np.random.Generator) -> Iterator[
 
 
 def decisions(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
-    """Yield how often a running evaluation is stopped wrongly, and how soon it is stopped rightly."""
+    """Yield the shares of wrong stops of a running evaluation, and the number of pairs to a right one."""
     many = {"looks": options.looks, "repeats": options.repeats, "generator": generator}
     for rate, agreement in ((0.5, 0.0), (0.5, 0.5), (0.9, 0.0), (0.9, 0.5)):
         setting = Setting(first=rate, second=rate, agreement=agreement)
@@ -260,7 +239,7 @@ def decisions(options: Options, generator: np.random.Generator) -> Iterator[Figu
 
 
 def intervals(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
-    """Yield how often anytime intervals hold the truth at every look."""
+    """Yield the shares of anytime intervals that hold the truth at every look."""
     many = {"looks": options.looks, "repeats": options.repeats, "generator": generator}
     for rate in (0.05, 0.5, 0.9):
         held = coverage_of_rates(rate, **many)
@@ -274,7 +253,7 @@ def intervals(options: Options, generator: np.random.Generator) -> Iterator[Figu
 
 
 def main(options: Options) -> int:
-    """Simulate, write the page, and return 1 if a figure does not keep its bar."""
+    """Simulate, write the page, and return 1 if a figure misses its bar."""
     page = Page("decision_quality", "How often comparisons and decisions are wrong", options, "numpy", "scipy")
     generator, kept = np.random.default_rng(options.seed), True
     table = Table("what", "policies", "simulated", "bar", "kept", words=2)

@@ -1,7 +1,7 @@
-"""Measure what it costs a run to show itself while it goes: its page, and a tracker that follows it.
+"""Measure the cost of a live page and of a tracker during a run.
 
-Runs the same job in this process with both and with neither, in turn. The CPU seconds of the two threads that show it
-are read from their own clocks, because whole runs differ by more than that from one to the next.
+Runs the same job in this process with both and with neither, in turn. The CPU seconds of the two threads are those of
+their own clocks, because whole runs differ by more.
 """
 
 import json
@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.machine import memory_directory
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import in_turn, median, timed
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, memory_directory, run, timed
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 
 THREADS = ("report", "tracking")
@@ -33,23 +30,21 @@ class Options(PageOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What a run took, and the CPU seconds of the threads that showed it."""
+class Run(Timing):
+    """The time of a run, and the CPU seconds of its two threads."""
 
-    wall_s: float
-    cpu_s: float
     report_s: float
     tracking_s: float
 
     @property
     def share(self) -> float:
-        """CPU seconds of showing it over its wall time."""
+        """CPU seconds of the two threads over the wall time."""
         return (self.report_s + self.tracking_s) / self.wall_s
 
 
 @contextmanager
 def thread_clocks() -> Iterator[dict[str, float]]:
-    """Read the CPU clocks of the threads that show a run again and again, until the ``with`` block ends [s]."""
+    """Read the CPU clocks of the two threads repeatedly until the ``with`` block ends [s]."""
     found: dict[str, float] = dict.fromkeys(THREADS, 0.0)
     closing = threading.Event()
 
@@ -69,7 +64,7 @@ def thread_clocks() -> Iterator[dict[str, float]]:
 
 
 def run_once(options: Options, *, is_shown: bool) -> Run:
-    """Run the job, and return what that took."""
+    """Run the job once."""
     job = {
         "name": "reach",
         "arena_env_args": {"environment": "reach", "num_envs": 8},
@@ -82,7 +77,7 @@ def run_once(options: Options, *, is_shown: bool) -> Run:
         jobs.write_text(json.dumps(document), encoding="utf-8")
         arguments = ["--eval_jobs_config", str(jobs), "--output_dir", f"{name}/out", "--no_dataset"]
         took = timed(partial(evaluate, arguments if is_shown else [*arguments, "--no_report"]))
-    return Run(wall_s=took.wall_s, cpu_s=took.cpu_s, report_s=clocks["report"], tracking_s=clocks["tracking"])
+    return Run(**vars(took), report_s=clocks["report"], tracking_s=clocks["tracking"])
 
 
 def main(options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Measure what a call of `arena.evaluate` costs beside the runner's own command, in one process and by turns."""
+"""Measure the cost of a call of `arena.evaluate` beside the runner's command, in one process and by turns."""
 
 import contextlib
 import io
@@ -8,9 +8,7 @@ import tempfile
 from dataclasses import dataclass
 
 import isaaclab_arena as arena
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import Timing, in_turn, timed, values
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, run, spread, timed, values
 from isaaclab_arena.evaluation import policy_runner
 
 

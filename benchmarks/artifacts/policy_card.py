@@ -1,4 +1,4 @@
-"""Publish what a training run has learned: checkpoint, settings, measures, curves and a card.
+"""Publish the policy of a training run: checkpoint, settings, measures, curves and a card.
 
 Usage: python -m benchmarks.artifacts.policy_card RUN_DIRECTORY models/NAME [--title "..."]
 """
@@ -27,11 +27,11 @@ MEASURES = (
     "Loss/learning_rate",
     "Perf/total_steps",
 )
-"""What is kept of every iteration's measures, beside everything of evaluations."""
+"""Measures of iterations to keep, beside all of evaluations."""
 EVALUATE = "python -m isaaclab_arena.evaluation.policy_runner --policy_type rsl_rl --num_episodes 200"
 SPENT_S = ("Perf/collection_time", "Perf/learning_time")
 SHOWN = ("isaaclab-arena-mujoco", "torch", "mujoco", "rsl-rl-lib")
-"""Packages whose versions the card tells."""
+"""Packages with their versions on the card."""
 _PLACES = ("--log_root", "--run_directory")
 
 
@@ -45,10 +45,10 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a run's directory tells."""
+    """Content of a run's directory."""
 
-    settings: dict[str, Any]  # All that was asked for.
-    terms: list[str]  # What the policy sees.
+    settings: dict[str, Any]  # All settings of the training.
+    terms: list[str]  # Observation terms of the policy.
     measures: list[tuple[int, str, float]]  # Iteration, name, value.
     best: int  # Iterations of the best checkpoint.
 
@@ -71,7 +71,7 @@ def read_run(directory: Path) -> Run:
 
 
 def thinned(measures: Sequence[tuple[int, str, float]], points: int) -> list[tuple[int, str, float]]:
-    """Return the measures worth keeping, of about so many iterations."""
+    """Return the measures to keep, of about ``points`` iterations."""
     every = max(1, max(step for step, _, _ in measures) // points)
     return [each for each in measures if each[1].startswith("Eval/") or (each[1] in MEASURES and each[0] % every == 0)]
 
@@ -158,8 +158,14 @@ def without_places(words: Sequence[str]) -> str:
     return " ".join(kept)
 
 
-def publish(directory: Path, target: Path, options: Options) -> None:
-    """Fill the target's directory."""
+def main(directory: tyro.conf.Positional[Path], target: tyro.conf.Positional[Path], options: Options) -> None:
+    """Publish a run.
+
+    Args:
+        directory: The run's directory.
+        target: Directory of the published policy.
+        options: What to publish.
+    """
     run = read_run(directory)
     target.mkdir(parents=True, exist_ok=True)
     (target / "params").mkdir(exist_ok=True)
@@ -178,17 +184,6 @@ def publish(directory: Path, target: Path, options: Options) -> None:
     draw(run, target / "curves.png")
     title = options.title or f"A policy for {run.settings['environment']}"
     (target / "README.md").write_text(card(run, title, target.name), encoding="utf-8")
-
-
-def main(directory: tyro.conf.Positional[Path], target: tyro.conf.Positional[Path], options: Options) -> None:
-    """Publish a run.
-
-    Args:
-        directory: The run's directory.
-        target: Where it goes.
-        options: What to publish.
-    """
-    publish(directory, target, options)
 
 
 if __name__ == "__main__":

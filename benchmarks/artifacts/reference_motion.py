@@ -1,8 +1,8 @@
 """Write the humanoid's reference motion: squat, raise both arms, wave, shift the weight.
 
-Arms, waist, the pelvis' height and the place of the centre of mass follow key frames. Pelvis and legs follow from
-them by inverse kinematics: both soles stay flat where they are, and the centre of mass stays over the feet, so that the
-motion can be made by a robot that stands on its own feet, as long as it is slow.
+Arms, waist, the pelvis' height and the centre of mass follow key frames. Pelvis and legs follow from them by inverse
+kinematics: both soles stay flat in place, and the centre of mass stays over the feet, so a robot can make the
+motion slowly on its own feet.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from benchmarks.harness.pages import run
+from benchmarks.harness.measure import run
 from isaaclab_arena.environments.tasks.humanoid import COLUMNS_OF_THE_ROOT, FEET, HUMANOID, PELVIS
 from isaaclab_arena.sim.scene import ASSETS, ScenePart, compose_scene
 
@@ -59,7 +59,7 @@ class Options:
 
 
 def value_at(keys: Keys, time_s: float) -> float:
-    """Return what key frames say at a time: between two of them a curve that begins and ends at rest."""
+    """Return the value of key frames at a time: between two frames a curve that begins and ends at rest."""
     if time_s <= keys[0][0]:
         return keys[0][1]
     for (begin_s, begin), (end_s, end) in pairwise(keys):
@@ -94,13 +94,7 @@ class Standing:
         self.height = float(self.data.qpos[2])
 
     def pose(self, joints: np.ndarray, height: float, mass_aside: float) -> np.ndarray:
-        """Return all positions with given joints above the hips, a height of the pelvis and a place of the mass.
-
-        Args:
-            joints: All joint positions, of which those of the legs are where the search begins [rad].
-            height: The pelvis above its default height [m].
-            mass_aside: The centre of mass to the left of the middle between the feet [m].
-        """
+        """Return all positions for given joints above the hips [rad], pelvis height [m] and centre of mass [m]."""
         leg_dofs = set(self.moving.tolist())
         for name, address, value in zip(HUMANOID.joints, self.joint_qpos, joints, strict=True):
             if self.model.joint(name).dofadr[0] not in leg_dofs:
@@ -116,7 +110,7 @@ class Standing:
         raise RuntimeError(f"no posture with the pelvis {height:.3f} m and the mass {mass_aside:.3f} m off")
 
     def _system(self, height: float, mass_aside: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is missing, and how it follows the degrees of freedom. Shapes: (18,), (18, nv)."""
+        """Return the errors, and their derivatives by degree of freedom. Shapes: (18,), (18, nv)."""
         model, data = self.model, self.data
         errors, jacobians = [], []
         for foot, (place, turned) in zip(self.feet, self.soles, strict=True):

@@ -1,12 +1,11 @@
 """Make the documentation's pictures of report.html: of the quickstart, of a sweep of variations and of a comparison.
 
-Each run is evaluated, some of its episodes are filmed, and a Chromium without a window shows its page. Look at what
-comes out before it is committed.
+Evaluates each run, films some of its episodes, and takes a picture of its page with a Chromium without a window. Look
+at the pictures before committing them.
 """
 
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from pathlib import Path
 import yaml
 from PIL import Image
 
-from benchmarks.harness.pages import run
+from benchmarks import ROOT
+from benchmarks.harness.measure import run
+from benchmarks.harness.workers import module
 from isaaclab_arena.errors import ArenaError
 
-ROOT = Path(__file__).parents[2]
 WIDTH = 1200
 MOST_BYTES = 150_000
 
@@ -53,21 +53,13 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A run whose page is shown.
+    """A run whose page is shown."""
 
-    Attributes:
-        name: Its name, which is the page's title.
-        jobs: Its job file.
-        height: Pixels of the page that are shown, from the top.
-        films: Arguments of ``isaaclab-arena film``.
-        baseline: The job that the others are compared with, None for none.
-    """
-
-    name: str
-    jobs: Path
-    height: int
-    films: tuple[str, ...]
-    baseline: str | None = None
+    name: str  # Its name, which is the page's title.
+    jobs: Path  # Its job file.
+    height: int  # Pixels of the page that are shown, from the top.
+    films: tuple[str, ...]  # Arguments of ``isaaclab-arena film``.
+    baseline: str | None = None  # The job that the others are compared with, None for none.
 
 
 def main(options: Options) -> None:
@@ -84,11 +76,7 @@ def main(options: Options) -> None:
 
 
 def shown_runs(comparison: Path) -> tuple[Shown, ...]:
-    """Return the runs.
-
-    Args:
-        comparison: The job file of two policies.
-    """
+    """Return the runs, one with the job file of two policies."""
     return (
         Shown(name="quickstart", jobs=ROOT / "jobs" / "quickstart.json", height=2330, films=("--episodes", "0-1")),
         Shown(name="variations", jobs=ROOT / "jobs" / "variations.yaml", height=1540, films=("--episodes", "failures")),
@@ -115,11 +103,7 @@ def page_of(shown: Shown, directory: Path) -> Path:
 
 
 def photograph(page: Path, picture: Path, *, height: int) -> None:
-    """Write the upper part of a page as PNG.
-
-    Raises:
-        ArenaError: If there is no Chromium, or the picture is larger than the documentation's may be.
-    """
+    """Write the upper part of a page as PNG."""
     browser = next((path for path in map(shutil.which, _BROWSERS) if path is not None), None)
     if browser is None:
         raise ArenaError(f"none of {', '.join(_BROWSERS)} is installed")
@@ -137,12 +121,8 @@ def photograph(page: Path, picture: Path, *, height: int) -> None:
 
 
 def command(*arguments: str, codes: Sequence[int] = (0,)) -> None:
-    """Run a command of isaaclab-arena.
-
-    Raises:
-        ArenaError: If its exit code is another one than those wanted.
-    """
-    finished = subprocess.run([sys.executable, "-m", "isaaclab_arena.cli", *arguments], cwd=ROOT, check=False)
+    """Run a command of isaaclab-arena, and require one of some exit codes."""
+    finished = subprocess.run(module("isaaclab_arena.cli", *arguments), cwd=ROOT, check=False)
     if finished.returncode not in codes:
         raise ArenaError(f"isaaclab-arena {arguments[0]} ended with {finished.returncode}")
 

@@ -1,7 +1,7 @@
-"""Make the contact sheets of change: what each axis does at each level, as the head camera sees it.
+"""Make the contact sheets of change: the effect of each axis at each level, as the head camera sees it.
 
-Of every axis the episode that it moves farthest is shown, of the robot's start the one whose robot stays most in the
-picture. Look at what comes out before it is committed.
+Each axis shows the episode that it moves farthest, the robot's start the one whose robot stays most in the picture.
+Look at the sheets before committing them.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from benchmarks import ROOT
-from benchmarks.artifacts.level_tables import LEVELS, level_value
-from benchmarks.artifacts.task_catalog import tasks
+from benchmarks.artifacts.task_catalog import LEVELS, level_value, tasks
 from benchmarks.harness.environments import CPU, episodes
-from benchmarks.harness.pages import run
+from benchmarks.harness.measure import run
 from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, LANGUAGE, Axis, enabled_variations
@@ -32,10 +31,10 @@ SHEETS = {
     "scene": [axis.name for axis in AXES.values() if not axis.name.startswith("picture_") and axis.name not in UNSEEN],
     "pictures": [axis.name for axis in AXES.values() if axis.name.startswith("picture_")],
 }
-"""What is in the world, and what becomes of its picture."""
+"""Axes of the world, and axes of its picture."""
 
 CLOSE: dict[str, int] = dict.fromkeys(("object_position", "object_yaw", "object_size", "object_color"), 3)
-"""Axes of which a part of a larger picture is shown, so many times as large, with the thing in its middle, if any."""
+"""Axes that show a part of a larger picture, with the factor of its size and the object, if any, in the middle."""
 
 TILE = 144
 _LONGEST_CAPTION = 24
@@ -49,18 +48,18 @@ class Options:
     """Where to write."""
 
     output: Path = ROOT / "docs" / "images" / "robustness"  # Directory of <task>_<sheet>.jpg.
-    episodes: int = 40  # Episodes from which the one is chosen that an axis moves farthest.
+    episodes: int = 40  # Episodes to choose from for each axis.
     only: tuple[str, ...] = ()  # Tasks to show; by default all.
 
 
 def starts(environment: TableEnvironment, each: Sequence[Episode]) -> list[Conditions]:
-    """Return what episodes start from."""
+    """Return the conditions of episodes."""
     drawn = [environment.draw_conditions(episode.conditions_generator()) for episode in each]
     return [environment.vary_conditions(own, episode) for own, episode in zip(drawn, each, strict=True)]
 
 
 def farthest(axis: Axis, catalogue: Sequence[Variation], drawn: Sequence[Conditions]) -> int:
-    """Return which of some episodes an axis moves farthest at its edge, as a share of what its variations can do."""
+    """Return the episode that an axis moves farthest at its edge, as a share of the ranges of its variations."""
     on = enabled_variations(catalogue, axis.settings(catalogue, EDGE_LEVEL))
 
     def way(conditions: Conditions) -> float:
@@ -78,7 +77,7 @@ def farthest(axis: Axis, catalogue: Sequence[Variation], drawn: Sequence[Conditi
 
 
 def most_seen(environments: Sequence[TableEnvironment], numbered: Sequence[Episode]) -> int:
-    """Return the episode whose robot takes most of the picture at the level at which it takes least."""
+    """Return the episode with the largest robot in the picture, at the level with the smallest."""
 
     def share(environment: TableEnvironment, conditions: Conditions) -> float:
         shown = environment.reset(torch.tensor([0]), [conditions])["camera_obs"][f"{CAMERA}_segmentation"]
@@ -98,14 +97,7 @@ def built(builder: TableTask, settings: dict[str, Any], size: int) -> TableEnvir
 
 
 def pictures_of(builder: TableTask, axis: Axis, thing: str | None, options: Options) -> list[np.ndarray]:
-    """Return what one episode looks like at levels 0 to 5. Shape of each: (height, width, 3).
-
-    Args:
-        builder: Builds the task.
-        axis: What is changed.
-        thing: What a larger picture has in its middle, if any.
-        options: From how many episodes the one is chosen.
-    """
+    """Return pictures of one episode at levels 0 to 5, with a thing in the middle. Shape: (height, width, 3)."""
     catalogue = builder.variations(builder.config_class())
     numbered = episodes(options.episodes)
     size = TILE if thing is None else CLOSE.get(axis.name, 1) * TILE
@@ -126,13 +118,7 @@ def pictures_of(builder: TableTask, axis: Axis, thing: str | None, options: Opti
 
 
 def corner_around(environment: TableEnvironment, bodies: np.ndarray, body: str) -> tuple[int, int]:
-    """Return the upper left corner of a tile with a body in its middle, of a picture that is larger.
-
-    Args:
-        environment: Whose picture it is.
-        bodies: The body that each pixel shows. Shape: (height, width, 1).
-        body: Name of the body.
-    """
+    """Return the upper left corner of a tile around a body. Shape of the body of each pixel: (height, width, 1)."""
     shown = np.argwhere(bodies[..., 0] == environment.backend.model.body(body).id)
     y, x = (round(float(each)) - TILE // 2 for each in shown.mean(axis=0))
     most = len(bodies) - TILE
@@ -140,7 +126,7 @@ def corner_around(environment: TableEnvironment, bodies: np.ndarray, body: str) 
 
 
 def captions(axis: Axis, catalogue: Sequence[Variation]) -> list[str]:
-    """Return what is said below the pictures of levels 0 to 5."""
+    """Return the captions of levels 0 to 5."""
     key = axis.variations(catalogue)[0].key
     if axis.name == "object_color" or len(axis.names) > 1:
         return ["as it is", *(f"level {level}" for level in LEVELS)]
@@ -150,7 +136,7 @@ def captions(axis: Axis, catalogue: Sequence[Variation]) -> list[str]:
 
 
 def sheet(builder: TableTask, names: Sequence[str], options: Options) -> Image.Image:
-    """Return a sheet with a line for each of the axes that the task has, and a column for each level."""
+    """Return a sheet with a line for each axis of the task, and a column for each level."""
     catalogue = builder.variations(builder.config_class())
     axes = [AXES[name] for name in names if AXES[name].variations(catalogue)]
     things = built(builder, {}, TILE).task.spec.rigid_objects

@@ -13,16 +13,66 @@ import torch
 from PIL import Image
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.artifacts.level_tables import level_table, paraphrase_table
 from benchmarks.harness.environments import CPU, episodes
-from benchmarks.harness.pages import run
+from benchmarks.harness.measure import run
 from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.catalogue import word_distance
+from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
+from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.backends import MujocoBackend
+
+LEVELS = range(1, EDGE_LEVEL + 1)
+
+
+def level_table(catalogue: Sequence[Variation]) -> Iterator[str]:
+    """Yield the lines of a table of the effects of every axis of a task at every level."""
+    yield f"| axis | what changes | {' | '.join(f'level {level}' for level in LEVELS)} |"
+    yield f"| --- | --- |{' --- |' * len(LEVELS)}"
+    for axis in AXES.values():
+        lines: dict[str, list[str]] = {}
+        for variation in axis.variations(catalogue):
+            values = " | ".join(level_value(axis, catalogue, level, variation.key) for level in LEVELS)
+            lines.setdefault(values, []).append(f"`{variation.key}`")
+        for values, keys in lines.items():
+            yield f"| `{axis.name}` | {', '.join(keys)} | {values} |"
+
+
+def paraphrase_table(instruction: str, paraphrases: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a table of the instructions at each level of `language`, and their word distance."""
+    if not paraphrases:
+        return
+    yield "| told | words that differ |"
+    yield "| --- | --: |"
+    for said in (instruction, *paraphrases):
+        yield f"| {said} | {100 * word_distance(instruction, said):.0f} % |"
+
+
+def level_value(axis: Axis, catalogue: Sequence[Variation], level: int, key: str) -> str:
+    """Return a variation's range at a level, with its unit: ``± 0.04 m``, ``0.88 to 1.12``, ``5 pixels``."""
+    on = enabled_variations(catalogue, axis.settings(catalogue, level))
+    (variation,) = (each for each in on if each.key == key)
+    low, high, middle = variation.sampler.low, variation.sampler.high, variation.nominal
+    unit = f" {variation.unit}" if variation.unit else ""
+    if low == high:
+        return f"{_shown(high)}{unit}"
+    reach = [round(end - start, 6) for end, start in zip(high, middle, strict=True)]
+    if reach == [round(start - end, 6) for end, start in zip(low, middle, strict=True)]:
+        about = "" if not any(middle) else f"{_shown(middle)} "
+        return f"{about}± {_shown(reach)}{unit}"
+    return f"{_shown(low)} to {_shown(high)}{unit}"
+
+
+def _shown(values: Sequence[float]) -> str:
+    """Return numbers in few digits, a single one if all are the same."""
+    if len({*values}) == 1:
+        return f"{values[0]:g}"
+    return f"({', '.join(f'{value:.3g}' for value in values)})"
+
 
 DOCS = ROOT / "docs"
 LIST = DOCS / "reference" / "task_catalog.md"
@@ -63,7 +113,7 @@ def tasks() -> dict[str, TableTask]:
 
 
 def pages() -> dict[Path, str]:
-    """Return every page as it should be: the list of tasks, and a page for each."""
+    """Return every page: the list of tasks, and a page for each."""
     builders = tasks()
     measured = measurements(MEASURED.read_text(encoding="utf-8"))
     written = {PAGES / f"{name}.md": "\n".join(page(name, builder, measured)) for name, builder in builders.items()}
@@ -120,7 +170,7 @@ def page(name: str, builder: TableTask, measured: dict[str, list[str]]) -> Itera
 
 
 def changes(name: str, builder: TableTask, environment: TableEnvironment) -> Iterator[str]:
-    """Yield the lines about how an episode may be changed, axis by axis and level by level."""
+    """Yield the lines about changes of an episode, axis by axis and level by level."""
     introduction = """
         ## Levels of change
 
@@ -148,7 +198,7 @@ def changes(name: str, builder: TableTask, environment: TableEnvironment) -> Ite
 
 
 def drawn(environment: TableEnvironment) -> list[str]:
-    """Return the names of what an episode starts from."""
+    """Return the names of the initial conditions of an episode."""
     return list(environment.draw_conditions(episodes(1)[0].conditions_generator()))
 
 

@@ -13,27 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.gpu.measuring import GpuOptions, measure_all, unknown_keys
 from benchmarks.gpu.page import episodes_lines
-from benchmarks.gpu.rows import EpisodesRow, Evaluation
+from benchmarks.gpu.results import EpisodesRow, Evaluation, GpuOptions, measure_all, unknown_keys
 from benchmarks.gr00t.checkpoint import save_random_checkpoint, write_policy_yaml
-from benchmarks.harness.evaluations import evaluate, job_results
-from benchmarks.harness.pages import run
-from benchmarks.harness.timing import in_turn
+from benchmarks.harness.measure import in_turn, run
+from benchmarks.harness.runs import evaluate, job_results, one_job
 from isaaclab_arena.sim.threads import available_cores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is evaluated."""
+    """A job to evaluate."""
 
-    title: str  # What it is called in the table.
-    environment: str  # The environment.
-    policy_type: str  # The policy.
-    num_envs: tuple[int, ...]  # Numbers of env slots to run it with, unless others are asked for.
-    policy: Mapping[str, Any] = field(default_factory=dict)  # Its options; a GR00T policy gets its checkpoint besides.
+    title: str  # Its name in the table.
+    environment: str
+    policy_type: str
+    num_envs: tuple[int, ...]  # Numbers of env slots by default.
+    policy: Mapping[str, Any] = field(default_factory=dict)  # Options of the policy except a GR00T checkpoint.
     arguments: Mapping[str, Any] = field(default_factory=dict)  # Further options of the environment.
-    # Threads of torch on the CPU; None for all cores, which a large network is quickest with.
+    # Threads of torch on the CPU; None for all cores, the quickest choice for a large network.
     torch_threads: int | None = 1
 
 
@@ -90,34 +88,26 @@ def measured(job: Job, num_envs: int, options: Options, yaml: str | None) -> Epi
 
 
 def median(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Return the evaluation in the middle, by its time without building."""
+    """Return the median evaluation by its time without building."""
     return sorted(evaluations, key=lambda each: each.per_s)[(len(evaluations) - 1) // 2]
 
 
 def evaluated(job: Job, num_envs: int, options: Options, yaml: str | None, *, on_cpu: bool) -> Evaluation:
-    """Evaluate a job in a process of its own, and read what it took from the runner's table."""
-    document = {
-        "name": "job",
-        "arena_env_args": {
-            "environment": job.environment,
-            "num_envs": num_envs,
-            "backend": "mujoco" if on_cpu else "warp",
-            **job.arguments,
-        },
-        "policy_type": job.policy_type,
-        "policy_config_dict": {**job.policy, **({} if yaml is None else {"policy_config_yaml_path": yaml})},
-        "num_episodes": num_envs * options.episodes_per_slot,
-    }
+    """Evaluate a job in a process of its own, and read its durations from the runner's table."""
+    backend = "mujoco" if on_cpu else "warp"
+    arguments = {"environment": job.environment, "num_envs": num_envs, "backend": backend, **job.arguments}
+    policy = {**job.policy, **({} if yaml is None else {"policy_config_yaml_path": yaml})}
+    document = one_job(arguments, job.policy_type, num_envs * options.episodes_per_slot, policy)
     device = "cpu" if on_cpu else options.device
     threads = (job.torch_threads or available_cores()) if device == "cpu" else 1
     with tempfile.TemporaryDirectory(prefix="gpu_episodes_") as name:
         devices = ("--device", device, "--policy_device", device, "--torch_threads", str(threads))
-        evaluate(Path(name), {"jobs": [document]}, *devices)
+        evaluate(Path(name), document, *devices)
         return evaluation(job_results(Path(name)))
 
 
 def evaluation(rows: Sequence[Mapping[str, Any]]) -> Evaluation:
-    """Return what the one job of a run took, by what the results say of it."""
+    """Return the durations of the one job of a run from its results."""
     (row,) = rows
     return Evaluation(**{each.name: row[each.name] for each in fields(Evaluation)})
 

@@ -1,11 +1,40 @@
 """Write the page of what a GPU gives: a table for each thing that was measured, and whether the goals are met."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from benchmarks.gpu.crossover import crossover
-from benchmarks.gpu.rows import EpisodesRow, PhysicsRow, PicturesRow, episodes_row
-from benchmarks.harness.tables import markdown_table
+from benchmarks.gpu.results import EpisodesRow, PhysicsRow, PicturesRow, episodes_row
+from benchmarks.harness.measure import markdown_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossover:
+    """A number of worlds, or on which side of what was measured it lies."""
+
+    side: Literal["between", "below", "above"]  # Below the smallest number the GPU was always quicker, above it never.
+    worlds: float  # That number.
+
+    def __str__(self) -> str:
+        """Return it as a cell of a table."""
+        number = f"{self.worlds:,.0f}"
+        return number if self.side == "between" else f"{self.side} {number}"
+
+
+def crossover(speeds: Iterable[tuple[int, float, float]]) -> Crossover:
+    """Return the number of worlds from which the first speed stays higher, between or beyond the measured numbers."""
+    # Between two measured numbers, the ratio of the speeds is a straight line on logarithmic axes.
+    points = sorted((worlds, math.log(gpu / cpu)) for worlds, gpu, cpu in speeds)
+    if points[-1][1] < 0:
+        return Crossover(side="above", worlds=points[-1][0])
+    slower = [index for index, (_, gain) in enumerate(points) if gain < 0]
+    if not slower:
+        return Crossover(side="below", worlds=points[0][0])
+    (before, loss), (after, gain) = points[slower[-1]], points[slower[-1] + 1]
+    place = -loss / (gain - loss)
+    return Crossover(side="between", worlds=before * (after / before) ** place)
+
 
 BACKEND_GOAL, ENVIRONMENT_GOAL = 0.9, 0.7
 PHASES = ("simulate", "policy", "render", "record")
@@ -43,7 +72,7 @@ second, without building and with it."""
 
 
 def page(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the document, with a section for each machine that was measured."""
+    """Return the document, with a section for each measured machine."""
     lines = [TITLE]
     if not results:
         lines += [NOTHING, ""]
@@ -69,7 +98,7 @@ def machine_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def check_line(check: Mapping[str, Any]) -> str:
-    """Return what came of a check, with the last that it said if it failed."""
+    """Return the outcome of a check, with its last line of output if it failed."""
     if check["outcome"] == "out of time":
         return f"- out of time: {check['name']}: it was not through after {check['seconds']:.0f} s"
     said = [line for line in check["last_lines"] if line.strip()]
@@ -95,7 +124,7 @@ def physics_lines(rows: Sequence[PhysicsRow]) -> list[str]:
 
 
 def goal_lines(rows: Sequence[PhysicsRow]) -> list[str]:
-    """Return, for each goal, in how many rows it is met, and where it is missed most."""
+    """Return, for each goal, the number of rows that meet it, and the row that misses it most."""
     goals: list[tuple[str, float, Callable[[PhysicsRow], float | None]]] = [
         ("The backend, of MuJoCo-Warp alone", BACKEND_GOAL, lambda row: row.backend / row.bare),
         ("The backend, of `mjwarp-testspeed`", BACKEND_GOAL, lambda row: row.testspeed and row.backend / row.testspeed),

@@ -6,10 +6,9 @@ from functools import partial
 
 import torch
 
-from benchmarks.gpu.measuring import GpuOptions, measure_all, unknown_keys
 from benchmarks.gpu.page import pictures_lines
-from benchmarks.gpu.rows import PicturesRow
-from benchmarks.gpu.worlds import (
+from benchmarks.gpu.results import GpuOptions, PicturesRow, measure_all, unknown_keys
+from benchmarks.gpu.throughput import (
     EnvironmentLoop,
     Loop,
     build_worlds,
@@ -21,7 +20,7 @@ from benchmarks.gpu.worlds import (
     warm_up,
 )
 from benchmarks.harness.environments import CPU
-from benchmarks.harness.pages import run
+from benchmarks.harness.measure import run
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.sim.threads import default_num_threads
@@ -61,7 +60,7 @@ def measured(options: Options, task: str, num_envs: int, size_px: int) -> Pictur
 
 
 def rendering(environment: ArenaEnvironment, pictures: CameraOptions) -> Callable[[], object]:
-    """Return what renders the pictures of a control step, without the step."""
+    """Return a call that renders the pictures of a control step, without the step."""
     threads = default_num_threads()
     cameras = EnvironmentCameras(environment.backend, pictures, environment.device, num_threads=threads)
 

@@ -1,47 +1,149 @@
 """Measure MuJoCo-Warp through this package against MuJoCo-Warp alone, and against MuJoCo on the CPU.
 
 For each task and number of worlds, in turn, in one process and from the same states: physics steps of a bare loop over
-MuJoCo-Warp's step in a CUDA graph; the same steps through the backend; control steps of the environment, with
-observations, rewards, and episodes that begin anew; and the same physics on the CPU. Then, on a GPU, what
-``mjwarp-testspeed`` says of the same model with the same room for contacts.
+MuJoCo-Warp's step in a CUDA graph, through the backend, in control steps of the environment with observations, rewards
+and resets, and on the CPU. Then, on a GPU, ``mjwarp-testspeed`` of the same model with the same room for contacts.
 """
 
+import gc
 import json
 import math
+import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import mujoco_warp
+import numpy as np
 import torch
 import warp
 
-from benchmarks.gpu.measuring import GpuOptions, measure_all, unknown_keys
 from benchmarks.gpu.page import physics_lines
-from benchmarks.gpu.rows import PhysicsRow
-from benchmarks.gpu.worlds import (
-    EnvironmentLoop,
-    Loop,
-    build_worlds,
-    emptied,
-    finished,
-    free_memory,
-    seconds,
-    speeds,
-    taken_per_world,
-    warm_up,
-)
-from benchmarks.harness.environments import CPU
-from benchmarks.harness.pages import run
+from benchmarks.gpu.results import GpuOptions, PhysicsRow, measure_all, unknown_keys
+from benchmarks.harness.environments import CPU, build
+from benchmarks.harness.measure import in_turn, run
 from benchmarks.harness.workers import module
+from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
+from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp.backend import WarpBackend, make_data
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
+from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, trim_graph_memory
+
+
+def build_worlds(task: str, num_envs: int, device: torch.device, **options: Any) -> ArenaEnvironment:
+    """Build an environment, on MuJoCo-Warp unless another ``backend`` is among the options."""
+    options = {"backend": "warp", **options}
+    return build(task, num_envs, device=device, num_threads=default_num_threads(), **options)
+
+
+def finished(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Return the duration of a call [s]."""
+    finished(device)
+    began = time.perf_counter()
+    run()
+    finished(device)
+    return time.perf_counter() - began
+
+
+def warm_up(task: str, device: torch.device, **options: Any) -> None:
+    """Compile and load the kernels of a task, so that neither their time nor their memory counts for worlds."""
+    build_worlds(task, 2, device, **options)
+    if device.type == "cuda" and warp.is_mempool_supported(str(device)):
+        # Worlds that are gone are to be gone from the device, or the next ones would seem to take nothing.
+        warp.set_mempool_release_threshold(str(device), 0)
+
+
+def emptied(device: torch.device) -> int | None:
+    """Give back unused memory, and return the free memory of a GPU [B], None for the CPU."""
+    gc.collect()
+    if device.type == "cuda":
+        finished(device)
+        torch.cuda.empty_cache()
+        trim_graph_memory(warp.device_from_torch(device))
+    return free_memory(device)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the free memory of a GPU [B], None for the CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def taken_per_world(before: int | None, after: int | None, num_envs: int) -> float | None:
+    """Return the memory of a world [B], None if it is unknown."""
+    return None if before is None or after is None else (before - after) / num_envs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A loop that is measured turn by turn."""
+
+    run: Callable[[], object]  # A turn.
+    count: int  # Physics steps or pictures of a turn, in all worlds together.
+    device: torch.device = CPU  # Where it runs.
+    prepare: Callable[[], object] = lambda: None  # Called before each turn, and not timed.
+
+    def turn(self) -> float:
+        """Make a turn, and return its duration [s]."""
+        self.prepare()
+        return seconds(self.run, self.device)
+
+
+def speeds(loops: Mapping[str, Loop], rounds: int) -> dict[str, float]:
+    """Return the count per second of each loop, the median of turns that alternate; the first round is not counted."""
+    taken_s = in_turn({name: loop.turn for name, loop in loops.items()}, rounds, warm_up=1)
+    return {name: loop.count / statistics.median(taken_s[name]) for name, loop in loops.items()}
+
+
+class EnvironmentLoop:
+    """Control steps with random actions. Episodes have all ages, so some reach the time limit in every step."""
+
+    def __init__(self, environment: ArenaEnvironment, steps: int) -> None:
+        spec, num_envs, device = environment.action_spec, environment.num_envs, environment.device
+        assert spec.low is not None
+        assert spec.high is not None
+        generator = np.random.default_rng(0)
+        low, high = torch.tensor(spec.low, device=device), torch.tensor(spec.high, device=device)
+        self._environment = environment
+        self._conditions = [environment.draw_conditions(generator) for _ in range(num_envs)]
+        self._ages = generator.integers(0, environment.max_episode_length, num_envs)
+        self._actions = low + (high - low) * torch.rand((steps, num_envs, len(low)), device=device)
+        environment.reset(torch.arange(num_envs, device=device), self._conditions)
+
+    def run(self) -> None:
+        """Make the steps."""
+        environment = self._environment
+        for index, action in enumerate(self._actions, start=1):
+            # As the loop of a run: one read tells whether the step was made and what ended with it.
+            step = environment.try_step(action)
+            was_made, over = made_and_over(step)
+            if not was_made:
+                _, over = made_and_over(environment.step_again())
+            old = torch.from_numpy((self._ages + index) % environment.max_episode_length == 0)
+            env_ids = (over | old).nonzero()[:, 0]
+            if env_ids.numel():
+                environment.reset(env_ids, [self._conditions[slot] for slot in env_ids.tolist()])
+
+
+def made_and_over(step: Step) -> tuple[bool, torch.Tensor]:
+    """Return if a step was made, and on the CPU the env slots that ended with it. Shape: (num_envs,), bool."""
+    over = step.terminated | step.truncated | step.diverged
+    made, over = on_cpu([over.new_ones(1) if step.made is None else step.made.any().reshape(1), over])
+    return bool(made), over
+
 
 STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "mocap_pos", "mocap_quat")
 _CPU_TURN_S = 0.3
@@ -59,14 +161,7 @@ class Options(GpuOptions):
 
 
 def bare_loop(backend: WarpBackend, launches: int, num_substeps: int, back: Callable[[], object]) -> Loop:
-    """Return a loop over steps of MuJoCo-Warp alone, in worlds of the same model with the same room.
-
-    Args:
-        backend: Whose model, room and states they take over.
-        launches: How often ``num_substeps`` steps are made.
-        num_substeps: Steps one after the other, on a GPU in one CUDA graph.
-        back: Brings the backend to where all loops start.
-    """
+    """Return a loop over steps of MuJoCo-Warp alone, in worlds of the same model with the same room."""
     device = warp.device_from_torch(backend.device)
     model, _ = backend.warp_worlds
     with one_compiler_at_a_time(), warp.ScopedDevice(device):
@@ -77,7 +172,13 @@ def bare_loop(backend: WarpBackend, launches: int, num_substeps: int, back: Call
                 mujoco_warp.step(model, data)
 
         steps()
-        launch = captured(steps, device) if device.is_cuda else steps
+        launch = steps
+        if device.is_cuda:
+            with warp.ScopedCapture(device) as capture:
+                steps()
+            graph = capture.graph
+            assert graph is not None
+            launch = partial(warp.capture_launch, graph)
 
     def prepare() -> None:
         back()
@@ -94,15 +195,6 @@ def bare_loop(backend: WarpBackend, launches: int, num_substeps: int, back: Call
 
     count = backend.num_envs * launches * num_substeps
     return Loop(run=turn, count=count, device=backend.device, prepare=prepare)
-
-
-def captured(steps: Callable[[], None], device: warp.Device) -> Callable[[], None]:
-    """Return what does the same as one CUDA graph."""
-    with warp.ScopedCapture(device) as capture:
-        steps()
-    graph = capture.graph
-    assert graph is not None
-    return lambda: warp.capture_launch(graph)
 
 
 def cpu_loop(backend: WarpBackend, num_substeps: int, most_steps: int) -> Loop:
@@ -168,7 +260,7 @@ def measured(options: Options, task: str, num_envs: int) -> PhysicsRow:
 
 
 def testspeed(backend: WarpBackend, num_steps: int) -> float | None:
-    """Return the physics steps per second that mjwarp-testspeed says of a model, None where it says nothing."""
+    """Return the physics steps per second of mjwarp-testspeed for a model, None without a figure."""
     with tempfile.TemporaryDirectory(prefix="testspeed_") as name:
         model = Path(name) / "model.mjb"
         mujoco.mj_saveModel(backend.model, str(model))

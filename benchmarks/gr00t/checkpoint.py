@@ -25,7 +25,7 @@ _GRIPPER_M = (0.0, 0.08)
 
 
 def modalities() -> dict[str, ModalityConfig]:
-    """Return what a model for the Panda's YAML file takes and gives."""
+    """Return the modalities of a model for the Panda's YAML file."""
     config = read_policy_config(PANDA_YAML)
     files = read_joint_files(config)
     interface = interface_of(config, files)
@@ -39,11 +39,7 @@ def modalities() -> dict[str, ModalityConfig]:
 
 
 def save_random_checkpoint(directory: Path) -> int:
-    """Write a checkpoint of the usual size whose actions are joint positions near the Panda's home.
-
-    Returns:
-        How many parameters it has.
-    """
+    """Write a checkpoint of the usual size with actions near the Panda's home; return its number of parameters."""
     home = np.array(PANDA.robot.home)
     arm = compute_statistics(np.stack((home - _AROUND_HOME_RAD, home + _AROUND_HOME_RAD)))
     statistics = {
@@ -76,14 +72,7 @@ def write_policy_yaml(path: Path, model_path: Path, **changes: Any) -> str:
 def shown(
     model: Mapping[str, Any], dimensions: Dimensions, batch_size: int, config: Gr00tClosedloopPolicyConfig
 ) -> dict[str, Any]:
-    """Return an observation of noise as a model takes it.
-
-    Args:
-        model: Its modality configuration.
-        dimensions: Size of each of its state keys.
-        batch_size: Number of env slots.
-        config: Says how large the pictures are.
-    """
+    """Return an observation of noise in the format of a model, with pictures of the configured size."""
     generator = np.random.default_rng(batch_size)
     size = (batch_size, 1, *config.target_image_size)
     state = dimensions["state"]

@@ -1,8 +1,8 @@
-"""Measure what it saves to draw only the pictures that are looked at.
+"""Measure the gain of drawing pictures on demand.
 
 Rollouts of the shipped GR00T model, which looks at one picture in eight, with pictures on demand and with every picture
-drawn, in turn, in one process, on one core. And rollouts of a policy that never looks, with cameras and without.
-Each of the first is run as a job too, with ``--eager_pictures`` and without, whose tables have to be the same bytes.
+drawn, in turn, in one process, on one core. And rollouts of a policy that never looks, with cameras and without. Each
+of the first also runs as a job with ``--eager_pictures`` and without; their tables must be the same bytes.
 """
 
 import statistics
@@ -16,10 +16,8 @@ import torch
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import Tally, build, episodes, make_policy
-from benchmarks.harness.evaluations import evaluate
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, ratios, run, spread, timed
+from benchmarks.harness.runs import evaluate, one_job
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer
@@ -41,17 +39,11 @@ class Options(PageOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
-    """A rollout: what it took, what came of it and how many pictures were drawn."""
+class Played(Timing):
+    """A rollout: its time, its returns and the number of pictures that were drawn."""
 
-    took: Timing
     returns: tuple[float, ...]
     pictures: int
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time [s]."""
-        return self.took.cpu_s
 
 
 def play(environment: Environment, policy: PolicyBase, number: int, watches: Sequence[Observer] = ()) -> Played:
@@ -61,11 +53,11 @@ def play(environment: Environment, policy: PolicyBase, number: int, watches: Seq
     took = timed(partial(rollout, environment, policy, episodes(number), [tally, *watches]))
     ordered = sorted(tally.records, key=lambda record: record.episode.episode_index)
     pictures = getattr(environment, "pictures_drawn", 0) - drawn
-    return Played(took=took, returns=tuple(each.episode_return for each in ordered), pictures=pictures)
+    return Played(**vars(took), returns=tuple(each.episode_return for each in ordered), pictures=pictures)
 
 
 def chunked(policy: PolicyBase, num_envs: int, size_px: int, options: Options) -> tuple[str, ...]:
-    """Return the figures of a policy that looks now and then, without those of its line that name it."""
+    """Return the figures of a policy that looks now and then."""
     environment = build(ENVIRONMENT, num_envs, enable_cameras=True, camera_size=size_px)
     once = partial(play, environment, policy, options.episodes * num_envs)
     # An observer without hooks has every picture drawn, as --eager_pictures does.
@@ -81,15 +73,10 @@ def chunked(policy: PolicyBase, num_envs: int, size_px: int, options: Options) -
 
 
 def require_same_tables(num_envs: int, size_px: int, options: Options) -> None:
-    """Run a job with every picture drawn and with pictures on demand.
-
-    Raises:
-        AssertionError: Their tables of results and of episodes are not the same bytes.
-    """
+    """Require the same table bytes of a job with every picture drawn and with pictures on demand."""
     arguments = {"environment": ENVIRONMENT, "num_envs": num_envs, "enable_cameras": True, "camera_size": size_px}
     policy = {"policy_config_yaml_path": str(YAML), "model_path": str(MODEL)}
-    job = {"name": "job", "arena_env_args": arguments, "num_episodes": options.episodes * num_envs}
-    document = {"jobs": [{**job, "policy_type": "gr00t_closedloop", "policy_config_dict": policy}]}
+    document = one_job(arguments, "gr00t_closedloop", options.episodes * num_envs, policy)
     found = []
     for more_options in ((), ("--eager_pictures",)):
         with tempfile.TemporaryDirectory(prefix="pictures_on_demand_") as name:
@@ -99,7 +86,7 @@ def require_same_tables(num_envs: int, size_px: int, options: Options) -> None:
 
 
 def never(num_envs: int, size_px: int, options: Options) -> str:
-    """Return what cameras cost a policy that never looks."""
+    """Return the CPU time of a policy that never looks, with cameras over without."""
     blind = build("lift_object", num_envs)
     seeing = build("lift_object", num_envs, enable_cameras=True, camera_size=size_px)
     number = 4 * options.episodes * num_envs

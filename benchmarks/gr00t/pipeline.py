@@ -1,4 +1,4 @@
-"""Measure what dividing env slots into two groups gives, where nothing else runs.
+"""Measure the gain of two groups of env slots, on a machine without other programs.
 
 Whole runs of the program with a GR00T policy and cameras, with and without ``--pipeline 2``, in turn: asked once for
 each chunk of actions, and asked in every control step.
@@ -13,10 +13,8 @@ from pathlib import Path
 
 from benchmarks import ROOT
 from benchmarks.gr00t.checkpoint import write_policy_yaml
-from benchmarks.gr00t.jobs import GR00T, JobSize, Run, run_job
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, median, ratios
+from benchmarks.gr00t.policy import GR00T, JobSize, Run, run_job
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run, spread
 from isaaclab_arena.sim.threads import default_num_threads
 
 
@@ -26,30 +24,25 @@ class Options(PageOptions):
 
     # Directory of a checkpoint that fits ``panda_closedloop.yaml``.
     model_path: Path = ROOT / "models" / "panda_tabletop"
-    device: str = "cpu"  # Where models and simulations run.
-    environment: str = "lift_object"  # What the jobs run.
-    backend: str = "auto"  # What simulates them.
+    device: str = "cpu"  # Device of models and simulations.
+    environment: str = "lift_object"  # Environment of the jobs.
+    backend: str = "auto"  # Backend of the environment.
     num_envs: int = 16  # Env slots.
     episodes: int = 2  # Episodes for each slot.
-    # Threads of physics and pictures; by default as many as the program takes by itself.
+    # Threads of physics and pictures; by default those of the program.
     num_threads: int = default_num_threads()
     pairs: int = 5  # Runs of each kind.
 
 
 def measure(options: Options, directory: Path) -> dict[tuple[bool, int], list[Run]]:
-    """Return runs, by whether the model is asked in every step and by the number of groups."""
+    """Return runs by (model asked in every step, number of groups)."""
     yaml = write_policy_yaml(directory / "panda.yaml", options.model_path)
     numbers = count()
 
     def once(groups: int, *, every_step: bool) -> Run:
-        size = JobSize(
-            environment=options.environment,
-            num_envs=options.num_envs,
-            episodes_per_slot=options.episodes,
-            asks_every_step=every_step,
-            backend=options.backend,
-            num_threads=options.num_threads,
-        )
+        own = {"environment": options.environment, "num_envs": options.num_envs, "backend": options.backend}
+        more = {"asks_every_step": every_step, "num_threads": options.num_threads}
+        size = JobSize(**own, **more, episodes_per_slot=options.episodes)
         name = directory / f"run_{next(numbers)}"
         return run_job(name, yaml, size, GR00T, options.device, ["--pipeline", str(groups)])
 

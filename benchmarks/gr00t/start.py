@@ -1,17 +1,18 @@
-"""Measure how long a GR00T model takes from its directory to its first answer, by what the time goes into.
+"""Measure the stages from a GR00T model's directory to its first answer.
 
 Usage: python -m benchmarks.gr00t.start YAML DEVICE NUM_THREADS, which starts once and prints the seconds
 """
 
+import importlib
 import json
 import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from benchmarks.harness.tables import markdown_table
-from benchmarks.harness.timing import in_turn, timed
+from benchmarks.harness.measure import in_turn, markdown_table, timed
 from benchmarks.harness.workers import Worker, module
 
 STAGES = ("import torch", "import gr00t", "load", "first query", "second query")
@@ -28,9 +29,9 @@ def start_once(yaml: str, device: str, num_threads: int) -> Start:
         found[name] = vars(timed(lambda: results.append(call())))
         return results.pop()
 
-    torch = stage("import torch", _import_torch)
+    torch = stage("import torch", lambda: importlib.import_module("torch"))
     torch.set_num_threads(num_threads)
-    policy_class = stage("import gr00t", _import_policy_class)
+    policy_class = stage("import gr00t", lambda: importlib.import_module("gr00t.policy.gr00t_policy").Gr00tPolicy)
     # These load what the stages above measure.
     from benchmarks.gr00t.checkpoint import shown  # noqa: PLC0415
     from isaaclab_arena_gr00t.config import read_policy_config  # noqa: PLC0415
@@ -43,29 +44,16 @@ def start_once(yaml: str, device: str, num_threads: int) -> Start:
     return found
 
 
-def _import_torch() -> Any:
-    import torch  # noqa: PLC0415  the import is what is measured
-
-    return torch
-
-
-def _import_policy_class() -> Any:
-    from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  the import is what is measured
-
-    return Gr00tPolicy
-
-
-def start_elsewhere(yaml: str, device: str, num_threads: int) -> Start:
-    """Do so in a process of its own."""
-    worker = Worker(module("benchmarks.gr00t.start", yaml, device, num_threads), os.environ)
-    found = worker.answer()
-    worker.close()
-    return found
-
-
 def start_table(yaml: str, *, devices: Sequence[str], num_threads: int, repetitions: int) -> list[str]:
     """Return the lines of the table of starts."""
-    calls = {device: lambda device=device: start_elsewhere(yaml, device, num_threads) for device in devices}
+
+    def start_elsewhere(device: str) -> Start:
+        worker = Worker(module("benchmarks.gr00t.start", yaml, device, num_threads), os.environ)
+        found = worker.answer()
+        worker.close()
+        return found
+
+    calls = {device: partial(start_elsewhere, device) for device in devices}
     table = []
     for device, starts in in_turn(calls, repetitions).items():
         for name, clock in (("wall", "wall_s"), ("CPU", "cpu_s")):

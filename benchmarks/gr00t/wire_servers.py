@@ -38,7 +38,7 @@ class Zeros:
         return {"action": np.zeros((num_slots, NUM_STEPS, ACTION_DIM), np.float32)}, {}
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
-        """Return nothing that matters."""
+        """Return no modalities."""
         return {}
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Zeros:
 
 
 class ZeroNetwork:
-    """Answers what ranks ask their policy server with zeros."""
+    """Answers the ranks' requests to their policy server with zeros."""
 
     about: Mapping[str, Any] = {"slots_per_call": None}
 
@@ -58,7 +58,7 @@ class ZeroNetwork:
 
 
 def serve_ranks() -> None:
-    """Serve as a run's policy server does, on a socket in a directory of its own, until this process is ended."""
+    """Serve as a run's policy server does, on a socket in a temporary directory, until this process is ended."""
     with tempfile.TemporaryDirectory(prefix="wire_servers_") as name, socket.socket(socket.AF_UNIX) as listening:
         path = f"{name}/socket"
         listening.bind(path)

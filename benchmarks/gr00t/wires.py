@@ -1,7 +1,7 @@
-"""Measure what each way to a policy in another process costs, beside the same policy in this one.
+"""Measure the cost of each transport to a policy in another process, beside the same policy in this one.
 
-The policy takes no time. For each env slot it is shown two pictures of 224 x 224 pixels, a state and an instruction,
-and answers with a chunk of 16 actions. What is left is the way there and back.
+The policy takes no time. For each env slot it gets two pictures of 224 x 224 pixels, a state and an instruction, and
+answers with a chunk of 16 actions, so only the transport takes time.
 """
 
 import subprocess
@@ -20,9 +20,8 @@ from benchmarks import ROOT
 from benchmarks.gr00t.wire_servers import TOKEN
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
 from benchmarks.harness.environments import build
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import in_turn, median, timed, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, run, timed, values
+from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress as RanksAddress
 from isaaclab_arena.interfaces.pictures import CAMERAS
@@ -58,7 +57,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What asking about one env slot took, on average over a measurement."""
+    """Mean cost of asking for one env slot."""
 
     client_ms: float  # CPU time of this process [ms].
     server_ms: float  # CPU time of the other process [ms].
@@ -177,7 +176,7 @@ def ask_worker(worker: WorkerProcess, pictures: Mapping[str, np.ndarray], state:
 
 @contextmanager
 def server(wire: str, python: str | None = None) -> Iterator[tuple[str, int]]:
-    """Run a server of a protocol, with an interpreter the package's own, and give its port and its process."""
+    """Run a server of a protocol, by default with this interpreter, and give its port or path, and its process."""
     command = [sys.executable, "-m", "benchmarks.gr00t.wire_servers", wire]
     if python is not None:
         command = [python, str(Path(__file__).with_name("wire_worker") / "own_servers.py"), wire]
@@ -194,21 +193,13 @@ def address(port: str) -> ServerAddress:
     return ServerAddress(host="127.0.0.1", port=int(port), timeout_s=TIMEOUT_S)
 
 
-def cpu_s(pid: int | None) -> float:
-    """Return the CPU time of all threads of a process so far [s], 0 for none."""
-    if pid is None:
-        return 0.0
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(thread.read_text(encoding="ascii").split()[0]) for thread in threads) / 1e9
-
-
 def measured(way: Way, num_slots: int, num_queries: int) -> Cost:
-    """Ask as often as it takes for so many env slots."""
+    """Ask for ``num_queries`` env slots, and return the mean cost."""
     number = max(1, num_queries // num_slots)
-    before = cpu_s(way.server_pid)
+    before = cpu_s(way.server_pid) if way.server_pid else 0.0
     took = timed(lambda: [way.ask(num_slots) for _ in range(number)])
     per_slot = 1000 / (number * num_slots)
-    server_s = cpu_s(way.server_pid) - before
+    server_s = cpu_s(way.server_pid) - before if way.server_pid else 0.0
     return Cost(
         client_ms=per_slot * took.cpu_s, server_ms=per_slot * server_s, wall_ms=per_slot * num_slots * took.wall_s
     )

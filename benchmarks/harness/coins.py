@@ -27,12 +27,7 @@ class CoinOptions:
 
 
 class Coins(Environment):
-    """Tosses a coin in the conditions of each episode: heads succeeds early, tails runs into the time limit.
-
-    Args:
-        options: Probability and lengths.
-        num_envs: Number of env slots.
-    """
+    """Tosses a coin in the conditions of each episode: heads succeeds early, tails runs into the time limit."""
 
     control_dt = 0.1
     device = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Build environments, run episodes in them, and keep what became of the episodes."""
+"""Build environments, run episodes in them, and keep their outcomes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +18,7 @@ CPU = torch.device("cpu")
 
 
 def build(name: str, num_envs: int, *, device: torch.device = CPU, num_threads: int = 1, **options: Any) -> Any:
-    """Build a registered environment.
-
-    Args:
-        name: Its name.
-        num_envs: Number of env slots.
-        device: Where it simulates.
-        num_threads: Threads of physics and pictures.
-        options: Options of the environment.
-    """
+    """Build a registered environment."""
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
     builder.check(config)
@@ -44,18 +36,13 @@ def episodes(number: int, seed: int = 0) -> list[Episode]:
 
 
 class Tally(Observer):
-    """Keeps the records of finished episodes, and counts the slots that run.
-
-    Attributes:
-        records: Records of finished episodes.
-        busy: Steps of env slots in which an episode ran.
-        steps: Steps of all env slots.
-    """
+    """Keeps the records of finished episodes, and counts the slots that run."""
 
     sees_pictures = False
 
     def __init__(self) -> None:
         self.records: list[EpisodeRecord] = []
+        # Steps of env slots in which an episode ran, and of all env slots.
         self.busy = self.steps = 0
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
@@ -69,8 +56,21 @@ class Tally(Observer):
         self.records.append(record)
 
     def count(self, outcome: Outcome) -> int:
-        """Return how many episodes ended with an outcome."""
+        """Return the number of episodes with an outcome."""
         return sum(record.outcome is outcome for record in self.records)
+
+    @property
+    def successes(self) -> tuple[str, str]:
+        """Successes over episodes, and their rate with its interval."""
+        solved = self.count(Outcome.SUCCESS)
+        return f"{solved}/{len(self.records)}", success_rate(solved, len(self.records))
+
+    @property
+    def of_expert(self) -> tuple[str, str, str, str]:
+        """Successes, their rate, timeouts and errors, and the mean number of steps to success, in words."""
+        lengths = [record.length for record in self.records if record.success]
+        others = f"{self.count(Outcome.TIMEOUT)}/{self.count(Outcome.ERROR)}"
+        return (*self.successes, others, f"{sum(lengths) / len(lengths):.0f}" if lengths else "")
 
     @property
     def lengths(self) -> str:
@@ -80,7 +80,7 @@ class Tally(Observer):
 
 
 def tally(environment: Environment, policy: PolicyBase, num_episodes: int, seed: int = 0) -> Tally:
-    """Run episodes, and return what became of them."""
+    """Run episodes, and return their outcomes."""
     found = Tally()
     rollout(environment, policy, episodes(num_episodes, seed), [found])
     assert len(found.records) == num_episodes

@@ -16,11 +16,7 @@ STEPS = 300
 
 
 class PushT(PushTEnv):
-    """gym-pusht's environment; episode ``i`` starts from the seed ``start_seed + i``.
-
-    Args:
-        start_seed: Seed of episode 0, ``lerobot-eval``'s ``--seed``.
-    """
+    """gym-pusht's environment; episode ``i`` starts from the seed ``start_seed + i``."""
 
     def __init__(self, start_seed: int = 1000, **arguments: typing.Any) -> None:
         super().__init__(**arguments)
@@ -28,11 +24,11 @@ class PushT(PushTEnv):
         self._pictures_wanted = True
 
     def draw_pictures(self, wanted: bool) -> None:  # noqa: FBT001  as the hook has it
-        """Say whether the picture of what comes next is wanted."""
+        """Draw the next pictures only if they are wanted."""
         self._pictures_wanted = wanted
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[typing.Any, dict]:
-        """Start the episode that ``options`` tells, whatever its own seed."""
+        """Start the episode that ``options`` names, for any seed."""
         del seed
         index = (options or {})["episode_index"]
         return super().reset(seed=self._start_seed + index)

@@ -8,19 +8,15 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.harness.evaluations import evaluate
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.processes import Watched, watched
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, ratios, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, ratios, run, spread, values
+from benchmarks.harness.runs import Watched, evaluate, one_job, watched
 
 THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 EDGE_PX = 96
@@ -43,30 +39,19 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Episodes:
-    """The episodes of a run, in order.
+    """The episodes of a run, in order."""
 
-    Attributes:
-        returns: Sum of rewards of each.
-        successes: Whether each was a success.
-    """
-
-    returns: Sequence[float]
-    successes: Sequence[bool]
+    returns: Sequence[float]  # Sum of rewards of each.
+    successes: Sequence[bool]  # Whether each was a success.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One run.
+    """One run."""
 
-    Attributes:
-        process: What its process took, with all of its own.
-        episodes: What was played.
-        load: Load average of the machine when it began.
-    """
-
-    process: Watched
-    episodes: Episodes
-    load: float
+    process: Watched  # What its process took, with all of its own.
+    episodes: Episodes  # What was played.
+    load: float  # Load average of the machine when it began.
 
     @property
     def cpu_s(self) -> float:
@@ -76,7 +61,7 @@ class Played:
     @property
     def wall_s(self) -> float:
         """Wall time [s]."""
-        return self.process.ended - self.process.began
+        return self.process.wall_s
 
 
 def play_theirs(options: Options, policy: Path, directory: Path, batch_size: int) -> Played:
@@ -93,13 +78,8 @@ def play_theirs(options: Options, policy: Path, directory: Path, batch_size: int
         "seed": options.seed,
         "output_dir": directory / "out",
     }
-    command = [
-        options.python,
-        "-m",
-        "lerobot.scripts.lerobot_eval",
-        *(f"--{key}={arguments[key]}" for key in arguments),
-    ]
-    process = watched(command, directory / "log.txt", THREADS)
+    words = (f"--{key}={value}" for key, value in arguments.items())
+    process = watched([options.python, "-m", "lerobot.scripts.lerobot_eval", *words], directory / "log.txt", THREADS)
     return Played(process=process, episodes=their_episodes(directory / "out"), load=load)
 
 
@@ -110,8 +90,8 @@ def their_episodes(directory: Path) -> Episodes:
     return Episodes(returns=task["metrics"]["sum_rewards"], successes=task["metrics"]["successes"])
 
 
-def job_file(options: Options, policy: Path, num_envs: int, slots_per_call: int) -> Mapping[str, Any]:
-    """Return a job file with the same episodes."""
+def play_ours(options: Options, policy: Path, directory: Path, num_envs: int, slots_per_call: int) -> Played:
+    """Run a job with the same episodes."""
     environment = {
         "environment": "gym:benchmarks.lerobot.pusht_environment:arena_benchmarks/PushT-v0",
         "python": options.python,
@@ -124,20 +104,9 @@ def job_file(options: Options, policy: Path, num_envs: int, slots_per_call: int)
     }
     shown = {"images": {"observation.image": "pixels"}, "states": {"observation.state": ["agent_pos"]}}
     asked = {"python": options.python, "pretrained": str(policy), "slots_per_call": slots_per_call, **shown}
-    job = {
-        "name": "pusht",
-        "arena_env_args": environment,
-        "policy_type": "lerobot",
-        "policy_config_dict": asked,
-        "num_episodes": options.episodes,
-    }
-    return {"jobs": [job]}
-
-
-def play_ours(options: Options, policy: Path, directory: Path, num_envs: int, slots_per_call: int) -> Played:
-    """Run the job file."""
     load = os.getloadavg()[0]
-    process = evaluate(directory, job_file(options, policy, num_envs, slots_per_call), variables=THREADS)
+    document = one_job(environment, "lerobot", options.episodes, asked, name="pusht")
+    process = evaluate(directory, document, variables=THREADS)
     return Played(process=process, episodes=our_episodes(directory / "out"), load=load)
 
 
@@ -151,20 +120,12 @@ def our_episodes(directory: Path) -> Episodes:
 
 
 def outcomes_apart(ours: Episodes, theirs: Episodes) -> int:
-    """Return how many episodes are a success in one of two runs alone.
-
-    Raises:
-        ValueError: If these are not equally many episodes.
-    """
+    """Return the number of episodes that succeed in one of two runs alone."""
     return sum(bool(a) != bool(b) for a, b in zip(ours.successes, theirs.successes, strict=True))
 
 
 def furthest_apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return the largest difference of an episode's sums of rewards.
-
-    Raises:
-        ValueError: If these are not equally many episodes.
-    """
+    """Return the largest difference of an episode's sums of rewards."""
     return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -174,8 +135,8 @@ def main(options: Options) -> None:
     numbers = count()
     with tempfile.TemporaryDirectory(prefix="pusht_side_by_side_") as name:
         directory, policy = Path(name), Path(name) / "act"
-        words = [str(policy), str(options.chunk), str(EDGE_PX), "observation.image"]
-        made = [options.python, "-m", "benchmarks.lerobot.untrained_act", *words]
+        words = ["untrained_act", str(policy), str(options.chunk), str(EDGE_PX), "observation.image"]
+        made = [options.python, "-m", "benchmarks.lerobot.inside", *words]
         subprocess.run(made, check=True, cwd=ROOT, env={**os.environ, **THREADS})
 
         def once(play: Callable[..., Played], *sizes: int) -> Played:
@@ -186,37 +147,20 @@ def main(options: Options) -> None:
         ours = {f"this program, {slots} env slots": partial(once, play_ours, slots, call) for slots, call in sizes}
         found = in_turn({**theirs, **ours}, options.rounds)
     first, last = (found[list(ours)[place]] for place in (0, -1))
-    heading = (
-        "CPU s",
-        "CPU s per episode",
-        "wall s",
-        "CPU over the last line",
-        "wall over it",
-        "load at the start",
-        "successes",
-        "other outcomes",
-        "returns apart by at most",
-    )
-    table = Table("program", *heading)
+    times = ("CPU s", "CPU s per episode", "wall s", "CPU over the last line", "wall over it", "load at the start")
+    table = Table("program", *times, "successes", "other outcomes", "returns apart by at most")
     for program, played in found.items():
         table.add(
             program,
-            spread(values(played, "cpu_s"), 1),
-            f"{min(values(played, 'cpu_s')) / options.episodes:.2f}",
-            spread(values(played, "wall_s"), 1),
-            spread(ratios(played, last, "cpu_s"), 1),
-            spread(ratios(played, last, "wall_s"), 1),
-            spread(values(played, "load"), 1),
+            *(spread(values(played, "cpu_s"), 1), f"{min(values(played, 'cpu_s')) / options.episodes:.2f}"),
+            *(spread(values(played, "wall_s"), 1), spread(ratios(played, last, "cpu_s"), 1)),
+            *(spread(ratios(played, last, "wall_s"), 1), spread(values(played, "load"), 1)),
             f"{sum(map(bool, played[0].episodes.successes))} of {options.episodes}",
             str(max(outcomes_apart(each.episodes, first[0].episodes) for each in played)),
             f"{max(furthest_apart(each.episodes.returns, first[0].episodes.returns) for each in played):.2g}",
         )
-    page.write(_text(options, first[0].episodes.returns), table)
-
-
-def _text(options: Options, returns: Sequence[float]) -> str:
-    pushed = sum(each > 0 for each in returns)
-    return f"""\
+    pushed = sum(each > 0 for each in first[0].episodes.returns)
+    text = f"""\
 Untrained ACT of LeRobot (resnet18, width 128, {options.chunk} actions played per look), {options.episodes} episodes of
 300 steps, seeds {options.seed} and following, one thread of torch in each process, without a GPU. Times are those of
 whole commands, with the start of all interpreters and what is written in the end. `lerobot-eval` draws every picture,
@@ -227,6 +171,7 @@ once unless it is told otherwise. All programs took turns, {options.rounds} time
 the most. The last two columns compare outcomes and sums of rewards of all runs, episode by episode, with those of
 this program's first line. The last digits of an answer depend on how many observations a call has; here it has
 {" or ".join(map(str, options.slots_per_call))}."""
+    page.write(text, table)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,20 @@ import numpy as np
 import torch
 
 from benchmarks import ROOT
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.processes import cpu_of_all_s
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed, values
+from benchmarks.harness.measure import (
+    Page,
+    PageOptions,
+    Table,
+    Timing,
+    in_turn,
+    median,
+    ratios,
+    run,
+    spread,
+    timed,
+    values,
+)
+from benchmarks.harness.runs import cpu_of_all_s
 from benchmarks.harness.workers import Worker
 from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, LeRobotPolicyCfg
 
@@ -43,7 +53,7 @@ def ask_here(network: LeRobotNetwork, num_slots: int) -> Timing:
 
 
 def ask_there(worker: Worker, num_slots: int) -> Timing:
-    """Let the policy be asked in its own process."""
+    """Ask the policy in its own process."""
     worker.ask(num_slots)
     return Timing(**worker.answer())
 
@@ -53,11 +63,10 @@ def main(options: Options) -> None:
     page = Page("lerobot_queries", "A policy of LeRobot from here and in its own process", options, "torch")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="lerobot_queries_") as name:
-        words = [name, str(options.chunk), str(EDGE_PX), *PICTURES]
-        made = [options.python, "-m", "benchmarks.lerobot.untrained_act", *words]
-        subprocess.run(made, check=True, cwd=ROOT, env={**os.environ, **THREADS})
-        loop = [options.python, "-m", "benchmarks.lerobot.query_loop", name, str(EDGE_PX), *PICTURES]
-        there = Worker(loop, {**os.environ, **THREADS})
+        inside, variables = [options.python, "-m", "benchmarks.lerobot.inside"], {**os.environ, **THREADS}
+        made = [*inside, "untrained_act", name, str(options.chunk), str(EDGE_PX), *PICTURES]
+        subprocess.run(made, check=True, cwd=ROOT, env=variables)
+        there = Worker([*inside, "query_loop", name, str(EDGE_PX), *PICTURES], variables)
         there.answer()
         config = LeRobotPolicyCfg(pretrained=name, python=options.python, environment_variables=THREADS)
         with closing(LeRobotNetwork(Path(name), torch.device("cpu"), config)) as network:
@@ -86,8 +95,7 @@ Untrained ACT of LeRobot (resnet18, width 128, chunks of {options.chunk} actions
 pixels per env slot, on a CPU with one thread; medians of {options.rounds} queries in turn, some with the least and the
 most. In its own process the policy is asked by LeRobot's `preprocess_observation`, its processors and
 `predict_action_chunk`. From here the pictures go to that process, where every action of the chunk passes through the
-processors as in LeRobot's loop, and the chunk comes back. CPU time is that of both processes, counted in hundredths of
-a second."""
+processors as in LeRobot's loop, and the chunk comes back. CPU time is that of both processes."""
     page.write(text, table)
 
 

@@ -1,7 +1,7 @@
 """Play a policy that ``lerobot-train`` trained on recordings of ``lift_object``, and ask it as LeRobot's loop does.
 
-Everything that the policy was shown in some of the episodes is shown to LeRobot's own ``select_action`` too, one
-observation after the other. If its actions are the same, so is what would have become of these episodes in its loop.
+LeRobot's own ``select_action`` answers the policy's observations of some episodes, one after the other. If its actions
+are the same, these episodes would have ended the same way in its loop.
 """
 
 import json
@@ -17,9 +17,8 @@ import numpy as np
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import success_rate
-from benchmarks.harness.evaluations import evaluate, job_results
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
+from benchmarks.harness.runs import evaluate, job_results, one_job
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.hdf5.episodes import read_episode
@@ -62,19 +61,11 @@ def job_file(options: Options, num_episodes: int) -> Mapping[str, Any]:
         "states": {"observation.state": list(STATES)},
         "slots_per_call": 1,
     }
-    job = {
-        "name": options.policy,
-        "arena_env_args": environment,
-        "policy_type": "lerobot",
-        "policy_config_dict": asked,
-        "num_episodes": num_episodes,
-        "seed": options.seed,
-    }
-    return {"jobs": [job]}
+    return one_job(environment, "lerobot", num_episodes, asked, name=options.policy, seed=options.seed)
 
 
 def shown_in(recording: Path, job: str, index: int, seed: int) -> dict[str, Any]:
-    """Return what a policy was shown in an episode, and ``seeds``, from which the noise of its looks was drawn."""
+    """Return the policy's observations in an episode, and ``seeds``, which its noise was drawn from at each look."""
     arrays = read_episode(recording, index).arrays
     state = np.concatenate([arrays[f"obs/{name}"] for name in STATES], axis=1).astype(np.float32)
     stream = Episode(job=job, episode_index=index, seed=seed).policy_generator()
@@ -83,7 +74,7 @@ def shown_in(recording: Path, job: str, index: int, seed: int) -> dict[str, Any]
 
 
 def apart(options: Options, recording: Path) -> tuple[int, float]:
-    """Return how many actions LeRobot's loop gave, and how far one of them is from the recorded one at most."""
+    """Return the number of actions of LeRobot's loop, and the largest distance of one from the recorded one."""
     with tempfile.TemporaryDirectory(prefix="select_action_") as name:
         shown, answered = Path(name) / "shown", Path(name) / "answered"
         shown.mkdir()
@@ -91,10 +82,9 @@ def apart(options: Options, recording: Path) -> tuple[int, float]:
         for index in range(options.compared):
             arrays: dict[str, Any] = shown_in(recording, options.policy, index, options.seed)
             np.savez(shown / f"{index}.npz", **arrays)
-        words = ["-m", "benchmarks.lerobot.select_action_loop", str(checkpoint(options.training))]
-        subprocess.run(
-            [options.python, *words, str(shown), str(answered)], check=True, cwd=ROOT, env={**os.environ, **THREADS}
-        )
+        words = ["select_action_loop", str(checkpoint(options.training)), str(shown), str(answered)]
+        command = [options.python, "-m", "benchmarks.lerobot.inside", *words]
+        subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **THREADS})
         ours = [read_episode(recording, index).arrays["actions"] for index in range(options.compared)]
         theirs = [np.load(answered / f"{index}.npy", allow_pickle=False) for index in range(options.compared)]
     furthest = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
@@ -102,7 +92,7 @@ def apart(options: Options, recording: Path) -> tuple[int, float]:
 
 
 def trained_for(training: Path) -> str:
-    """Return how long a policy was trained, in words."""
+    """Return the length of a policy's training, in words."""
     document = json.loads((checkpoint(training) / "train_config.json").read_text(encoding="utf-8"))
     state = checkpoint(training).parent / "training_state" / "training_step.json"
     steps = json.loads(state.read_text(encoding="utf-8"))["step"]
@@ -123,7 +113,21 @@ def main(options: Options) -> None:
         number, furthest = apart(options, recorded / "out" / name / f"dataset_{name}.hdf5")
     counts, rate = f"{found['successes']}/{options.episodes}", success_rate(found["successes"], options.episodes)
     table.add(name, trained_for(options.training), counts, rate, f"{number:,}", f"{furthest:.2g}")
-    page.write(_how_trained(options), _text(options, process.cpu_s), table, options.note)
+    training = f"""\
+Demonstrations are those of the scripted policy, with pictures of the wrist camera, which LeRobot reads as PNG:
+
+    isaaclab-arena collect {_COLLECT}
+    python -m isaaclab_arena_gr00t.convert to_lerobot {_CONVERT}
+    bash benchmarks/lerobot/train.sh {options.python} outputs/dataset {options.policy} outputs/model {options.steps}"""
+    text = f"""\
+`lift_object` without variations: a cube at any place and angle of its range, seed {options.seed}, {options.episodes}
+episodes that were not among the demonstrations. The policy sees one picture of 64 x 64 pixels and the angles of the
+joints, nothing of the cube, and plays 8 actions before it looks again. Playing took {process.cpu_s:.0f} s of CPU time,
+LeRobot's process included. What the policy was shown in the first {options.compared} episodes was shown to LeRobot's
+own `select_action` with its processors, one control step after the other; the last two columns compare its actions, in
+radians and metres. Each call had one env slot (`slots_per_call: 1`), as LeRobot's own have. With calls of four, which
+`lerobot` makes by default on a CPU, the same actions are apart by up to 8.3e-7."""
+    page.write(training, text, table, options.note)
 
 
 _TITLES = {"act": "ACT", "diffusion": "Diffusion Policy"}
@@ -132,26 +136,6 @@ _CONVERT = (
     "--dataset outputs/demos --output_dir outputs/dataset --version v3.0 --png --only_successes \\\n"
     "        --policy_config_yaml_path benchmarks/lerobot/wrist_camera.yaml"
 )
-
-
-def _how_trained(options: Options) -> str:
-    return f"""\
-Demonstrations are those of the scripted policy, with pictures of the wrist camera, which LeRobot reads as PNG:
-
-    isaaclab-arena collect {_COLLECT}
-    python -m isaaclab_arena_gr00t.convert to_lerobot {_CONVERT}
-    bash benchmarks/lerobot/train.sh {options.python} outputs/dataset {options.policy} outputs/model {options.steps}"""
-
-
-def _text(options: Options, cpu_s: float) -> str:
-    return f"""\
-`lift_object` without variations: a cube at any place and angle of its range, seed {options.seed}, {options.episodes}
-episodes that were not among the demonstrations. The policy sees one picture of 64 x 64 pixels and the angles of the
-joints, nothing of the cube, and plays 8 actions before it looks again. Playing took {cpu_s:.0f} s of CPU time,
-LeRobot's process included. What the policy was shown in the first {options.compared} episodes was shown to LeRobot's
-own `select_action` with its processors, one control step after the other; the last two columns compare its actions, in
-radians and metres. Each call had one env slot (`slots_per_call: 1`), as LeRobot's own have. With calls of four, which
-`lerobot` makes by default on a CPU, the same actions are apart by up to 8.3e-7."""
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 
 from benchmarks.harness.environments import Tally, build
-from benchmarks.harness.processes import cpu_of_all_s
+from benchmarks.harness.runs import cpu_of_all_s
 from benchmarks.harness.workers import serve
-from benchmarks.libero.interpreter import HOLD
+from benchmarks.libero.inside import HOLD
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
@@ -18,11 +18,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 
 
 class HoldPolicy(PolicyBase):
-    """Does nothing, and looks at the pictures of every step or of the first in each chunk.
-
-    Args:
-        chunk: Control steps of a chunk.
-    """
+    """Does nothing, and looks at the pictures of every step or of the first in each chunk."""
 
     name: ClassVar[str] = "hold"
 
@@ -32,7 +28,7 @@ class HoldPolicy(PolicyBase):
         self._step = 0
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return all env slots at the beginning of a chunk, else none."""
+        """Return all env slots at the beginning of a chunk, no env slot after it."""
         del env
         return None if starting or self._step % self._chunk == 0 else []
 
@@ -49,29 +45,8 @@ class HoldPolicy(PolicyBase):
         return torch.tensor([HOLD] * env.num_envs)
 
 
-class Rollouts:
-    """Rollouts in one env slot.
-
-    Args:
-        environment: That of the task.
-        chunk: Control steps of a chunk.
-    """
-
-    def __init__(self, environment: Environment, chunk: int) -> None:
-        self._environment = environment
-        self._policy = HoldPolicy(chunk)
-
-    def play(self, index: int) -> dict[str, float]:
-        """Play one episode."""
-        found, cpu_s, wall_s = Tally(), cpu_of_all_s(), time.perf_counter()
-        episode = Episode(job="benchmark", episode_index=index, seed=0)
-        rollout(self._environment, self._policy, [episode], [found])
-        took = {"cpu_s": cpu_of_all_s() - cpu_s, "wall_s": time.perf_counter() - wall_s}
-        return {**took, "steps": found.records[0].length}
-
-
 def main(python: str, checkout: str, steps: int, size: int, chunk: int) -> None:
-    """Play as many episodes as are asked for."""
+    """Play an episode for each line on the standard input."""
     # As in a run. The other harnesses compute nothing with torch.
     torch.set_num_threads(1)
     environment = build(
@@ -85,7 +60,15 @@ def main(python: str, checkout: str, steps: int, size: int, chunk: int) -> None:
         max_episode_length=steps,
         environment_variables={"MUJOCO_GL": "osmesa"},
     )
-    serve({"ready": True}, Rollouts(environment, chunk).play)
+    policy = HoldPolicy(chunk)
+
+    def play(index: int) -> dict[str, float]:
+        found, cpu_s, wall_s = Tally(), cpu_of_all_s(), time.perf_counter()
+        rollout(environment, policy, [Episode(job="benchmark", episode_index=index, seed=0)], [found])
+        took = {"cpu_s": cpu_of_all_s() - cpu_s, "wall_s": time.perf_counter() - wall_s}
+        return {**took, "steps": found.records[0].length}
+
+    serve({"ready": True}, play)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, run, spread
 from benchmarks.harness.workers import Worker, module
 
 OURS, OURS_IN_CHUNKS, VLA_EVAL, LEROBOT = "this package", "this package, chunks of 8", "vla-eval 0.8.0", "LeRobot"
@@ -30,7 +28,7 @@ class Options(PageOptions):
     libero_path: str = ""  # Checkout of LIBERO.
     lerobot: str = ""  # LeRobot's src/lerobot/envs/libero.py.
     revision: str = ""  # The commit that this file is from.
-    steps: int = 68  # Control steps of an episode; the scripted expert solves the task in so many.
+    steps: int = 68  # Control steps of an episode; the scripted expert needs as many.
     size: int = 128  # Width and height of each of the two pictures [pixels].
     rounds: int = 2  # Episodes of each harness that count, in turn; one before them does not.
     note: str = ""  # What else a reader of the page has to know.
@@ -38,14 +36,14 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What one episode took."""
+    """CPU time of all processes and wall time of one episode [s]."""
 
-    cpu_s: float  # CPU time of all processes [s].
-    wall_s: float  # Wall time [s].
+    cpu_s: float
+    wall_s: float
 
 
 def variables(options: Options, directory: Path) -> dict[str, str]:
-    """Return the environment variables with which LIBERO is imported from its checkout without a question."""
+    """Return environment variables with which LIBERO is imported from its checkout without a question."""
     inside = Path(options.libero_path).resolve() / "libero" / "libero"
     parts = {"benchmark_root": "", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
     lines = [f"{name}: {inside / part}\n" for name, part in parts.items()]
@@ -65,9 +63,9 @@ def commands(options: Options, directory: Path) -> Iterator[tuple[str, list[str]
     for name, chunk in ((OURS, 1), (OURS_IN_CHUNKS, CHUNK)):
         checked = [options.python, options.libero_path, *sizes, str(chunk)]
         yield name, module("benchmarks.libero.our_loop", *checked), os.environ
-    started = [options.python, "-m"]
-    yield VLA_EVAL, [*started, "benchmarks.libero.vla_eval_loop", *sizes, str(directory)], theirs
-    yield LEROBOT, [*started, "benchmarks.libero.lerobot_loop", options.lerobot, *sizes], theirs
+    inside = [options.python, "-m", "benchmarks.libero.inside"]
+    yield VLA_EVAL, [*inside, "vla_eval", *sizes, str(directory)], theirs
+    yield LEROBOT, [*inside, "lerobot", options.lerobot, *sizes], theirs
 
 
 def play(worker: Worker, counts: dict[Worker, int]) -> Played:

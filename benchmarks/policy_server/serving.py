@@ -1,4 +1,4 @@
-"""Measure what ``isaaclab-arena serve`` costs a query in each protocol, beside the same policy in this process.
+"""Measure the cost of a query to ``isaaclab-arena serve`` in each protocol, beside the same policy in this process.
 
 Clients ask one query after the other, each on a thread and a connection of its own, about two pictures of 224 x 224
 pixels, a state and an instruction.
@@ -18,12 +18,11 @@ import numpy as np
 import torch
 
 from benchmarks import ROOT
-from benchmarks.gr00t.wires import ENVIRONMENT, SIZE, WORDS, cpu_s, shown_pictures
+from benchmarks.gr00t.wires import ENVIRONMENT, SIZE, WORDS, shown_pictures
 from benchmarks.harness.environments import build
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, median, ratios, timed
-from benchmarks.policy_server.glance_policy import GlancePolicy
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run, spread, timed
+from benchmarks.harness.policies import GlancePolicy
+from benchmarks.harness.workers import cpu_s
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
@@ -43,14 +42,14 @@ class Options(PageOptions):
 
     clients: tuple[int, ...] = (1, 8, 32)  # Clients that ask at the same time.
     queries: int = 192  # Queries of all clients together in a measurement.
-    max_wait_ms: int = 5  # How long a server lets the first query of a call wait for others [ms].
-    long_wait_ms: int = 50  # The same, for one more server in the first protocol [ms].
+    max_wait_ms: int = 5  # Longest wait of the first query of a call for others [ms].
+    long_wait_ms: int = 50  # The same of one more server in the first protocol [ms].
     rounds: int = 3  # Measurements of each kind.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What the queries of a measurement took."""
+    """The cost of the queries of a measurement."""
 
     per_s: float  # Queries per second.
     server_ms: float  # CPU time of the process with the policy, per query [ms].
@@ -66,7 +65,7 @@ class Cost:
 
 
 def in_process(num_slots: int, pictures: Mapping[str, np.ndarray]) -> Callable[[int], Cost]:
-    """Return what asks the policy for all env slots at once, without any server."""
+    """Return a call that asks the policy for all env slots at once, without a server."""
     environment = build(ENVIRONMENT, num_slots, enable_cameras=True, camera_size=SIZE)
     batch = {name: torch.from_numpy(np.stack([picture] * num_slots)) for name, picture in pictures.items()}
     policy, shown = GlancePolicy(), {"camera_obs": batch, "policy": {STATE: torch.zeros(num_slots, STATE_SIZE)}}
@@ -76,14 +75,8 @@ def in_process(num_slots: int, pictures: Mapping[str, np.ndarray]) -> Callable[[
         calls = max(1, queries // num_slots)
         took = timed(lambda: [policy.get_action(environment, shown) for _ in range(calls)])
         call_ms, asked = 1000 * took.wall_s / calls, calls * num_slots
-        return Cost(
-            per_s=asked / took.wall_s,
-            server_ms=1000 * took.cpu_s / asked,
-            client_ms=0.0,
-            fill=1.0,
-            p50_ms=call_ms,
-            p95_ms=call_ms,
-        )
+        costs = {"per_s": asked / took.wall_s, "server_ms": 1000 * took.cpu_s / asked, "client_ms": 0.0}
+        return Cost(**costs, fill=1.0, p50_ms=call_ms, p95_ms=call_ms)
 
     return measured
 
@@ -109,7 +102,7 @@ def server(
 
 
 def asking(protocol: str, address: ServerAddress, pictures: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
-    """Return what asks one query in a connection of its own and returns the action."""
+    """Return a call that asks one query in a connection of its own and returns the action."""
     state = np.zeros(STATE_SIZE, np.float32)
     if protocol == "vla_eval":
         connection = PolicyServerConnection(address, VlaEvalWire())
@@ -131,7 +124,7 @@ def asking(protocol: str, address: ServerAddress, pictures: Mapping[str, np.ndar
 
 
 def from_clients(asks: list[Callable[[], np.ndarray]], pid: int, queries: int) -> Cost:
-    """Have every client ask its share of the queries."""
+    """Let every client ask its share of the queries."""
     took_ms: list[float] = []
     counts: list[float] = []
 
@@ -156,7 +149,7 @@ def from_clients(asks: list[Callable[[], np.ndarray]], pid: int, queries: int) -
 
 
 def ways(stack: ExitStack, options: Options) -> dict[tuple[int, str], Callable[[], Cost]]:
-    """Start every server, and return what measures each number of clients and each way to the policy once."""
+    """Start every server, and return a measurement of each number of clients and each way to the policy."""
     pictures, found = shown_pictures(), {}
     for num_clients in options.clients:
         found[num_clients, IN_PROCESS] = partial(in_process(num_clients, pictures), options.queries)

@@ -1,4 +1,4 @@
-"""Measure what it gives and costs that ranks share one policy server, where all of them are on one CPU.
+"""Measure gain and cost of one policy server for several ranks, all on one CPU.
 
 Whole runs of the program with the shipped GR00T model, on several numbers of ranks, with a network in each rank and
 with one server for all, in turn.
@@ -13,10 +13,8 @@ from typing import Any
 
 from benchmarks import ROOT
 from benchmarks.gr00t.checkpoint import PANDA_YAML
-from benchmarks.harness.evaluations import evaluate, job_results
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, median, ratios
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run, spread
+from benchmarks.harness.runs import evaluate, job_results, one_job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,51 +22,39 @@ class Options(PageOptions):
     """What to measure."""
 
     model_path: Path = ROOT / "models" / "panda_pick_by_colour"  # Directory of the checkpoint.
-    environment: str = "pick_by_colour"  # What the job runs.
+    environment: str = "pick_by_colour"  # Environment of the job.
     ranks: tuple[int, ...] = (1, 2, 3)  # Numbers of ranks.
     num_envs: int = 4  # Env slots of each rank.
     episodes: int = 24  # Episodes of the job, which the ranks share.
-    max_wait_ms: float = 5.0  # How long a query waits for others [ms].
+    max_wait_ms: float = 5.0  # Longest wait of a query for others [ms].
     pairs: int = 3  # Runs of each kind, in turn.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run of the program took."""
+    """Speed and cost of one run of the program."""
 
     episodes_per_s: float  # Episodes per second of the job, without building what it needs.
     cpu_s: float  # CPU time of all processes [s].
-    timing: dict[str, Any]  # What the tables say of the job.
+    timing: dict[str, Any]  # Results of the job.
 
 
 def measure(options: Options, directory: Path) -> dict[tuple[int, bool], list[Run]]:
-    """Return runs, by the number of ranks and by whether they share a server."""
+    """Return runs by (number of ranks, shared server)."""
     numbers = count()
 
     def once(ranks: int, *, shared: bool) -> Run:
-        job = {
-            "name": "job",
-            "arena_env_args": {
-                "environment": options.environment,
-                "num_envs": options.num_envs,
-                "enable_cameras": True,
-                "camera_size": 64,
-            },
-            "num_episodes": options.episodes,
-            "policy_type": "gr00t_closedloop",
-            "policy_config_dict": {"policy_config_yaml_path": str(PANDA_YAML), "model_path": str(options.model_path)},
-            **({"policy_server": {"shared": "node", "max_wait_ms": options.max_wait_ms}} if shared else {}),
-        }
+        arguments = {"environment": options.environment, "num_envs": options.num_envs}
+        arguments |= {"enable_cameras": True, "camera_size": 64}
+        policy = {"policy_config_yaml_path": str(PANDA_YAML), "model_path": str(options.model_path)}
+        more = {"policy_server": {"shared": "node", "max_wait_ms": options.max_wait_ms}} if shared else {}
+        document = one_job(arguments, "gr00t_closedloop", options.episodes, policy, **more)
         name = directory / f"run_{next(numbers)}"
-        process = evaluate(name, {"jobs": [job]}, "--device", "cpu", "--split_jobs", "--no_dataset", ranks=ranks)
+        process = evaluate(name, document, "--device", "cpu", "--split_jobs", "--no_dataset", ranks=ranks)
         (found,) = job_results(name)
         # Steps and their speed leave out what was built.
         running_s = found["env_steps"] / found["env_steps_per_s"]
-        return Run(
-            episodes_per_s=found["episodes"] / running_s,
-            cpu_s=process.cpu_s,
-            timing=found,
-        )
+        return Run(episodes_per_s=found["episodes"] / running_s, cpu_s=process.cpu_s, timing=found)
 
     kinds = [(ranks, shared) for ranks in options.ranks for shared in (False, True)]
     return in_turn({kind: partial(once, kind[0], shared=kind[1]) for kind in kinds}, options.pairs)
@@ -82,15 +68,9 @@ def main(options: Options) -> None:
     figures = ("episodes per s", "of a rank's own network", "batch fill", "entries per s", "queueing ms", "busy share")
     table = Table("ranks", "network", *figures, "CPU s")
     for (ranks, shared), found in runs.items():
-        told = found[-1].timing
-        own = ("", "", "", "")
-        if shared:
-            own = (
-                f"{told['server_batch_fill']:.2f}",
-                f"{told['server_offered_per_s']:.1f}",
-                f"{told['server_queue_ms']:.1f}",
-                f"{told['server_busy_share']:.2f}",
-            )
+        timing = found[-1].timing
+        kinds = {"batch_fill": 2, "offered_per_s": 1, "queue_ms": 1, "busy_share": 2}
+        own = [f"{timing[f'server_{kind}']:.{digits}f}" if shared else "" for kind, digits in kinds.items()]
         table.add(
             ranks,
             "shared server" if shared else "in each rank",

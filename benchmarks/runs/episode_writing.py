@@ -1,11 +1,9 @@
 """Compare ways to write episodes: HDF5 as finished bytes, through h5py, and as safetensors that h5py consolidates.
 
-Each way writes the same episodes, one file per episode, put in place by renaming, and consolidates them into one
-dataset in robomimic's layout. Each notices damage in an episode file by checksums when it consolidates it. The ways run
-in turn, in one process. The figures are CPU milliseconds per episode of the run that other programs disturbed least.
-
-The files lie in memory where the system offers that. A disk costs all ways the same, and some disks far more than the
-writing: ext4 without a journal looks at every inode that was freed in the last minutes before it makes a file.
+Each way writes the same episodes, one file per episode, renamed into place, and consolidates them into one dataset in
+robomimic's layout after it has checked their checksums. The ways run in turn, in one process. The figures are CPU
+milliseconds per episode of the least disturbed run. The files lie in memory if the system offers that: a disk costs all
+ways the same, and some disks far more than the writing.
 """
 
 import json
@@ -13,7 +11,7 @@ import struct
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +22,7 @@ import torch
 from safetensors.numpy import save
 
 from benchmarks.harness.environments import build, episodes, make_policy
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import in_turn, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, run, values
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
@@ -50,14 +46,14 @@ class Options(PageOptions):
 
     repeats: int = 9  # Runs of each way.
     episodes: int = 48  # Episodes of each run without cameras; with cameras it is a sixth of them.
-    directory: Path | None = None  # Where the files lie; by default in memory.
+    directory: Path | None = None  # Directory of the files; by default in memory.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """A way to write episodes."""
 
-    name: str  # What the table calls it.
+    name: str  # Its name in the table.
     write: Callable[[Path, RecordedEpisode], object]  # Writes the file of one episode.
     consolidate: Callable[[Sequence[Path], Path], object]  # Makes one dataset of such files and removes them.
 
@@ -72,18 +68,17 @@ class Cost:
 
 def write_through_h5py(path: Path, episode: RecordedEpisode) -> None:
     """Write the file of one episode through h5py, in memory first."""
-    content = compressed_episode_file(episode, _attributes(episode), Compression.NONE)
-    write_bytes(path, content)
+    write_bytes(path, compressed_episode_file(episode, _attributes(episode), Compression.NONE))
 
 
 def consolidate_hdf5_through_h5py(parts: Sequence[Path], dataset: Path) -> None:
     """Copy HDF5 files of one episode each into a dataset through h5py, and verify the copies."""
-    indices = range(len(parts))
     with written_in_place(dataset) as temporary:
-        copy_episodes(list(zip(indices, parts, strict=True)), temporary)
-        verify_episodes(temporary, indices)
+        copy_episodes(list(enumerate(parts)), temporary)
+        verify_episodes(temporary, range(len(parts)))
         flush_to_disk(temporary)
-    _remove(parts)
+    for part in parts:
+        part.unlink()
 
 
 def write_safetensors(path: Path, episode: RecordedEpisode) -> None:
@@ -108,15 +103,12 @@ def consolidate_safetensors(parts: Sequence[Path], dataset: Path) -> None:
             data.attrs["total"] = total
             data.attrs["env_args"] = json_line(env_args)
         flush_to_disk(temporary)
-    _remove(parts)
+    for part in parts:
+        part.unlink()
 
 
 def read_safetensors(path: Path) -> RecordedEpisode:
-    """Return the episode of a file of `write_safetensors`.
-
-    Raises:
-        StorageError: If it is not what was written.
-    """
+    """Return the episode of a file of `write_safetensors`, after a check of its content."""
     content = path.read_bytes()
     (header_bytes,) = struct.unpack_from("<Q", content)
     begin = 8 + header_bytes
@@ -148,8 +140,8 @@ WAYS = (
 
 
 def _attributes(episode: RecordedEpisode) -> dict[str, AttributeValue]:
-    own = {"num_samples": len(episode.arrays[ACTIONS]), "checksum": checksum(episode.arrays)}
-    return {**episode.attributes, **own}
+    sums = {"num_samples": len(episode.arrays[ACTIONS]), "checksum": checksum(episode.arrays)}
+    return {**episode.attributes, **sums}
 
 
 def _write_group(group: h5py.h5g.GroupID, episode: RecordedEpisode) -> None:
@@ -164,13 +156,8 @@ def _write_group(group: h5py.h5g.GroupID, episode: RecordedEpisode) -> None:
         h5py.h5d.create(group, name.encode(), kind, space, lcpl=links).write(h5py.h5s.ALL, h5py.h5s.ALL, array)
 
 
-def _remove(parts: Sequence[Path]) -> None:
-    for part in parts:
-        part.unlink()
-
-
 def recorded_episodes(number: int) -> list[RecordedEpisode]:
-    """Return episodes as the recorder writes them, of a job without cameras."""
+    """Return the recorder's episodes of a job without cameras."""
     environment = build(ENVIRONMENT, 8)
     with tempfile.TemporaryDirectory(prefix="episode_writing_") as name:
         job = RecordedJob(name="writing", rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT})
@@ -185,17 +172,16 @@ def recorded_episodes(number: int) -> list[RecordedEpisode]:
 
 def with_cameras(recorded: Sequence[RecordedEpisode]) -> list[RecordedEpisode]:
     """Return episodes with the pictures of two cameras beside their states."""
-    generator = np.random.default_rng(0)
-
-    def pictures(episode: RecordedEpisode) -> Mapping[str, np.ndarray]:
+    generator, found = np.random.default_rng(0), []
+    for episode in recorded:
         shape = (len(episode.arrays[ACTIONS]), *PICTURE_SHAPE)
-        return {f"camera_obs/{name}": generator.integers(0, 256, shape, np.uint8) for name in CAMERAS}
-
-    return [replace(episode, arrays={**episode.arrays, **pictures(episode)}) for episode in recorded]
+        pictures = {f"camera_obs/{name}": generator.integers(0, 256, shape, np.uint8) for name in CAMERAS}
+        found.append(replace(episode, arrays={**episode.arrays, **pictures}))
+    return found
 
 
 def measure(way: Way, recorded: Sequence[RecordedEpisode], directory: Path | None) -> Cost:
-    """Write and consolidate episodes once, and return what that took."""
+    """Write and consolidate episodes once, and return the cost."""
     with tempfile.TemporaryDirectory(prefix="episode_writing_", dir=directory) as name:
         parts = [Path(name, EPISODES_DIRECTORY, episode_file_name(episode.episode_index)) for episode in recorded]
         begin = time.process_time()

@@ -1,7 +1,7 @@
-"""Measure what films cost beside the job that is filmed.
+"""Measure the cost of films beside their job.
 
-Runs the same episodes without films, with films of two of them and of all, and with films as a recorder made them that
-drew a whole frame of every control step in the loop. The runs take turns in one process, the physics on one thread.
+Runs the same episodes without films, with films of two of them and of all, and with films of a recorder that draws a
+whole frame of every control step in the loop. The runs take turns in one process, the physics on one thread.
 """
 
 import statistics
@@ -14,13 +14,21 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.drawing_environment import DRAWING_MS, STEP_MS
-from benchmarks.harness.drawing_environment import ID as DRAWING
 from benchmarks.harness.environments import build, episodes, make_policy
-from benchmarks.harness.machine import memory_directory
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed, waited_for_core_s
+from benchmarks.harness.gym_environments import DRAWING, DRAWING_MS, STEP_MS
+from benchmarks.harness.measure import (
+    Page,
+    PageOptions,
+    Table,
+    Timing,
+    in_turn,
+    median,
+    memory_directory,
+    ratios,
+    run,
+    timed,
+    waited_for_core_s,
+)
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
@@ -46,14 +54,14 @@ class Options(PageOptions):
 
     repeats: int = 3  # Rounds in which each kind of run has its turn.
     episodes: int = 50  # Episodes of each run.
-    only_two: bool = False  # Whether only films of two episodes are measured, onto a page of their own, in a minute.
+    only_two: bool = False  # Measure films of two episodes only, onto a page of their own, in a minute.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopTiming(Timing):
-    """How long a run took."""
+    """The duration of a run."""
 
-    idle_cores_s: float  # Wall time [s] less what the loop waited for a core: what it takes where cores are idle.
+    idle_cores_s: float  # Wall time less the waiting for a core: the time if cores are idle [s].
 
 
 class LoopRecorder(Observer):
@@ -96,7 +104,7 @@ class LoopRecorder(Observer):
 def run_once(
     environment: Environment, number: int, recorder_in: Callable[[Path], Observer] | None, *, policy: str = POLICY
 ) -> LoopTiming:
-    """Run episodes, filmed by a recorder that is made for a directory, and return what that took."""
+    """Run episodes, filmed by a recorder made for a directory, and return their duration."""
     with tempfile.TemporaryDirectory(prefix="films_", dir=memory_directory()) as name:
         recorders = [] if recorder_in is None else [recorder_in(Path(name))]
 
@@ -112,12 +120,12 @@ def run_once(
 
 
 def recorder_of(options: VideoOptions, directory: Path) -> Observer:
-    """Return what films on as many threads as there are cores."""
+    """Return a recorder with a thread for each core."""
     return VideoRecorder(directory, "films", options, num_threads=available_cores())
 
 
 def films_of_gym(options: Options) -> Table:
-    """Film two episodes of an environment made elsewhere by its own camera, and return the table."""
+    """Film two episodes of an external environment by its own camera, and return the table."""
     environment = build(f"gym:{DRAWING}", NUM_ENVS)
     drawn: dict[str, int] = {}
 
@@ -140,7 +148,7 @@ def films_of_gym(options: Options) -> Table:
 
 
 def recorders_of(options: Options, environment: Environment) -> dict[str, Callable[[Path], Observer] | None]:
-    """Return what films in each way, by what the way is called."""
+    """Return the recorder of each way by name."""
     films = {
         f"2 of {options.episodes}, 10 frames a second": VideoOptions(viewport=True, first_episodes=2),
         "all, 10 frames a second": VideoOptions(viewport=True),

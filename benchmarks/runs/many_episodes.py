@@ -1,19 +1,19 @@
 """Run very many episodes, and very many jobs, in an environment that does nothing.
 
-What is left is the program itself: drawing conditions, the loop, committing results, reports, tables. Memory is flat if
-the second half of a run adds next to nothing; the tables, which hold all episodes at once, come after that.
+So only the program takes time: conditions, the loop, commits, reports, tables. Memory is flat if the second half of a
+run adds next to nothing; the tables, which hold all episodes at once, follow after that.
 """
 
 import json
+import math
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.evaluations import evaluate
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
+from benchmarks.harness.runs import evaluate
 
 TEXT = """\
 Coins are tossed, one or two steps an episode, with `--no_dataset`. Start-up is from the command to the first episode's
@@ -31,7 +31,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one run took."""
+    """Resources of one run."""
 
     start_s: float  # From the command to the first episode's commit [s].
     run_s: float  # From there to the last report [s].
@@ -43,7 +43,7 @@ class Measured:
 
 
 def jobs_document(*, num_jobs: int, num_episodes: int, num_envs: int) -> dict[str, Any]:
-    """Return a job file whose jobs toss coins, one or two steps an episode."""
+    """Return a job file of tossed coins, one or two steps an episode."""
     arguments = {"environment": "coins", "num_envs": num_envs, "success_step": 1, "failure_step": 2}
     jobs = [{"name": f"coins{index:05d}", "num_episodes": num_episodes, "seed": index} for index in range(num_jobs)]
     return {"defaults": {"policy_type": "zero_action", "arena_env_args": arguments}, "jobs": jobs}
@@ -55,7 +55,11 @@ def measure(*, num_jobs: int, num_episodes: int, num_envs: int) -> Measured:
     with tempfile.TemporaryDirectory(prefix="many_episodes_") as name:
         took = evaluate(Path(name), document, "--no_dataset", program="benchmarks.harness.coins")
         output = Path(name) / "out"
-        first = min(_first_commit(path) for path in output.glob("coins00000/episode_results_*"))
+        first = math.inf
+        for path in output.glob("coins00000/episode_results_*"):
+            with path.open(encoding="utf-8") as lines:
+                stamp = json.loads(next(lines))["timestamp"]
+            first = min(first, datetime.fromisoformat(stamp).timestamp())
         last = max(path.stat().st_mtime for path in output.glob("coins*/job_report_*.json"))
     return Measured(
         start_s=first - took.began,
@@ -68,26 +72,11 @@ def measure(*, num_jobs: int, num_episodes: int, num_envs: int) -> Measured:
     )
 
 
-def _first_commit(path: Path) -> float:
-    """Return when the first episode in a file of results ended [s since the epoch]."""
-    with path.open(encoding="utf-8") as lines:
-        return datetime.fromisoformat(json.loads(next(lines))["timestamp"]).timestamp()
-
-
 def main(options: Options) -> None:
     """Measure short and long runs with one job and with many, and write the page."""
     page = Page("many_episodes", "Very many episodes, and very many jobs", options)
-    columns = (
-        "start-up s",
-        "run s",
-        "tables s",
-        "CPU s",
-        "episodes per s",
-        "MB halfway",
-        "MB at the end",
-        "MB at most",
-    )
-    table = Table("run", *columns)
+    seconds = ("start-up s", "run s", "tables s", "CPU s")
+    table = Table("run", *seconds, "episodes per s", "MB halfway", "MB at the end", "MB at most")
     for num_jobs, num_episodes, num_envs in (
         (1, options.episodes // 10, options.num_envs),
         (1, options.episodes, options.num_envs),

@@ -1,7 +1,7 @@
-"""Measure what a job leaves behind in the process that ran it.
+"""Measure the memory, files and threads that a job leaves behind in its process.
 
-Runs many jobs in one process, as a rank does. No job asks for the environment or policy of the one before, so each is
-built and closed for its own job. After every job it notes resident memory, open files and threads.
+Runs many jobs in one process, as a rank does. No job has the environment or policy of the one before, so each builds
+and closes its own. After every job it notes resident memory, open files and threads.
 """
 
 import json
@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation.job_run import JobRunner, RankSettings
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -46,7 +45,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a process holds."""
+    """Resources of a process."""
 
     resident_mb: float  # Resident memory [MB].
     files: int  # Open files.
@@ -54,7 +53,7 @@ class Held:
 
 
 def held() -> Held:
-    """Return what this process holds now."""
+    """Return the resources of this process now."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return Held(
         resident_mb=pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
@@ -81,7 +80,7 @@ def jobs_document(num_jobs: int, *, cameras: bool) -> dict[str, Any]:
 
 
 def run_jobs(num_jobs: int, *, cameras: bool) -> list[Held]:
-    """Run jobs one after the other; return what the process held after each and, last, after the runner was closed."""
+    """Run jobs in sequence; return the resources after each and, last, after the runner was closed."""
     with tempfile.TemporaryDirectory(prefix="memory_") as name:
         file = Path(name) / "jobs.json"
         file.write_text(json.dumps(jobs_document(num_jobs, cameras=cameras)), encoding="utf-8")
@@ -110,7 +109,7 @@ def run_jobs(num_jobs: int, *, cameras: bool) -> list[Held]:
 
 
 def growth_kb(notes: Sequence[Held]) -> float:
-    """Return how much more resident memory each job holds than the one before [kB]."""
+    """Return the growth of resident memory from one job to the next [kB]."""
     memory = [note.resident_mb for note in notes]
     return 1000 * float(np.polynomial.Polynomial.fit(range(len(memory)), memory, 1).convert().coef[1])
 

@@ -1,7 +1,7 @@
-"""Measure how long the tables of a large run take.
+"""Measure the time of the tables of a large run.
 
-Writes what the ranks of a run leave on disk, as they would write it, then reads it all and writes every table, as
-happens at the end of a run and in ``isaaclab-arena merge``. Reading and writing are said separately.
+Writes the files of a finished run, then reads them all and writes every table, as the end of a run and
+``isaaclab-arena merge`` do. Reading and writing have separate figures.
 """
 
 import tempfile
@@ -12,9 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import median
+from benchmarks.harness.measure import Page, PageOptions, Table, median, run
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import merge_results, write_tables
@@ -46,7 +44,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """What one merge took, in CPU seconds and by the clock."""
+    """CPU seconds and wall time of one merge."""
 
     read_cpu_s: float
     write_cpu_s: float
@@ -54,14 +52,7 @@ class Merge:
 
 
 def write_run(directory: Path, *, num_jobs: int, num_episodes: int, policy_seed: int = 0) -> None:
-    """Write what a finished run leaves.
-
-    Args:
-        directory: The run's directory.
-        num_jobs: Its jobs, which share the episodes.
-        num_episodes: Its episodes.
-        policy_seed: What the outcomes are drawn from; the conditions are the same ones for each.
-    """
+    """Write the files of a finished run; all policy seeds have the same conditions."""
     jobs = tuple(planned(index, num_episodes // num_jobs) for index in range(num_jobs))
     plan = RunPlan(
         run_id="run",
@@ -154,7 +145,7 @@ def report(job: PlanEntry) -> JobReport:
 
 
 def merge(directory: Path, num_episodes: int) -> Merge:
-    """Read a run, write its tables, and return what that took."""
+    """Read a run, write its tables, and return the time of both."""
     wall, cpu = time.perf_counter(), time.process_time()
     merged = merge_results(directory)
     read = time.process_time()

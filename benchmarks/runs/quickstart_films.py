@@ -1,7 +1,7 @@
-"""Measure how long the quickstart takes with the films of all its episodes, and without.
+"""Measure the time of the quickstart with the films of all its episodes, and without.
 
-Starts ``eval_runner`` as a user does, with both in turn. With ``--before`` a checkout of an earlier program makes the
-same films too, for example of the one that drew a whole frame of every control step in the loop::
+Starts ``eval_runner`` with both in turn. With ``--before`` a checkout of an earlier program makes the same films too,
+for example the one that drew a whole frame of every control step in the loop::
 
     git worktree add /tmp/before c0b93afe
     python -m benchmarks.runs.quickstart_films --before /tmp/before
@@ -15,11 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.harness.evaluations import RUNNER
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.processes import watched
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import Timing, in_turn, ratios, values
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, ratios, run, spread, values
+from benchmarks.harness.runs import RUNNER, watched
 
 FILMED = "films of all"
 
@@ -34,7 +31,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Filmed(Timing):
-    """How long a run took."""
+    """The duration and the films of a run."""
 
     num_films: int  # Films that it made.
 
@@ -48,7 +45,7 @@ def run_once(program: Path, more_options: Sequence[str]) -> Filmed:
         variables = {"PYTHONPATH": str(program)}
         took = watched((*runner, *jobs, *more_options), Path(name) / "log.txt", variables, interval_s=0.2)
         num_films = len(list(output.rglob("*.mp4")))
-    return Filmed(wall_s=took.ended - took.began, cpu_s=took.cpu_s, num_films=num_films)
+    return Filmed(wall_s=took.wall_s, cpu_s=took.cpu_s, num_films=num_films)
 
 
 def main(options: Options) -> None:

@@ -1,11 +1,10 @@
-"""Measure what recording costs beside the job that is recorded.
+"""Measure the cost of a recording beside its job.
 
-Runs the same episodes with and without a recording, in turn in the same processes, with the physics on one thread, and
-compares them: the CPU seconds in the recorder's own calls are the figure to quote on a noisy machine, because the runs
-differ by more than a recording costs. A recording is all that ends
-in the dataset: copying each control step, the episode files, their verification, and putting them into one file that is
-flushed to disk. Without one there still are the commit lines, which are the results of a job. What a resumed run does
-with episode files that a killed one has left is measured too.
+Runs the same episodes with and without a recording, in turn in the same processes, with the physics on one thread.
+Quote the CPU seconds of the recorder's own calls on a noisy machine, because runs differ by more than a recording
+costs. A recording is all that ends in the dataset: copies of control steps, episode files, their verification, and one
+file that is flushed to disk. Commit lines are there without one too. The repair of a killed run's episode files is
+another figure.
 """
 
 import multiprocessing
@@ -22,10 +21,18 @@ from typing import Any
 import torch
 
 from benchmarks.harness.environments import build, episodes, make_policy
-from benchmarks.harness.machine import memory_directory
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import in_turn, median, ratios, timed, values
+from benchmarks.harness.measure import (
+    Page,
+    PageOptions,
+    Table,
+    in_turn,
+    median,
+    memory_directory,
+    ratios,
+    run,
+    timed,
+    values,
+)
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -51,7 +58,7 @@ class Options(PageOptions):
 
     processes: int = 15  # Processes for each line of the table, one after the other.
     repeats: int = 3  # Pairs of runs in each of them.
-    repairs: int = 1  # Runs in each whose episodes are put together after a crash.
+    repairs: int = 1  # Repairs of a crashed run in each of them.
     episodes: int = 48  # Episodes of each run.
     policies: tuple[str, ...] = POLICIES  # Policies of the runs.
     num_envs: tuple[int, ...] = NUM_ENVS  # Numbers of env slots, with each policy.
@@ -59,23 +66,17 @@ class Options(PageOptions):
 
 @dataclass(kw_only=True)
 class Run:
-    """What the episodes of one run took, and the CPU seconds of each call of the recorder.
+    """CPU seconds of a run's episodes, and of each call of the recorder."""
 
-    Attributes:
-        cpu_s: CPU time of the episodes [s].
-        wall_s: How long they took [s].
-        alone_s: How long they and `consolidate` took, one after the other [s].
-        calls_s: CPU time of each call of the recorder [s], by the part of recording.
-    """
-
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
-    alone_s: float = 0.0
+    cpu_s: float = 0.0  # CPU time of the episodes [s].
+    wall_s: float = 0.0  # How long they took [s].
+    alone_s: float = 0.0  # How long they and `consolidate` took, one after the other [s].
+    # CPU time of each call of the recorder [s], by the part of recording.
     calls_s: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
 
 
 class TimedRecorder(Observer):
-    """Hands everything to a recorder and notes the CPU seconds of each call."""
+    """Passes everything to a recorder and notes the CPU seconds of each call."""
 
     def __init__(self, recorder: EpisodeRecorder, run: Run) -> None:
         self._recorder = recorder
@@ -102,18 +103,10 @@ class TimedRecorder(Observer):
 
 
 def run_once(environment: Environment, policy: PolicyBase, number: int, *, records: bool) -> Run:
-    """Run episodes, and return what that took.
-
-    Args:
-        environment: Runs them.
-        policy: Gives the actions.
-        number: Number of episodes.
-        records: Whether arrays are recorded.
-    """
+    """Run episodes, and return their time."""
     found = Run()
     with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
         recorder = make_recorder(Path(name), records=records)
-
         took = timed(lambda: rollout(environment, policy, episodes(number), [TimedRecorder(recorder, found)]))
         consolidated = timed(recorder.consolidate)
         recorder.close()
@@ -131,7 +124,7 @@ def make_recorder(directory: Path, *, records: bool = True) -> EpisodeRecorder:
 
 
 def repaired_s(environment: Environment, policy: PolicyBase, number: int) -> float:
-    """Return the CPU seconds in which a resumed run checks what a killed one has left, and makes its dataset."""
+    """Return the CPU seconds in which a resumed run checks a killed run's episodes, and makes its dataset."""
     with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
         directory = Path(name)
         recorder = make_recorder(directory)
@@ -150,7 +143,7 @@ def repaired_s(environment: Environment, policy: PolicyBase, number: int) -> flo
 
 
 def percent(ratio: float) -> str:
-    """Return by how much more than the other something took."""
+    """Return a ratio as a difference in percent."""
     return f"{100 * (ratio - 1):.1f} %"
 
 
@@ -164,7 +157,7 @@ class Measured:
 
 
 def measured_here(policy_type: str, num_envs: int, options: Options) -> Measured:
-    """Make the runs of one line that one process makes."""
+    """Make the runs of one line in this process."""
     torch.set_num_threads(1)
     # As every run does.
     join_freed_memory_at_once()
@@ -177,7 +170,7 @@ def measured_here(policy_type: str, num_envs: int, options: Options) -> Measured
 
 
 def measured(policy_type: str, num_envs: int, options: Options) -> list[Measured]:
-    """Make the runs of one line, in several processes: where memory lies in one changes it by more than a recording."""
+    """Make the runs of one line in several processes, because a process's memory layout changes its runs."""
     found: list[Measured] = []
     for _ in range(options.processes):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
@@ -186,7 +179,7 @@ def measured(policy_type: str, num_envs: int, options: Options) -> list[Measured
 
 
 def overheads(processes: Sequence[Measured], unit: str) -> list[float]:
-    """Return the ratio of each process with a recording to without one, the median of its pairs of runs."""
+    """Return the median ratio with a recording to without one in each process."""
     return [statistics.median(ratios(each.recorded, each.unrecorded, unit)) for each in processes]
 
 
@@ -197,7 +190,7 @@ def figures(processes: Sequence[Measured], options: Options) -> tuple[str, ...]:
     repair_s = min(seconds for each in processes for seconds in each.repairs_s)
 
     def part_s(part: str) -> float:
-        """Return the CPU seconds of one part of recording: what it took more than without one, at the least."""
+        """Return the least CPU seconds of one part of recording beyond those without a recording."""
         return min(sum(run.calls_s[part]) for run in with_it) - min(sum(run.calls_s[part]) for run in without)
 
     of_step_s = statistics.median(call for run in with_it for call in run.calls_s["step"])

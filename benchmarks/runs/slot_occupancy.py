@@ -1,9 +1,8 @@
-"""Measure which share of an environment's slots runs.
+"""Measure the share of an environment's slots that run.
 
-A slot that finishes takes the next episode at once, so slots rest only at the end of a job, while the last episodes
-run. How long that is depends on how uneven the episodes are; an episode's length is not known before it has run. The
-table has the tasks with the built-in expert, whose episodes are of similar length, and coins, whose episodes take
-either 10 steps or 100: the worst that a time limit of 100 steps allows.
+A slot that finishes takes the next episode at once, so slots rest only while the last episodes of a job run, for longer
+if their lengths are more uneven. The table has the tasks with the built-in expert, whose episodes are of similar
+length, and coins, whose episodes take either 10 steps or 100: the worst case for a time limit of 100 steps.
 """
 
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.harness.coins import CoinOptions, Coins
 from benchmarks.harness.environments import build, make_policy, tally
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.sim.threads import default_num_threads
 
@@ -28,7 +26,7 @@ class Options(PageOptions):
 
 
 def environments(num_envs: int) -> Iterator[tuple[str, str, Environment]]:
-    """Yield what an environment is called, the policy that acts in it, and the environment."""
+    """Yield name, policy and environment."""
     for task in TASKS:
         yield task, "scripted", build(task, num_envs, num_threads=default_num_threads())
     for rate in (0.9, 0.5):

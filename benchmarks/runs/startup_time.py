@@ -1,9 +1,8 @@
-"""Measure how long the runner takes from its start to its first step.
+"""Measure the time from the runner's start to its first step.
 
-Starts ``eval_runner`` as a user does, with a policy that notes when it is first asked for an action, or when its model
-has first answered. The first start of each warms the disk cache, the compiled kernels and Python's own cache of
-compiled modules, and is not counted. With ``--cold`` GR00T is started too where no kernel was compiled, as on a machine
-on which it was just installed; what was installed stays in the system's memory.
+Starts ``eval_runner`` with a policy that notes the time of its first action, or of its model's first answer. The first
+start of each warms the disk cache, the compiled kernels and Python's cache of modules, and does not count. With
+``--cold`` GR00T also starts without compiled kernels, as after an installation, but with its files in memory.
 """
 
 import json
@@ -15,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.harness.evaluations import evaluate
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import Timing, in_turn, values
-from benchmarks.runs.first_step_policy import NOTE
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, run, spread, values
+from benchmarks.harness.policies import NOTE
+from benchmarks.harness.runs import evaluate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +25,7 @@ class Options(PageOptions):
 
     environment: str = "lift_object"  # What is run.
     starts: int = 5  # Number of starts that count.
-    cold: bool = False  # Whether GR00T is started without compiled kernels too, half a minute each time.
-
-
-def state_only(environment: str) -> dict[str, Any]:
-    """Return a job whose policy sees nothing and does nothing."""
-    return {
-        "arena_env_args": {"environment": environment, "num_envs": 4},
-        "policy_type": "benchmarks.runs.first_step_policy.FirstStepPolicy",
-    }
+    cold: bool = False  # Start GR00T without compiled kernels too, half a minute each time.
 
 
 def with_gr00t(environment: str) -> dict[str, Any]:
@@ -49,7 +38,7 @@ def with_gr00t(environment: str) -> dict[str, Any]:
             "camera_size": 64,
             "enable_cameras": True,
         },
-        "policy_type": "benchmarks.gr00t.first_answer_policy.FirstAnswerPolicy",
+        "policy_type": "benchmarks.gr00t.policies.FirstAnswerPolicy",
         "policy_config_dict": {
             "policy_config_yaml_path": str(ROOT / "isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml"),
             "model_path": str(ROOT / "models/panda_tabletop"),
@@ -58,13 +47,7 @@ def with_gr00t(environment: str) -> dict[str, Any]:
 
 
 def first_step(job: Mapping[str, Any], cache: Path, *, compiles: bool = False) -> Timing:
-    """Start the runner with a job, and return what it took to the policy's note.
-
-    Args:
-        job: The job.
-        cache: Where Python keeps compiled modules.
-        compiles: Whether no kernel was compiled before.
-    """
+    """Start the runner with a job, and return the time to the policy's note."""
     with tempfile.TemporaryDirectory(prefix="startup_time_") as name:
         note = Path(name) / "first_step.json"
         document = {"jobs": [{**job, "name": "start", "num_steps": 1}]}
@@ -82,7 +65,10 @@ def main(options: Options) -> None:
     page = Page("startup_time", "From the start of the runner to its first step", options, "torch", "transformers")
     with tempfile.TemporaryDirectory(prefix="startup_modules_") as cache:
         jobs = {
-            "state only, to the first action": state_only(options.environment),
+            "state only, to the first action": {
+                "arena_env_args": {"environment": options.environment, "num_envs": 4},
+                "policy_type": "benchmarks.harness.policies.FirstStepPolicy",
+            },
             "GR00T with two cameras, to the first answer": with_gr00t(options.environment),
         }
         calls = {label: partial(first_step, job, Path(cache)) for label, job in jobs.items()}

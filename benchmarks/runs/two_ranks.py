@@ -1,14 +1,12 @@
-"""Measure two ranks against one on the same machine, where nothing else runs.
+"""Measure two ranks against one on the same machine, without other programs.
 
-Both run the same job file: an even number of equal jobs, on one thread of physics for each rank, so one rank uses one
-core and two ranks use two. Each pair of runs is one measurement; which of the two goes first alternates. There are
-three ratios:
+Both run the same job file: an even number of equal jobs, on one thread of physics for each rank, so each rank uses one
+core. Each pair of runs is one measurement, in alternating order. There are three ratios:
 
-- stepping: how long the rank with the most to do ran its jobs, without building their environment. It is what ranks
-  share.
-- whole run: from typing the command to its end. More ranks make neither its start nor its tables faster.
-- cores: the same stepping by two processes that know nothing of each other. It says what two cores are worth here,
-  where they share caches, memory and clock, and is the most that two ranks can reach.
+- stepping: the time of the busiest rank in its jobs, without building their environment. Ranks share this time.
+- whole run: the time from the command to its end. More ranks make neither its start nor its tables faster.
+- cores: the same stepping by two independent processes. It is the value of two cores that share caches, memory and
+  clock, and the limit for two ranks.
 """
 
 import tempfile
@@ -19,10 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.evaluations import evaluate, job_reports
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, median, ratios
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run, spread
+from benchmarks.harness.runs import evaluate, job_reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +29,12 @@ class Options(PageOptions):
     jobs: int = 8  # Equal jobs of a run; an even number.
     episodes: int = 96  # Episodes of a job.
     num_envs: int = 16  # Env slots of a job.
-    environment: str = "pick_and_place"  # What is run, by the scripted policy.
+    environment: str = "pick_and_place"  # Environment, with the scripted policy.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run took."""
+    """Times of one run."""
 
     whole_s: float  # From the command to its end [s].
     start_s: float  # From the command to the start of the first job [s].
@@ -47,14 +43,14 @@ class Run:
 
 
 def jobs_document(options: Options, num_jobs: int) -> dict[str, Any]:
-    """Return a job file whose jobs all do the same."""
+    """Return a job file with equal jobs."""
     environment = {"environment": options.environment, "num_envs": options.num_envs}
     defaults = {"policy_type": "scripted", "num_episodes": options.episodes, "arena_env_args": environment, "seed": 0}
     return {"defaults": defaults, "jobs": [{"name": f"job{index}"} for index in range(num_jobs)]}
 
 
 def measure(document: dict[str, Any], *, ranks: int) -> Run:
-    """Run a job file and read from its reports when its jobs ran."""
+    """Run a job file and read the times of its jobs from its reports."""
     with tempfile.TemporaryDirectory(prefix="two_ranks_") as name:
         alone = {"OMP_NUM_THREADS": "1"}
         took = evaluate(Path(name), document, "--num_threads", "1", "--no_dataset", ranks=ranks, variables=alone)
@@ -66,7 +62,7 @@ def measure(document: dict[str, Any], *, ranks: int) -> Run:
         stepping_s[report["rank"]] += report["wall_s"] - report["build_s"]
     first = min(datetime.fromisoformat(report["started_at"]).timestamp() for report in reports)
     return Run(
-        whole_s=took.ended - took.began,
+        whole_s=took.wall_s,
         start_s=first - took.began,
         stepping_s=max(stepping_s.values()),
         env_steps=sum(report["env_steps"] for report in reports),
@@ -74,7 +70,7 @@ def measure(document: dict[str, Any], *, ranks: int) -> Run:
 
 
 def measure_apart(document: dict[str, Any]) -> Run:
-    """Run a job file in two processes that know nothing of each other; return the run of the slower one."""
+    """Run a job file in two independent processes; return the run of the slower one."""
     with ThreadPoolExecutor(2) as threads:
         runs = threads.map(lambda _: measure(document, ranks=1), range(2))
         return max(runs, key=lambda each: each.stepping_s)

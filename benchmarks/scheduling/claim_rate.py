@@ -1,9 +1,9 @@
-"""Measure how many episodes a second the claim server of a run on Ray claims out and commits, and what that takes.
+"""Measure the episodes per second that the claim server of a run on Ray gives out and commits, and their cost.
 
-The claim server is the real one, an actor of a Ray cluster on this machine. Ranks are actors of this program that ask
-it as ranks do, but simulate nothing: an episode is the toss of a coin and its line. The run is cut into pieces as for a
-thousand ranks, so that there are as many claims. Then crowds of ranks that have nothing to do are pretended: each says
-that it lives, and asks for work, as often as the claim server lets it.
+The claim server is the real one, an actor of a Ray cluster on this machine. Ranks are actors of this program that make
+the calls of a rank without a simulation: an episode is a tossed coin and its line. The run is cut into pieces as for a
+thousand ranks, so there are as many claims. Then crowds stand for idle ranks: each sends its heartbeats and asks for
+work, as often as the claim server lets it.
 """
 
 import heapq
@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import ray
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
+from benchmarks.harness.measure import Page, PageOptions, Table, run
+from benchmarks.scheduling.scale import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured
@@ -39,7 +38,7 @@ from isaaclab_arena.storage.layout import job_directory
 JOB = "coins"
 POLLS_PER_S = 5
 STATUS = b"x" * 900
-"""As long as what a rank says of itself."""
+"""As long as the status of a rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +46,10 @@ class Options(PageOptions):
     """What to measure."""
 
     episodes: int = 100_000  # Episodes of the run.
-    ranks: int = 1000  # For how many ranks the run is cut into pieces.
-    players: int = 2  # How many actors claim and commit.
-    crowds: tuple[int, ...] = (100, 300, 1000)  # How many ranks with nothing to do are pretended.
-    crowd_s: float = 20.0  # For how long each [s].
+    ranks: int = 1000  # Ranks for which the run is cut into pieces.
+    players: int = 2  # Actors that claim and commit.
+    crowds: tuple[int, ...] = (100, 300, 1000)  # Numbers of idle ranks.
+    crowd_s: float = 20.0  # Time of each crowd [s].
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,7 @@ class MeasuredClaimServer(ClaimServerActor):
         return self._state
 
     def cpu_s(self) -> float:
-        """Return the time of processors that all its threads have had [s]."""
+        """Return the CPU time of all its threads [s]."""
         return time.process_time()
 
     def memory_mb(self) -> float:
@@ -94,13 +93,7 @@ class MeasuredClaimServer(ClaimServerActor):
 
 
 class Player:
-    """A rank whose episodes are tossed coins.
-
-    Args:
-        orders: The run.
-        rank: Which rank it is.
-        claim_server: The claim server.
-    """
+    """A rank whose episodes are tossed coins."""
 
     def __init__(self, orders: str, rank: int, claim_server: Any) -> None:
         self._orders = adapter(RunOrders).validate_json(orders)
@@ -110,13 +103,13 @@ class Player:
         self._jobs = divided_jobs(request.jobs, self._orders.attempt)
 
     def ready(self) -> None:
-        """Return once this process is there."""
+        """Return once this process runs."""
 
     def play(self) -> int:
-        """Claim and commit until nothing is left, and return how many pieces were claimed."""
+        """Claim and commit until nothing is left, and return the number of claimed pieces."""
         directory = Path(tempfile.mkdtemp(prefix="claim_rate_"))
         ledger = RemoteLedger(self._orders, self._life, self._jobs, self._ask, directory, is_own=True)
-        commits, generator, num_pieces = ledger.commits(directory, self._life.rank), _coins(), 0
+        commits, generator, num_pieces = ledger.commits(directory, self._life.rank), np.random.default_rng(0), 0
         with ledger:
             while (claim := ledger.claim_next(None)) is not None:
                 episodes = sorted(of_ranges(ledger.jobs[claim.job_index].pieces[claim.piece] or ()))
@@ -131,12 +124,7 @@ class Player:
 
 
 class Crowd:
-    """Ranks that have nothing to do, in one process.
-
-    Args:
-        claim_server: The claim server.
-        num_ranks: How many ranks.
-    """
+    """Idle ranks, in one process."""
 
     def __init__(self, claim_server: Any, num_ranks: int) -> None:
         self._claim_server = claim_server
@@ -150,7 +138,7 @@ class Crowd:
         self._began = time.perf_counter()
 
     def speak(self, seconds: float) -> list[float]:
-        """Say and ask what such ranks do, and return how long each answer took [s]."""
+        """Send heartbeats and questions of such ranks, and return the time of each answer [s]."""
         took, end = [], self._now() + seconds
         while (at := self._now()) < end:
             while self._due and self._due[0][0] <= at:
@@ -177,10 +165,6 @@ class Crowd:
         return self._claim_server.ask.remote(json_line([status, ("beat", [life, "here"], None)]), STATUS)
 
 
-def _coins() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
 def _tossed(index: int, rank: int, *, heads: bool) -> CommitLine:
     return CommitLine(
         job_name=JOB,
@@ -202,7 +186,7 @@ def _tossed(index: int, rank: int, *, heads: bool) -> CommitLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """How the run stood."""
+    """The state of the run at a time."""
 
     at_s: float  # Since the first claim [s].
     state: State  # What the claim server said.
@@ -237,7 +221,7 @@ def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
 
 
 def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
-    """Play the run; return how it stood a few times a second, its claims, and the claim server's processor time [s]."""
+    """Play the run; return its state a few times a second, its claims, and the claim server's CPU time [s]."""
     orders, output_directory = begin(place, options.episodes, options.ranks)
     remote: Any = ray.remote
     claim_server = remote(**CLAIM_SERVER_OPTIONS)(MeasuredClaimServer).remote(orders)
@@ -261,30 +245,22 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """What a crowd came to.
+    """Figures of a crowd."""
 
-    Attributes:
-        num_ranks: How many ranks it pretended.
-        took_s: How long each answer took [s].
-        busy_s: How long the claim server was at work on answers [s].
-        cpu_s: How much time of processors its process had [s].
-        wall_s: How long all that took [s].
-    """
-
-    num_ranks: int
-    took_s: list[float]
-    busy_s: float
-    cpu_s: float
-    wall_s: float
+    num_ranks: int  # How many ranks it pretended.
+    took_s: list[float]  # How long each answer took [s].
+    busy_s: float  # How long the claim server was at work on answers [s].
+    cpu_s: float  # How much time of processors its process had [s].
+    wall_s: float  # How long all that took [s].
 
     @property
     def word_ms(self) -> float:
-        """Processor time for one thing that a rank said [ms]."""
+        """CPU time of one heartbeat or question [ms]."""
         return 1000 * self.cpu_s / len(self.took_s)
 
 
 def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
-    """Let a crowd speak to a claim server of its own, all of whose work is done by a rank that does not end."""
+    """Let a crowd speak to a claim server of its own, all of whose work is with a rank that does not end."""
     orders, _ = begin(place, 1, num_ranks + 1)
     remote: Any = ray.remote
     claim_server = remote(**CLAIM_SERVER_OPTIONS)(MeasuredClaimServer).remote(orders)
@@ -308,7 +284,7 @@ def _resident_mb(process: Path) -> float:
 
 
 def _head_mb() -> float:
-    """Return the memory of the processes of the cluster that this process has started [MB]."""
+    """Return the memory of the cluster processes that this process has started [MB]."""
     session = ray.get_runtime_context().worker.node.get_session_dir_path()
     total = 0.0
     for process in Path("/proc").glob("[0-9]*"):

@@ -1,82 +1,164 @@
 """A simulated cluster, whose ranks start late, die with their node, come back, and claim jobs from one table.
 
-No process, no file, no physics. Who takes what is decided by the functions that real ranks decide with.
+No process, no file, no physics. The functions of real ranks decide on every claim.
 """
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
+from isaaclab_arena.evaluation.claims import Measured, Measurements, OpenWork, choose, expected_s, order_of_work
 from isaaclab_arena.evaluation.cluster.claim_server import interval_s
+from isaaclab_arena.evaluation.planning import pieces_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedJob:
+    """A job with known durations of all episodes [s]."""
+
+    environment: str
+    episode_s: np.ndarray
+
+    @property
+    def episodes(self) -> EpisodeRanges:
+        """All of its episodes."""
+        return ((0, len(self.episode_s)),)
+
+    @cached_property
+    def total_s(self) -> float:
+        """Time of one rank for all of it [s]."""
+        return float(self.episode_s.sum())
+
+    def seconds(self, ranges: EpisodeRanges) -> float:
+        """Return the duration of some episodes [s]."""
+        return float(sum(self.episode_s[begin:end].sum() for begin, end in ranges))
+
+
+Jobs = Sequence[SimulatedJob]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Episodes of a job that a rank runs without asking again."""
+
+    job_index: int
+    episodes: EpisodeRanges
+
+
+class SimulatedClaims:
+    """The knowledge of the ranks about the jobs, and the claims of each."""
+
+    def __init__(self, jobs: Jobs, num_ranks: int) -> None:
+        total = sum(len(job.episode_s) for job in jobs)
+        self._jobs = jobs
+        self._free = [deque(pieces_of(job.episodes, total_remaining=total, world_size=num_ranks)) for job in jobs]
+        self._num_open = [len(job.episode_s) for job in jobs]
+        self._measurements = Measurements({index: job.environment for index, job in enumerate(jobs)})
+        self._job_of: dict[int, int] = {}
+        self._num_ranks_at = [0] * len(jobs)
+        self._built: dict[int, str] = {}
+        self.num_builds = 0
+
+    def built_environment(self, rank: int) -> str | None:
+        """Return the environment that a rank has built for the piece that it claimed last."""
+        return self._built.get(rank)
+
+    def next_piece(self, rank: int) -> Piece | None:
+        """Return the next piece of the job that a rank works on, else one of the job that comes next, None if none."""
+        index = self._leave(rank)
+        if index is None or not self._free[index]:
+            index = self._next_job(self._built.get(rank))
+        if index is None:
+            return None
+        self._job_of[rank] = index
+        self._num_ranks_at[index] += 1
+        environment = self._jobs[index].environment
+        self.num_builds += self._built.get(rank) != environment
+        self._built[rank] = environment
+        piece = Piece(job_index=index, episodes=self._free[index].popleft())
+        self._num_open[index] -= count_episodes(piece.episodes)
+        return piece
+
+    def done(self, piece: Piece, seconds: float) -> None:
+        """Note the duration of episodes [s]."""
+        measured = Measured(episodes=count_episodes(piece.episodes), env_steps=0, seconds=seconds)
+        self._measurements.add(piece.job_index, measured)
+
+    def forget(self, rank: int) -> None:
+        """Note that a rank has died, and its environment with it."""
+        self._leave(rank)
+        self._built.pop(rank, None)
+
+    def give_back(self, piece: Piece) -> None:
+        """Free the episodes of a piece that a dead rank had not finished."""
+        self._free[piece.job_index].appendleft(piece.episodes)
+        self._num_open[piece.job_index] += count_episodes(piece.episodes)
+
+    def _leave(self, rank: int) -> int | None:
+        index = self._job_of.pop(rank, None)
+        if index is not None:
+            self._num_ranks_at[index] -= 1
+        return index
+
+    def _next_job(self, built: str | None) -> int | None:
+        order = order_of_work(
+            [
+                OpenWork(
+                    job_index=index,
+                    expected_s=expected_s(self._measurements.of(index), episodes=self._num_open[index]),
+                    piece_s=expected_s(self._measurements.of(index), episodes=count_episodes(pieces[0])),
+                    num_ranks=self._num_ranks_at[index],
+                    environment_key=self._jobs[index].environment,
+                )
+                for index, pieces in enumerate(self._free)
+                if pieces
+            ]
+        )
+        return order[choose(order, built)].job_index if order else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What a cluster is like.
+    """Properties of a cluster."""
 
-    Attributes:
-        num_ranks: How many ranks there are; each has a GPU.
-        ranks_per_node: How many of them die with their node.
-        joining_s: Nodes join evenly spread over this long [s].
-        start_up_s: Median time from a node's joining to a rank's first claim [s]; log-normal, sigma 0.5.
-        build_s: How long building an environment takes [s].
-        failures_per_gpu_day: How often something fails that takes a node with it.
-        replaced_after_s: When another node joins in place of one that failed [s].
-        give_back_s: How long after a failure the unfinished episodes of its ranks are free again [s].
-        service_s: How long the claim table is busy with an episode, its commit and its share of a claim [s].
-        word_s: How long it is busy with a heartbeat, or with the question of a rank that has nothing to do [s].
-    """
-
-    num_ranks: int = 1000
-    ranks_per_node: int = 8
-    joining_s: float = 60.0
-    start_up_s: float = 30.0
-    build_s: float = 15.0
-    failures_per_gpu_day: float = 0.0
-    replaced_after_s: float = 600.0
-    give_back_s: float = 30.0
+    num_ranks: int = 1000  # How many ranks there are; each has a GPU.
+    ranks_per_node: int = 8  # How many of them die with their node.
+    joining_s: float = 60.0  # Nodes join evenly spread over this long [s].
+    start_up_s: float = 30.0  # Median time from a node's joining to a rank's first claim [s]; log-normal, sigma 0.5.
+    build_s: float = 15.0  # How long building an environment takes [s].
+    failures_per_gpu_day: float = 0.0  # How often something fails that takes a node with it.
+    replaced_after_s: float = 600.0  # When another node joins in place of one that failed [s].
+    give_back_s: float = 30.0  # How long after a failure the unfinished episodes of its ranks are free again [s].
+    # How long the claim table is busy with an episode, its commit and its share of a claim [s].
     service_s: float = 0.0005
+    # How long it is busy with a heartbeat, or with the question of a rank that has nothing to do [s].
     word_s: float = 0.0
 
     @property
     def busy_with_words(self) -> float:
-        """Share of the time in which the claim table is busy though no rank has finished anything.
-
-        It is that of ranks all of which say that they live, and all of which find nothing to do, the whole time.
-        """
+        """Share of the time in which the claim table is busy with heartbeats and questions of idle ranks."""
         return self.num_ranks * self.word_s * 2 / interval_s(self.num_ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOutcome:
-    """A simulated run.
+    """A simulated run."""
 
-    Attributes:
-        makespan_s: When the last episode was committed [s].
-        lower_bound_s: What no order of the work can beat [s]; see `lower_bound_s`.
-        begun_by_s: When the last episode began [s].
-        num_failures: How many nodes failed.
-        num_episodes_lost: Episodes under way that a failure ended; they ran again.
-        longest_wait_s: Longest time that a rank waited for the claim table [s].
-        table_busy: Share of the time in which the claim table was busy.
-        num_builds: Environments built on all ranks.
-        num_committed: Episodes committed.
-    """
-
-    makespan_s: float
-    lower_bound_s: float
-    begun_by_s: float
-    num_failures: int
-    num_episodes_lost: int
-    longest_wait_s: float
-    table_busy: float
-    num_builds: int
-    num_committed: int
+    makespan_s: float  # When the last episode was committed [s].
+    lower_bound_s: float  # What no order of the work can beat [s]; see `lower_bound_s`.
+    begun_by_s: float  # When the last episode began [s].
+    num_failures: int  # How many nodes failed.
+    num_episodes_lost: int  # Episodes under way that a failure ended; they ran again.
+    longest_wait_s: float  # Longest time that a rank waited for the claim table [s].
+    table_busy: float  # Share of the time in which the claim table was busy.
+    num_builds: int  # Environments built on all ranks.
+    num_committed: int  # Episodes committed.
 
     @property
     def over_bound(self) -> float:
@@ -85,25 +167,18 @@ class ClusterOutcome:
 
 
 def simulate(jobs: Jobs, options: ClusterOptions, generator: np.random.Generator) -> ClusterOutcome:
-    """Let a cluster run jobs to their end."""
+    """Run jobs on a cluster to their end."""
     return _Cluster(jobs, options, generator).run()
 
 
 @dataclass(kw_only=True)
 class _Rank:
-    """What a rank does now.
+    """The state of a rank."""
 
-    Attributes:
-        life: How often it has died: what was planned for an earlier life does not happen.
-        present_since: When it started, None while it is away [s].
-        piece: What it runs, None if nothing.
-        begun_at: When it began that, its environment built [s].
-    """
-
-    life: int = 0
-    present_since: float | None = None
-    piece: Piece | None = None
-    begun_at: float = 0.0
+    life: int = 0  # How often it has died: what was planned for an earlier life does not happen.
+    present_since: float | None = None  # When it started, None while it is away [s].
+    piece: Piece | None = None  # What it runs, None if nothing.
+    begun_at: float = 0.0  # When it began that, its environment built [s].
 
 
 class _Cluster:
@@ -157,9 +232,13 @@ class _Cluster:
         return range(node * size, min((node + 1) * size, self._options.num_ranks))
 
     def _join(self, at_s: float, node: int) -> None:
+        def start(now_s: float, rank: int) -> None:
+            self._ranks[rank].present_since = now_s
+            self._ask(now_s, rank, num_episodes=1)
+
         for rank in self._of_node(node):
             start_up_s = self._options.start_up_s * self._generator.lognormal(sigma=0.5)
-            self._in_life(rank, at_s + start_up_s, self._start)
+            self._in_life(rank, at_s + start_up_s, start)
 
     def _in_life(self, rank: int, at_s: float, happen: Callable[[float, int], None]) -> None:
         life = self._ranks[rank].life
@@ -170,12 +249,8 @@ class _Cluster:
 
         self._at(at_s, unless_dead)
 
-    def _start(self, now_s: float, rank: int) -> None:
-        self._ranks[rank].present_since = now_s
-        self._ask(now_s, rank, num_episodes=1)
-
     def _ask(self, now_s: float, rank: int, *, num_episodes: int) -> None:
-        """Let the claim table take the commits of a rank and answer its claim, after those who asked before."""
+        """Let the claim table take the commits of a rank and answer its claim, after earlier questions."""
         # What ranks say besides takes its share of the time, so everything else takes longer.
         service_s = self._options.service_s * num_episodes / max(0.01, 1 - self._options.busy_with_words)
         answered_at = max(now_s, self._table_free_at) + service_s
@@ -221,21 +296,18 @@ class _Cluster:
             return
         self._num_failures += 1
         for rank in self._of_node(node):
-            self._die(now_s, rank)
+            state = self._ranks[rank]
+            if state.present_since is not None:
+                self._presences.append((state.present_since, now_s))
+            if state.piece is not None:
+                self._lose(now_s, state.piece, ran_s=now_s - state.begun_at)
+            self._claims.forget(rank)
+            self._idle.discard(rank)
+            self._ranks[rank] = _Rank(life=state.life + 1)
         self._at(now_s + self._options.replaced_after_s, lambda at_s: self._join(at_s, node))
 
-    def _die(self, now_s: float, rank: int) -> None:
-        state = self._ranks[rank]
-        if state.present_since is not None:
-            self._presences.append((state.present_since, now_s))
-        if state.piece is not None:
-            self._lose(now_s, state.piece, ran_s=now_s - state.begun_at)
-        self._claims.forget(rank)
-        self._idle.discard(rank)
-        self._ranks[rank] = _Rank(life=state.life + 1)
-
     def _lose(self, now_s: float, piece: Piece, *, ran_s: float) -> None:
-        """Keep the episodes of a piece that have ended, and let others have the rest once the loss is noticed."""
+        """Keep the ended episodes of a piece, and free the others once the loss is noticed."""
         indices = [index for begin, end in piece.episodes for index in range(begin, end)]
         episode_s = self._jobs[piece.job_index].episode_s[indices]
         num_ended = int(np.searchsorted(episode_s.cumsum(), ran_s, side="right")) if ran_s > 0 else 0
@@ -245,24 +317,18 @@ class _Cluster:
         self._num_lost += ran_s > 0
         self._lost_s += max(0.0, ran_s - float(episode_s[:num_ended].sum()))
         rest = Piece(job_index=piece.job_index, episodes=tuple((index, index + 1) for index in indices[num_ended:]))
-        if rest.episodes:
-            self._at(now_s + self._options.give_back_s, lambda at_s: self._give_back(at_s, rest))
 
-    def _give_back(self, now_s: float, piece: Piece) -> None:
-        self._claims.give_back(piece)
-        if self._idle:
-            self._ask(now_s, self._idle.pop(), num_episodes=1)
+        def give_back(at_s: float) -> None:
+            self._claims.give_back(rest)
+            if self._idle:
+                self._ask(at_s, self._idle.pop(), num_episodes=1)
+
+        if rest.episodes:
+            self._at(now_s + self._options.give_back_s, give_back)
 
 
 def lower_bound_s(jobs: Jobs, presences: list[tuple[float, float]], *, build_s: float, lost_s: float = 0.0) -> float:
-    """Return what no order of the work can beat [s]: ranks that are there build once and never wait.
-
-    Args:
-        jobs: The jobs.
-        presences: From when to when each rank was there [s]; one that died and came back is there twice.
-        build_s: What each has to spend on an environment before its first episode [s].
-        lost_s: What ranks had done of episodes that failures ended [s]; it is work that has to be done again.
-    """
+    """Return the lower bound of every order of the work [s]: present ranks build once and never wait."""
     begins = np.array([begin for begin, _ in presences]) + build_s
     ends = np.array([end for _, end in presences])
     work_s = sum(job.total_s for job in jobs) + lost_s

@@ -1,9 +1,8 @@
-"""Kill parts of runs on a Ray cluster at random moments: how long each takes to its end, and whether anything is lost.
+"""Kill parts of runs on a Ray cluster at random moments, and measure the time to the end and the losses.
 
-Each run is that of one job on two ranks of a cluster of two nodes on this machine. At a moment drawn from the whole of
-an undisturbed run, its start and its tables too, a rank, a node, the claim server or the program itself is killed.
-Where the program has ended by that, the run is resumed, on the cluster. Its tables are compared with those of one
-process.
+Each run is one job on two ranks of a cluster of two nodes on this machine. At a moment drawn from the whole of an
+undisturbed run, the program kills a rank, a node, the claim server or the runner, and resumes the run if the runner has
+ended. The tables are compared with those of one process.
 """
 
 import contextlib
@@ -22,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ROOT
-from benchmarks.harness.evaluations import RUNNER, evaluate
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
+from benchmarks.harness.runs import RUNNER, evaluate, one_job
 from benchmarks.harness.workers import module
 
 NODE = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
@@ -38,47 +36,30 @@ STEPS = 120
 class Options(PageOptions):
     """What to kill, and how often."""
 
-    moments: int = 12  # How many runs are disturbed, each once.
+    moments: int = 12  # Runs, each disturbed once.
     episodes: int = 24  # Episodes of a run.
-    episode_s: float = 1.0  # What the policy waits in each [s].
-    seed: int = 0  # Of the moments.
+    episode_s: float = 1.0  # Waiting time of the policy in each [s].
+    seed: int = 0  # Seed of the moments.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbed:
-    """A run of which a part was killed.
+    """A run with a killed part."""
 
-    Attributes:
-        victim: What was killed: the program where there was nothing else to kill yet.
-        at_s: When, since the command [s].
-        phase: What the run was doing.
-        to_end_s: From then to the end of the last command [s].
-        resumed: How often it was resumed.
-        lost: Episodes without a commit line.
-        twice: Episodes with more than one.
-        same: Whether its tables are those of one process, byte for byte.
-    """
-
-    victim: str
-    at_s: float
-    phase: str
-    to_end_s: float
-    resumed: int
-    lost: int
-    twice: int
-    same: bool
+    victim: str  # What was killed: the program where there was nothing else to kill yet.
+    at_s: float  # When, since the command [s].
+    phase: str  # What the run was doing.
+    to_end_s: float  # From then to the end of the last command [s].
+    resumed: int  # How often it was resumed.
+    lost: int  # Episodes without a commit line.
+    twice: int  # Episodes with more than one.
+    same: bool  # Whether its tables are those of one process, byte for byte.
 
 
 def document(options: Options) -> dict[str, Any]:
     """Return the job file."""
-    job = {
-        "name": "reach",
-        "arena_env_args": {"environment": "reach", "num_envs": 2},
-        "policy_type": "benchmarks.scheduling.paced_policy.PacedPolicy",
-        "policy_config_dict": {"answer_s": options.episode_s / STEPS},
-        "num_episodes": options.episodes,
-    }
-    return {"jobs": [job]}
+    policy = "benchmarks.harness.policies.PacedPolicy", options.episodes, {"answer_s": options.episode_s / STEPS}
+    return one_job({"environment": "reach", "num_envs": 2}, *policy, name="reach")
 
 
 class Nodes:
@@ -133,7 +114,7 @@ def commit_lines(output: Path) -> Counter[int]:
 
 
 def phase_of(output: Path, options: Options) -> str:
-    """Return what a run is doing, as its files tell."""
+    """Return the phase of a run, from its files."""
     if not (output / "run.json").exists():
         return "starts"
     committed = len(commit_lines(output))
@@ -161,7 +142,7 @@ def begin(place: Path, nodes: Nodes, *, resumes: bool) -> subprocess.Popen[bytes
 
 
 def kill(victim: str, program: subprocess.Popen[bytes], nodes: Nodes, generator: np.random.Generator) -> str:
-    """Kill something of a run, and return what it was."""
+    """Kill a part of a run, and return its name."""
     if victim == "node":
         os.kill(nodes.other, signal.SIGKILL)
         return victim
@@ -175,7 +156,7 @@ def kill(victim: str, program: subprocess.Popen[bytes], nodes: Nodes, generator:
 
 
 def disturb(victim: str, at_s: float, options: Options, nodes: Nodes, alone: Path, seed: int) -> Disturbed:
-    """Run the job, kill something at a moment, and go on until the run is complete."""
+    """Run the job, kill something at a moment, and resume until the run is complete."""
     with tempfile.TemporaryDirectory(prefix="losses_") as name:
         place, generator, resumed = Path(name), np.random.default_rng(seed), 0
         (place / "jobs.json").write_text(json.dumps(document(options)), encoding="utf-8")
@@ -212,7 +193,12 @@ def main(options: Options) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="losses_") as name:
             evaluate(Path(name), document(options))
-            undisturbed_s = _undisturbed_s(options, nodes)
+            place = Path(name) / "undisturbed"
+            place.mkdir()
+            (place / "jobs.json").write_text(json.dumps(document(options)), encoding="utf-8")
+            began = time.monotonic()
+            assert begin(place, nodes, resumes=False).wait() == 0, (place / "log.txt").read_text(encoding="utf-8")
+            undisturbed_s = time.monotonic() - began
             # One moment in each of as many parts of the run, so that its start and its end are among them.
             parts = (np.arange(options.moments) + generator.random(options.moments)) / options.moments
             for number, part in enumerate(generator.permutation(parts)):
@@ -220,9 +206,8 @@ def main(options: Options) -> None:
                 victim = VICTIMS[number % len(VICTIMS)]
                 found.append(disturb(victim, part * undisturbed_s, options, nodes, Path(name) / "out", number))
                 each = found[-1]
-                same = "the same" if each.same else "others"
                 cells = (each.victim, f"{each.at_s:.1f}", each.phase, f"{each.to_end_s:.1f}", each.resumed)
-                table.add(*cells, each.lost, each.twice, same)
+                table.add(*cells, each.lost, each.twice, "the same" if each.same else "others")
     finally:
         nodes.close()
     text = f"""\
@@ -234,15 +219,6 @@ program has ended, the run is resumed on the cluster, which begins with the star
 From the kill to the end of the run: {worst:.0f} s at most. Lost: {sum(each.lost for each in found)}. Twice:
 {sum(each.twice for each in found)}. Tables other than those of one process: {sum(not each.same for each in found)}."""
     page.write(text, table, sums)
-
-
-def _undisturbed_s(options: Options, nodes: Nodes) -> float:
-    with tempfile.TemporaryDirectory(prefix="losses_") as name:
-        place = Path(name)
-        (place / "jobs.json").write_text(json.dumps(document(options)), encoding="utf-8")
-        began = time.monotonic()
-        assert begin(place, nodes, resumes=False).wait() == 0, (place / "log.txt").read_text(encoding="utf-8")
-        return time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Simulate how long a run of uneven jobs takes, against the best that is possible.
+"""Simulate the makespan of uneven jobs, against its lower bound.
 
-Ranks are simulated: no process, no file, no physics. But who takes what is decided by the functions that real ranks
-decide with. An episode takes about a second, episodes run one after the other on a rank, and what is known of a job's
-length is what finished pieces have shown.
+Ranks are simulated: no process, no file, no physics. But the functions of real ranks decide on every claim. An episode
+takes about a second, episodes run in sequence on a rank, and ranks learn the length of a job from finished pieces.
 """
 
 import heapq
@@ -11,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.harness.pages import run
-from benchmarks.harness.tables import markdown_table
-from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims, SimulatedJob
+from benchmarks.harness.measure import markdown_table, run
+from benchmarks.scheduling.cluster import Jobs, Piece, SimulatedClaims, SimulatedJob
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.evaluation.planning import split_shares
 
@@ -70,11 +68,7 @@ def dynamic(jobs: Jobs, num_ranks: int) -> Outcome:
     return Outcome(makespan_s=makespan_s, num_builds=claims.num_builds)
 
 
-MODES: dict[str, Callable[[Jobs, int], Outcome]] = {
-    "round_robin": round_robin,
-    "split": split,
-    "dynamic": dynamic,
-}
+MODES: dict[str, Callable[[Jobs, int], Outcome]] = {"round_robin": round_robin, "split": split, "dynamic": dynamic}
 
 
 def _settled(jobs: Jobs, work: list[list[tuple[int, EpisodeRanges]]]) -> Outcome:
@@ -117,7 +111,7 @@ TABLES = (
 
 
 def lower_bounds(jobs: Jobs, num_ranks: int) -> dict[str, float]:
-    """Return for each mode what no order of its work can beat [s]: an even share, or the longest that is not cut."""
+    """Return the lower bound of every order of the work for each mode [s]: an even share, or the longest uncut part."""
     share_s = sum(job.total_s for job in jobs) / num_ranks
     longest_job_s = max(job.total_s for job in jobs)
     longest_episode_s = max(float(job.episode_s.max()) for job in jobs)

@@ -1,12 +1,11 @@
-"""Measure what a Ray cluster on this machine costs over torchrun: its start, and the time of the episodes.
+"""Measure the cost of a Ray cluster on this machine over torchrun: its start, and the time of the episodes.
 
-Both run the same job with the same ranks, dynamically assigned, and take turns: first torchrun with a cluster that
-runs, then, once that has ended, torchrun with Ray that starts with the run. The policy waits in each step, as for a
-network on a GPU, so an episode takes as long on a busy engine as on an idle one. Under Ray the ranks write on their
-node, and the episodes come home as bytes.
+Both run the same job with the same ranks, dynamically assigned, and take turns: first torchrun and a running cluster,
+then, once that has ended, torchrun and Ray that starts with the run. The policy waits in each step, as for a network on
+a GPU, so an episode takes as long on a busy engine as on an idle one. Under Ray the ranks write on their node and send
+the episodes as bytes.
 """
 
-import json
 import os
 import secrets
 import signal
@@ -23,10 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.harness.evaluations import evaluate, job_reports
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, median, ratios, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run, spread, values
+from benchmarks.harness.runs import evaluate, job_reports, job_results, one_job
 from benchmarks.harness.workers import module
 
 TORCHRUN, RUNNING, STARTED = "torchrun", "Ray, a cluster that runs", "Ray, started with the run"
@@ -42,12 +39,12 @@ class Options(PageOptions):
     rounds: int = 3  # Runs of each kind.
     ranks: int = 2  # Ranks of a run.
     episodes: int = 60  # Episodes of a run.
-    episode_s: float = 1.0  # What the policy waits in each [s].
+    episode_s: float = 1.0  # Waiting time of the policy in each [s].
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run took."""
+    """Times of one run."""
 
     start_s: float  # From the command to the start of the first job [s].
     playing_s: float  # From there to the end of the last job [s].
@@ -61,14 +58,8 @@ class Run:
 
 def jobs_document(options: Options) -> dict[str, Any]:
     """Return the job file."""
-    job = {
-        "name": "reach",
-        "arena_env_args": {"environment": "reach", "num_envs": 1},
-        "policy_type": "benchmarks.scheduling.paced_policy.PacedPolicy",
-        "policy_config_dict": {"answer_s": options.episode_s / STEPS},
-        "num_episodes": options.episodes,
-    }
-    return {"jobs": [job]}
+    policy = "benchmarks.harness.policies.PacedPolicy", options.episodes, {"answer_s": options.episode_s / STEPS}
+    return one_job({"environment": "reach", "num_envs": 1}, *policy, name="reach")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,20 +93,15 @@ def running_cluster(num_cpus: int) -> Iterator[Cluster]:
             yield Cluster(address=f"127.0.0.1:{port}", variables=variables)
         finally:
             # Its own way to end waits for half a minute. Workers end with these.
-            for each in _processes_of(place):
-                os.kill(each, signal.SIGKILL)
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    if place.encode() in path.read_bytes():
+                        os.kill(int(path.parent.name), signal.SIGKILL)
             process.wait()
 
 
-def _processes_of(place: str) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if place.encode() in path.read_bytes():
-                yield int(path.parent.name)
-
-
 def measure(options: Options, cluster: Cluster | None) -> Run:
-    """Run the job file once, and read from its reports when its job ran."""
+    """Run the job file once, and read the times of its job from the reports."""
     with tempfile.TemporaryDirectory(prefix="on_ray_") as name:
         place, words, ranks = Path(name), ["--num_threads", "1", "--device", "cpu"], options.ranks
         if cluster is None:
@@ -128,7 +114,7 @@ def measure(options: Options, cluster: Cluster | None) -> Run:
         launched = ranks if cluster is None else 1
         took = evaluate(place, jobs_document(options), *words, ranks=launched, variables=variables)
         reports = job_reports(place)
-        (summary,) = json.loads((place / "out" / "results.json").read_text(encoding="utf-8"))["jobs"]
+        (summary,) = job_results(place)
     assert summary["episodes"] == options.episodes, "not every episode was played"
     assert {report["rank"] for report in reports} == set(range(ranks)), "not every rank has played"
     began, ended = (
@@ -163,7 +149,7 @@ def _calls(options: Options, name: str, cluster: Cluster) -> dict[str, Callable[
 
 
 def _over_torchrun(found: Mapping[str, Sequence[Run]]) -> tuple[str, str, str, str]:
-    """Return what Ray takes more than torchrun in a series of rounds: its name, start, episodes, and whole run."""
+    """Return the additional time of Ray in a series of rounds: its name, start, episodes, and whole run."""
     torchrun, (name, ray) = found[TORCHRUN], next(item for item in found.items() if item[0] != TORCHRUN)
     longer = [100 * (ratio - 1) for ratio in ratios(ray, torchrun, "playing_s")]
     start, whole = (

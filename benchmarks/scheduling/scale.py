@@ -1,6 +1,6 @@
-"""Simulate a thousand ranks that start late, die and come back: the makespan over what is best possible.
+"""Simulate a thousand ranks that start late, die and come back: the makespan over its lower bound.
 
-How long the claim server takes for an episode, a heartbeat and a question is what `claim_rate` has measured.
+The time of the claim server for an episode, a heartbeat and a question is the figure of `claim_rate`.
 """
 
 from dataclasses import dataclass
@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks import RESULTS
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, line_of
-from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
-from benchmarks.scheduling.cluster import ClusterOptions, ClusterOutcome, simulate
-from benchmarks.scheduling.simulated_claims import SimulatedJob
+from benchmarks.harness.measure import Page, PageOptions, Table, line_of, run
+from benchmarks.scheduling.cluster import ClusterOptions, ClusterOutcome, SimulatedJob, simulate
+
+PAGE = "claim_rate"
+ON_AN_EPISODE = "processor time of the claim server's process for an episode, with Ray's share"
+ON_A_WORD = "the same for a heartbeat or a question of an idle rank"
+
 
 RATES = {
     "none": 0.0,
@@ -29,7 +31,7 @@ HEADING = (
 )  # fmt: skip
 
 AIM = 1.05
-"""What the mean makespan over its bound is to stay below."""
+"""Upper limit of the mean makespan over its bound."""
 
 TEXT = """\
 Ranks are simulated, so the machine does not matter; who takes what is decided by the functions that real ranks decide
@@ -64,24 +66,19 @@ The rates of failures are published ones:
 class Options(PageOptions):
     """Makespan over its lower bound for a thousand ranks."""
 
-    ranks: int = 1000  # How many.
+    ranks: int = 1000  # Number of ranks.
     draws: int = 10  # Random lists of jobs of each kind.
-    seed: int = 0  # Of the lists.
-    service_ms: float | None = None  # How long the claim server is busy with an episode; by default what was measured.
+    seed: int = 0  # Seed of the lists.
+    service_ms: float | None = None  # Time of the claim server for an episode; by default the measured one.
     word_ms: float | None = None  # The same for a heartbeat or a question.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of run: 40 jobs of unequal length.
+    """A kind of run: 40 jobs of unequal length."""
 
-    Attributes:
-        hours: How long they keep every rank busy [h].
-        episode_s: Median over the jobs of how long an episode takes [s].
-    """
-
-    hours: float
-    episode_s: float
+    hours: float  # How long they keep every rank busy [h].
+    episode_s: float  # Median over the jobs of how long an episode takes [s].
 
 
 KINDS = {
@@ -116,15 +113,12 @@ def cluster_of(rate: str, options: Options) -> ClusterOptions:
     service_ms = measured_ms(ON_AN_EPISODE) if options.service_ms is None else options.service_ms
     word_ms = measured_ms(ON_A_WORD) if options.word_ms is None else options.word_ms
     return ClusterOptions(
-        num_ranks=options.ranks,
-        failures_per_gpu_day=RATES[rate],
-        service_s=service_ms / 1000,
-        word_s=word_ms / 1000,
+        num_ranks=options.ranks, failures_per_gpu_day=RATES[rate], service_s=service_ms / 1000, word_s=word_ms / 1000
     )
 
 
 def outcomes(kind: str, rate: str, options: Options) -> list[ClusterOutcome]:
-    """Return how runs of a kind end, one for each draw; the jobs are the same at every rate of failures."""
+    """Return the outcomes of runs of a kind, one for each draw, with the same jobs at every rate of failures."""
     cluster, ended = cluster_of(rate, options), []
     for draw in range(options.draws):
         drawn = [options.seed, list(KINDS).index(kind), draw]
@@ -164,7 +158,7 @@ def _cells(ended: list[ClusterOutcome]) -> list[str]:
 
 
 def _conclusion(over: dict[tuple[str, str], float]) -> str:
-    """Return which kinds stay below the aim at every rate, and what those that do not are about."""
+    """Return the kinds within the aim at every rate, and the reason for the others."""
     worst = {kind: max(mean for (each, _), mean in over.items() if each == kind) for kind in KINDS}
     kept = [f"{kind} ({mean:.3f})" for kind, mean in worst.items() if mean <= AIM]
     missed = [f"{kind} ({mean:.3f})" for kind, mean in worst.items() if mean > AIM]

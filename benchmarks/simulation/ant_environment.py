@@ -1,11 +1,11 @@
 """Gymnasium's Ant-v5 as an environment of this package: its own XML, its observation, its reward.
 
-Everything is computed for all env slots at once, from what the physics backend shows. Positions and velocities have
-Gymnasium's bits. Three things are not Gymnasium's:
+It computes all env slots at once, from the fields of the physics backend. Positions and velocities have Gymnasium's
+bits. Three things differ:
 
-- The forward reward follows the torso's place in the state after the step. Gymnasium takes it where the last inner
-  evaluation of the integrator left it, which is not quite there; rewards differ by 0.002 in the median.
-- Contact forces are those that act at the beginning of the last physics step of 0.01 s; Gymnasium's are those of the
+- The forward reward follows the torso's place in the state after the step. Gymnasium takes it from the last inner
+  evaluation of the integrator; rewards differ by 0.002 in the median.
+- Contact forces are those at the beginning of the last physics step of 0.01 s; Gymnasium's are those of the
   integrator's last inner evaluation, close to its end.
 - A slot that has finished rests until it is reset.
 """
@@ -50,12 +50,7 @@ def ant_model() -> mujoco.MjModel:
 
 
 class AntEnvironment(Environment):
-    """Env slots of Gymnasium's Ant-v5.
-
-    Args:
-        num_envs: Number of env slots.
-        num_threads: Threads that the physics may use.
-    """
+    """Env slots of Gymnasium's Ant-v5."""
 
     def __init__(self, *, num_envs: int, num_threads: int = 1) -> None:
         model = ant_model()
@@ -75,7 +70,7 @@ class AntEnvironment(Environment):
         self._set_running(np.zeros(num_envs, bool))
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw how far an episode starts from the model's own pose, and how fast."""
+        """Draw an episode's distance from the model's own pose, and its velocities."""
         model = self.backend.model
         return {
             POSITION_CONDITION: tuple(generator.uniform(-RESET_NOISE_SCALE, RESET_NOISE_SCALE, model.nq).tolist()),

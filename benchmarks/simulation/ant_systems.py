@@ -2,24 +2,23 @@
 
 Usage: python -m benchmarks.simulation.ant_systems SYSTEM NUM_ENVS
 
-Each line ``<seed> <num_steps>`` on the standard input makes it step that often with random actions and print, as one
-line of JSON, how long that took: the CPU time of this process, of all its threads and of its child processes.
+For each line ``<seed> <num_steps>`` on the standard input it makes the steps with random actions and prints, as one
+line of JSON, their wall time and the CPU time of this process with its child processes.
 """
 
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.timing import timed
-from benchmarks.harness.workers import serve
+from benchmarks.harness.measure import timed
+from benchmarks.harness.workers import children, cpu_s, serve
 
 WARM_UP_STEPS = 20
 Step = Callable[[np.ndarray], Any]
-"""Makes one control step of every ant, with observation and reward, and starts those anew that have fallen."""
+"""Makes one control step of every ant, with observation and reward, and resets fallen ants."""
 
 # Each system loads its own libraries.
 
@@ -44,7 +43,7 @@ def arena(num_envs: int) -> tuple[str, Step]:
 
 
 def bare(num_envs: int) -> tuple[str, Step]:
-    """Return MuJoCo's batch alone: no observation, no reward; the ants that have fallen are started anew."""
+    """Return MuJoCo's batch alone, without observation and reward; it resets fallen ants."""
     import mujoco  # noqa: PLC0415
     from mujoco.batch import Batch  # noqa: PLC0415
 
@@ -65,7 +64,7 @@ def bare(num_envs: int) -> tuple[str, Step]:
 
 
 def vectorized(num_envs: int, mode: str) -> tuple[str, Step]:
-    """Return Gymnasium's own environment in one of its vector environments, which start anew what has ended."""
+    """Return Gymnasium's own environment in one of its vector environments, which reset ended episodes."""
     import gymnasium  # noqa: PLC0415
     import mujoco  # noqa: PLC0415
 
@@ -92,29 +91,27 @@ SYSTEMS: dict[str, Callable[[int], tuple[str, Step]]] = {
 }
 
 
-def cpu_s() -> float:
+def cpu_of_family_s() -> float:
     """Return the CPU time of this process and its children, with all their threads [s]."""
     processes = [os.getpid()]
     for process in processes:
-        for children in Path(f"/proc/{process}/task").glob("*/children"):
-            processes += [int(child) for child in children.read_text().split()]
-    threads = [path for process in processes for path in Path(f"/proc/{process}/task").glob("*/schedstat")]
-    return sum(int(path.read_text().split()[0]) for path in threads) / 1e9
+        processes += children(process)
+    return sum(map(cpu_s, processes))
 
 
 def walk(step: Step, num_envs: int, seed: int, num_steps: int) -> dict[str, float]:
-    """Step with random actions, and return what that took."""
+    """Step with random actions, and return the time."""
     actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (num_steps, num_envs, 8)).astype(np.float32)
 
     def steps() -> None:
         for action in actions:
             step(action)
 
-    return vars(timed(steps, cpu_s))
+    return vars(timed(steps, cpu_of_family_s))
 
 
 def main(system: str, num_envs: int) -> None:
-    """Build a system, warm it up, and step it whenever asked."""
+    """Build a system, warm it up, and step it for each line."""
     version, step = SYSTEMS[system](num_envs)
     walk(step, num_envs, 0, WARM_UP_STEPS)
     serve({"version": version}, lambda seed, num_steps: walk(step, num_envs, seed, num_steps))

@@ -1,9 +1,9 @@
 """Measure control steps of Gymnasium's Ant per CPU second, beside Gymnasium's vector environments and EnvPool.
 
-Every system steps the same number of ants with the same random actions, observes them, rewards them and starts anew
-those that have fallen; each in a process of its own and on one thread, except AsyncVectorEnv, which has a process per
-ant. They take turns within one run, so a ratio is that of neighbours in time. CPU seconds count all processes and
-threads of a system, and are the figure to quote on a noisy machine.
+Every system steps the same number of ants with the same random actions, observes and rewards them, and resets fallen
+ants; each in a process of its own and on one thread, except AsyncVectorEnv with a process per ant. They take turns
+within one run, so a ratio is that of neighbours in time. CPU seconds count all processes and threads of a system; quote
+them on a noisy machine.
 """
 
 import itertools
@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import Timing, in_turn, median, ratios
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, ratios, run, spread
 from benchmarks.harness.workers import Worker, module
 
 ARENA = "arena"
@@ -42,7 +40,7 @@ class Options(PageOptions):
     rounds: int = 9  # Turns of every system at every size.
     control_steps: int = 12800  # Control steps of a turn, summed over the ants.
     async_up_to: int = 64  # Largest batch of AsyncVectorEnv, which needs a process for each ant.
-    # Where EnvPool is, or is installed by pip if it is not; it never enters the project's own environment.
+    # Directory of EnvPool, into which pip installs it if necessary; it never enters the project's own environment.
     envpool_directory: Path = Path(tempfile.gettempdir()) / "envpool_for_ant_throughput"
 
 
@@ -66,7 +64,7 @@ class System:
 
 
 def installed_envpool(directory: Path) -> bool:
-    """Return whether EnvPool is in its directory, after trying to install it there."""
+    """Return if EnvPool is in its directory, after an attempt to install it there."""
     if not (directory / "envpool").is_dir():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(directory), "envpool"]
         subprocess.run(command, check=False)
@@ -74,7 +72,7 @@ def installed_envpool(directory: Path) -> bool:
 
 
 def measure(num_envs: int, names: Sequence[str], options: Options, table: Table) -> None:
-    """Let systems take turns, and add their lines to the table."""
+    """Measure systems in turn, and add their lines to the table."""
     systems = {name: System(name, num_envs, options) for name in names}
     taken = in_turn({name: system.turn for name, system in systems.items()}, options.rounds)
     num_steps = num_envs * max(1, options.control_steps // num_envs)

@@ -1,8 +1,7 @@
-"""Measure how fast cameras render on the CPU.
+"""Measure the speed of cameras on the CPU.
 
-Renders both cameras of ``pick_and_place`` in every env slot, again and again, with different sizes and kinds of
-pictures: pictures per second of CPU time, which is the figure to quote on a noisy machine, and of wall-clock time. Then
-films an episode as videos do.
+Renders both cameras of ``pick_and_place`` in every env slot repeatedly, with different sizes and kinds of pictures:
+pictures per CPU second, the figure to quote on a noisy machine, and per second. Then encodes a video.
 """
 
 import tempfile
@@ -15,9 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness.environments import build
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import Timing, median, timed
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, median, run, timed
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording.video import VideoFile
@@ -40,11 +37,11 @@ class Options(PageOptions):
     """What to measure."""
 
     num_envs: int = 8  # Number of env slots.
-    rounds: int = 7  # How often every slot is rendered.
+    rounds: int = 7  # Pictures of every slot.
 
 
 def speed(options: Options, cameras: tuple[str, ...] = CAMERAS, **arguments: Any) -> tuple[str, str]:
-    """Render every slot once per round, the first round not counted; return pictures per CPU second and per second."""
+    """Render every slot once per round after a warm-up; return pictures per CPU second and per second."""
     environment: TableEnvironment = build("pick_and_place", options.num_envs, **arguments)
     slots = torch.arange(options.num_envs)
     conditions = [environment.draw_conditions(np.random.default_rng(slot)) for slot in slots.tolist()]
@@ -66,7 +63,7 @@ def speed(options: Options, cameras: tuple[str, ...] = CAMERAS, **arguments: Any
 
 
 def encoding_ms(rounds: int) -> float:
-    """Return the time that one frame of a video takes, noise being about as hard as it gets [ms]."""
+    """Return the time of one frame of a video of noise, about the hardest to encode [ms]."""
     frames = np.random.default_rng(0).integers(0, 60, (10, 240, 320, 3), np.uint8)
     with tempfile.TemporaryDirectory(prefix="camera_throughput_") as name:
         video = VideoFile(Path(name) / "noise.mp4", frames_per_second=20, title="noise")

@@ -1,10 +1,9 @@
-"""Measure what it costs to tell what happened in episodes, as a share of everything else that their control steps cost.
+"""Measure the cost of events in episodes, as a share of all other costs of their control steps.
 
-Runs random actions through the evaluation's loop on the CPU, so that nothing but the simulation and the loop takes
-time; a policy with a network makes the share smaller. Robots on a floor, which random actions throw over in half a
-second, do nothing instead, so that their episodes last as those of policies do. Counted in the same run, in CPU time,
-are the states that are kept at each start and after each control step, the judging of starts, and the reading of events
-at each end.
+Runs random actions through the evaluation's loop on the CPU, so only the simulation and the loop take time; a policy
+with a network makes the share smaller. Robots on a floor, which random actions throw over in half a second, do nothing
+instead, so their episodes last as long as those of policies. Events take the CPU time of keeping states at each start
+and after each control step, of judging starts, and of reading events at each end.
 """
 
 import functools
@@ -16,8 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.harness.environments import build, episodes, make_policy
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
+from benchmarks.harness.measure import Page, PageOptions, Table, run, spread
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.evaluation.rollout import rollout
@@ -45,32 +43,19 @@ class Options(PageOptions):
 
     tasks: tuple[str, ...] = TASKS  # Environments.
     num_envs: tuple[int, ...] = (1, 4, 16)  # Numbers of env slots.
-    turns: int = 3  # Times that each number has its turn; all of a task take turns, so that none gets the quiet time.
-    least: int = 4  # Episodes of a turn, where there are fewer env slots.
-
-
-def asking_s() -> float:
-    """Return the CPU time that seems to pass between asking for it and asking for it again [s]."""
-    asked = [time.thread_time() for _ in range(1001)]
-    return statistics.median(later - earlier for earlier, later in pairwise(asked))
+    turns: int = 3  # Turns of each number; all numbers of a task take turns, so none gets the quiet time.
+    least: int = 4  # Episodes of a turn if there are fewer env slots.
 
 
 class Clock:
-    """Adds up the CPU time of this thread in some methods while it is entered.
-
-    What it takes to ask for the time, half a microsecond, is not counted.
-
-    Args:
-        methods: Classes and the names of their methods.
-
-    Attributes:
-        spent_s: Their CPU time so far [s].
-    """
+    """Adds up the CPU time of this thread in some methods while it is entered."""
 
     def __init__(self, *methods: tuple[type, str]) -> None:
         self._methods = methods
         self._plain: list[Callable[..., Any]] = []
-        self._asking_s = asking_s()
+        # Two readings of the clock are half a microsecond apart, which is not the methods' time.
+        asked = [time.thread_time() for _ in range(1001)]
+        self._asking_s = statistics.median(later - earlier for earlier, later in pairwise(asked))
         self.spent_s = 0.0
 
     def __enter__(self) -> "Clock":
@@ -131,7 +116,7 @@ def main(options: Options) -> None:
 
 
 def turn_of(environment: Environment, policy: str, each: Sequence[Episode]) -> tuple[float, float]:
-    """Return the CPU time of a control step and env slot without events [µs], and the share of it of events [%]."""
+    """Return the CPU time of a control step and env slot without events [µs], and the share of events [%]."""
     begun = time.process_time()
     with Clock(*EVENTS) as clock:
         ran = rollout(environment, make_policy(policy), each, [])

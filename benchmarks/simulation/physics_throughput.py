@@ -1,8 +1,8 @@
-"""Measure what the backend costs beside the physics it runs.
+"""Measure the cost of the backend beside its physics.
 
 Steps the same worlds from the same states under the same controls, once through the backend and once with
-``mujoco.batch.Batch`` alone, in turn, and prints physics steps per second and the ratio of each pair. CPU seconds are
-the figure to quote on a noisy machine.
+``mujoco.batch.Batch`` alone, in turn, and prints physics steps per second and the ratio of each pair. Quote CPU seconds
+on a noisy machine.
 """
 
 import statistics
@@ -15,9 +15,7 @@ import torch
 from mujoco.batch import Batch
 
 from benchmarks.harness.environments import build
-from benchmarks.harness.pages import run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from benchmarks.harness.measure import Table, Timing, in_turn, median, ratios, run, timed
 from isaaclab_arena.sim.threads import default_num_threads
 
 BACKEND = "backend"
@@ -37,7 +35,7 @@ class Options:
 
 
 def loops(options: Options) -> tuple[dict[str, Callable[[], Timing]], int]:
-    """Return what makes the steps of a turn and times it, by name, and the physics steps of a turn in all worlds."""
+    """Return the timed turn of each loop by name, and the physics steps of a turn in all worlds."""
     environment = build(options.environment, options.num_envs, num_threads=options.num_threads)
     slots, everyone = torch.arange(options.num_envs), torch.ones(options.num_envs, dtype=torch.bool)
     environment.reset(slots, [environment.draw_conditions(np.random.default_rng(slot)) for slot in slots.tolist()])

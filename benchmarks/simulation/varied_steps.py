@@ -1,8 +1,8 @@
-"""Measure what a control step costs with every variation on, beside the same scene in which nothing varies.
+"""Measure the cost of a control step with every variation on, beside the same scene without variations.
 
 Steps ``lift_object`` with random actions in one process in turn, with MuJoCo on one thread: nothing varied, and all but
-the number of distractors; then distractors alone, which are further bodies to simulate, and all. Counts the torch
-operations of a control step too: on a GPU each is at least one launch.
+the number of distractors; then distractors alone, which are further bodies, and all. Counts the torch operations of a
+control step too: on a GPU each is at least one launch.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from benchmarks.harness.environments import episodes
+from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, ratios, run, spread, timed
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import Episode
 
 ENVIRONMENT = "lift_object"
 
@@ -34,11 +32,7 @@ class Options(PageOptions):
 
 
 class OperationCount(TorchDispatchMode):
-    """Counts torch's operations while it is entered.
-
-    Attributes:
-        number: How many there were.
-    """
+    """Counts torch's operations while it is entered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,13 +53,13 @@ def varied(num_envs: int, *keys: str) -> Environment:
     return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=1, variations=variations)
 
 
-def began(environment: Environment) -> Environment:
+def begin(environment: Environment) -> None:
     """Begin an episode in every env slot."""
-    episodes = [Episode(job="benchmark", episode_index=index, seed=0) for index in range(environment.num_envs)]
-    drawn = [environment.draw_conditions(episode.conditions_generator()) for episode in episodes]
-    conditions = [environment.vary_conditions(own, episode) for own, episode in zip(drawn, episodes, strict=True)]
+    conditions = []
+    for episode in episodes(environment.num_envs):
+        drawn = environment.draw_conditions(episode.conditions_generator())
+        conditions.append(environment.vary_conditions(drawn, episode))
     environment.reset(torch.arange(environment.num_envs), conditions)
-    return environment
 
 
 def random_actions(environment: Environment, number: int) -> torch.Tensor:
@@ -77,7 +71,7 @@ def random_actions(environment: Environment, number: int) -> torch.Tensor:
 
 def stepped(environment: Environment, actions: torch.Tensor) -> Timing:
     """Time control steps of new episodes."""
-    began(environment)
+    begin(environment)
 
     def step() -> None:
         for action in actions:
@@ -87,8 +81,8 @@ def stepped(environment: Environment, actions: torch.Tensor) -> Timing:
 
 
 def simulated(environment: Any, number: int) -> Timing:
-    """Time the physics alone of as many control steps of new episodes, without a task, a policy and observations."""
-    began(environment)
+    """Time the physics alone of as many control steps of new episodes."""
+    begin(environment)
     backend, all_move = environment.backend, torch.ones(environment.num_envs, dtype=torch.bool)
     num_substeps = round(environment.control_dt / backend.physics_dt)
 
@@ -100,7 +94,7 @@ def simulated(environment: Any, number: int) -> Timing:
 
 
 def operations(environment: Environment, action: torch.Tensor) -> int:
-    """Return how many torch operations a control step makes."""
+    """Return the number of torch operations of a control step."""
     with OperationCount() as count:
         environment.step(action)
     return count.number

@@ -1,4 +1,4 @@
-"""Measure how often the same scripted experts solve the same episodes on several versions of MuJoCo.
+"""Measure the success of the same scripted experts in the same episodes on several versions of MuJoCo.
 
 Each interpreter has the same packages and another MuJoCo, for example::
 
@@ -20,9 +20,8 @@ import numpy as np
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import success_rate
-from benchmarks.harness.evaluations import evaluate
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
+from benchmarks.harness.runs import evaluate
 from isaaclab_arena.analysis.arms import Arm, match, read_run
 from isaaclab_arena.analysis.rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.policy.experts import RobosuiteExpertPolicy
@@ -50,43 +49,28 @@ class Options(PageOptions):
     libero_episodes: int = 50  # Episodes per task.
     num_envs: int = 2  # Number of env slots; it changes the time, not the rates.
     seed: int = 0  # Seed of the initial conditions.
-    runs: Path = Path("build/engines/runs")  # Where runs are kept; those that are complete are not run again.
+    runs: Path = Path("build/engines/runs")  # Directory of the runs; complete ones are not run again.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Tasks, and the expert that solves them.
+    """Tasks with their expert."""
 
-    Attributes:
-        name: What it is called.
-        interpreters: Those that have it, each with another MuJoCo.
-        policy: Registered name of the expert.
-        episodes: Episodes per task.
-        environments: Environment of each task, by the task's name.
-        options: Options of every environment.
-    """
-
-    name: str
-    interpreters: tuple[str, ...]
-    policy: str
-    episodes: int
-    environments: Mapping[str, str]
-    options: Mapping[str, Any]
+    name: str  # What it is called.
+    interpreters: tuple[str, ...]  # Those that have it, each with another MuJoCo.
+    policy: str  # Registered name of the expert.
+    episodes: int  # Episodes per task.
+    environments: Mapping[str, str]  # Environment of each task, by the task's name.
+    options: Mapping[str, Any]  # Options of every environment.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What one version of MuJoCo made of a suite.
+    """Outcomes of a suite on one version of MuJoCo."""
 
-    Attributes:
-        version: The version of MuJoCo.
-        packages: Versions of what else decides.
-        arms: What was run of each task.
-    """
-
-    version: str
-    packages: str
-    arms: Mapping[str, Arm]
+    version: str  # The version of MuJoCo.
+    packages: str  # Versions of what else decides.
+    arms: Mapping[str, Arm]  # What was run of each task.
 
     @property
     def lengths(self) -> np.ndarray:
@@ -94,12 +78,12 @@ class Engine:
         return np.concatenate([arm.episodes.length[arm.episodes.success > 0] for arm in self.arms.values()])
 
     def solved(self, task: str) -> int:
-        """Return how many episodes of a task were solved."""
+        """Return the number of solved episodes of a task."""
         return int(np.nansum(self.arms[task].episodes.success))
 
 
 def suites(options: Options) -> Iterator[Suite]:
-    """Yield the suites for which interpreters are given."""
+    """Yield the suites with interpreters."""
     if options.metaworld:
         tasks = answer(options.metaworld[0], _TASKS_OF_META_WORLD).split()
         yield Suite(
@@ -131,16 +115,12 @@ def suites(options: Options) -> Iterator[Suite]:
 
 
 def answer(python: str, program: str) -> str:
-    """Return what a short program prints in an interpreter."""
+    """Return the output of a short program in an interpreter."""
     return subprocess.run([python, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def evaluated(suite: Suite, python: str, options: Options) -> Engine:
-    """Run a suite in an interpreter, unless that is done, and return what became of it.
-
-    Raises:
-        RuntimeError: If an episode ended in an error, so that the engine's outcome is unknown.
-    """
+    """Run a suite in an interpreter unless that is done, and return its outcomes, none of them an error."""
     packages = json.loads(answer(python, _VERSIONS))
     version = packages.pop("mujoco")
     directory = ROOT / options.runs / f"{suite.name.lower()}-{version}"
@@ -154,7 +134,10 @@ def evaluated(suite: Suite, python: str, options: Options) -> Engine:
             for task, environment in suite.environments.items()
         ],
     }
-    if not is_complete(directory / "out"):
+    is_complete = (directory / "out" / "results.json").exists() and not any(
+        arm.num_missing for arm in read_run(directory / "out").arms().values()
+    )
+    if not is_complete:
         evaluate(directory, document, "--no_dataset", *(["--resume"] if (directory / "out").exists() else []))
     stated = ", ".join(f"{name} {number}" for name, number in packages.items())
     arms = read_run(directory / "out").arms()
@@ -164,15 +147,8 @@ def evaluated(suite: Suite, python: str, options: Options) -> Engine:
     return Engine(version=version, packages=stated, arms=arms)
 
 
-def is_complete(directory: Path) -> bool:
-    """Return whether a run has all of its episodes."""
-    return (directory / "results.json").exists() and not any(
-        arm.num_missing for arm in read_run(directory).arms().values()
-    )
-
-
 def paired(first: Engine, second: Engine) -> tuple[PairCounts, float]:
-    """Return how the pairs of all tasks came out, and which share of them has another number of steps."""
+    """Return the paired outcomes of all tasks, and the share of pairs with different lengths."""
     matched = [match(first.arms[task], second.arms[task]) for task in first.arms]
     counts = [each.counts for each in matched]
     fields = ("both", "only_first", "only_second", "neither")
@@ -181,7 +157,7 @@ def paired(first: Engine, second: Engine) -> tuple[PairCounts, float]:
 
 
 def rates_table(found: Mapping[str, Sequence[Engine]]) -> Table:
-    """Return how often each version solved each suite."""
+    """Return the success rates of each version in each suite."""
     table = Table("suite", "MuJoCo", "solved", "rate, Wilson 95 %", "steps to success", "other packages", words=6)
     for suite, engines in found.items():
         for engine in engines:
@@ -193,7 +169,7 @@ def rates_table(found: Mapping[str, Sequence[Engine]]) -> Table:
 
 
 def pairs_table(found: Mapping[str, Sequence[Engine]]) -> Table:
-    """Return what changes from one version to another, episode by episode."""
+    """Return the changes from one version to another, episode by episode."""
     words = ("suite", "MuJoCo", "second less first, 95 %", "mid-p")
     table = Table(*words, "pairs", "flips", "only first", "only second", "other length", words=len(words))
     for suite, engines in found.items():
@@ -218,7 +194,7 @@ def pairs_table(found: Mapping[str, Sequence[Engine]]) -> Table:
 
 
 def flips_table(found: Mapping[str, Sequence[Engine]]) -> Table:
-    """Return the tasks of which an episode succeeds on one version and fails on another."""
+    """Return the tasks with an episode that succeeds on one version and fails on another."""
     table = Table("suite", "task", "solved, by version", "episodes that flip", words=3)
     for suite, engines in found.items():
         for task in engines[0].arms:
@@ -230,7 +206,7 @@ def flips_table(found: Mapping[str, Sequence[Engine]]) -> Table:
 
 
 def write_outcomes(path: Path, found: Mapping[str, Sequence[Engine]]) -> None:
-    """Write a line for each task and version: the outcome of each episode (1 solved, 0 not) and its length."""
+    """Write a line for each task and version: outcome (1 solved, 0 not) and length of each episode."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["suite", "task", "mujoco", "episodes", "solved", "outcomes", "lengths"])

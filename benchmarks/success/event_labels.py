@@ -1,9 +1,9 @@
-"""Ask a person what went wrong in failed episodes, before showing what was told of them, and count the agreement.
+"""Count the agreement of recorded events with labels that a person gives to failed episodes without seeing the events.
 
-First ``--do sheets`` draws the failures of a round, on two pages each, and numbers them; what was told of them goes to
-a file beside the pages. A person writes ``<number> <event>`` lines, or ``<number> none``, from the pages and from
-docs/reference/events.md, and ``--do label`` takes them into benchmarks/results/event_labels.csv, which is committed
-then. Only after that, ``--do join`` fills in what was told, and ``--do page`` counts.
+First ``--do sheets`` draws the failures of a round, on two numbered pages each, and writes their events to a file
+beside the pages. A person writes ``<number> <event>`` lines, or ``<number> none``, from the pages and from
+docs/reference/events.md, and ``--do label`` takes them into benchmarks/results/event_labels.csv, which is then
+committed. Only after that, ``--do join`` fills in the events, and ``--do page`` counts.
 """
 
 import csv
@@ -11,36 +11,209 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
 from benchmarks import RESULTS
-from benchmarks.harness.environments import success_rate
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import markdown_table
-from benchmarks.success.failure_sheets import Failure, Source, failures_of
-from isaaclab_arena.interfaces.episode import EVENTS
+from benchmarks.harness.environments import CPU, make_policy, success_rate
+from benchmarks.harness.measure import Page, PageOptions, markdown_table, run
+from isaaclab_arena.environments.arena.environment import TableEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.overrides import AXES, enabled_variations
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import EVENTS, Episode, EpisodeRecord
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.specs import VIEWPORT
+from isaaclab_arena.sim.pictures import VisibleWorld
+from isaaclab_arena.sim.threads import default_num_threads
+
+NUM_MOMENTS = 40
+_MOMENTS_PER_SHEET = 20
+_COLUMNS = 5
+_SIZE = (304, 190)
+_LINE_PX = 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """Viewpoints of a person: of the whole table, and of the tool centre point from beside it, in world axes [m]."""
+
+    table_from: tuple[float, float, float]
+    table_at: tuple[float, float, float]
+    hand_from: tuple[float, float, float]
+
+
+LOOSE = Views(table_from=(1.05, -0.70, 0.72), table_at=(0.47, 0.03, 0.03), hand_from=(0.27, -0.27, 0.16))
+FURNITURE = Views(table_from=(0.10, -0.65, 0.75), table_at=(0.58, 0.02, 0.16), hand_from=(-0.26, -0.30, 0.20))
+"""Cabinets and ovens open towards the robot, and hide the hand from the other side."""
+_FURNISHED = frozenset({"open_drawer", "close_drawer", "open_microwave"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A source of failures."""
+
+    environment: str  # Name of the environment.
+    policy: str  # Name or class path of the policy.
+    called: str  # What the policy is called in the labels.
+    policy_options: Mapping[str, Any] = field(default_factory=dict)  # Its options.
+    options: Mapping[str, Any] = field(default_factory=dict)  # Options of the environment.
+    axes: Mapping[str, int] = field(default_factory=dict)  # Axes of change that are on, each at its level.
+    instruction: str | None = None  # What the policy is told instead of the task's own words.
+    tried: int  # Episodes that are run.
+    wanted: int  # Failures that are taken of them at most, the first ones.
+    num_envs: int = 8  # Number of env slots.
+
+    @property
+    def changes(self) -> str:
+        """What is changed, in words."""
+        return " and ".join(f"{name} level {level}" for name, level in self.axes.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A failed episode, with the views of a person and its events."""
+
+    source: Source  # Where it comes from.
+    record: EpisodeRecord  # The episode, with its events.
+    steps: Sequence[int]  # Control steps of its pictures, 0 for the start.
+    worlds: Sequence[VisibleWorld]  # What is to be seen then.
+    hands_m: Sequence[np.ndarray]  # Where the tool centre point was then [m]. Shape of each: (3,).
+    draws: "_Painter"  # Draws a world from a camera of its own.
+
+    def sheets(self, title: str) -> list[Image.Image]:
+        """Return its pictures in order: lines of the whole table, each above a line from beside the hand."""
+        moments = list(zip(self.steps, self.worlds, self.hands_m, strict=True))
+        return [
+            self._sheet(title, moments[first : first + _MOMENTS_PER_SHEET])
+            for first in range(0, len(moments), _MOMENTS_PER_SHEET)
+        ]
+
+    def _sheet(self, title: str, moments: Sequence[tuple[int, VisibleWorld, np.ndarray]]) -> Image.Image:
+        views, (width, height) = FURNITURE if self.source.environment in _FURNISHED else LOOSE, _SIZE
+        lines = -(-len(moments) // _COLUMNS)
+        sheet = Image.new("RGB", (_COLUMNS * width, lines * 2 * height + _LINE_PX), "white")
+        pen = ImageDraw.Draw(sheet)
+        pen.text((2, 1), title, fill="black")
+        for number, (step, world, hand) in enumerate(moments):
+            left, top = number % _COLUMNS * width, number // _COLUMNS * 2 * height + _LINE_PX
+            sheet.paste(self.draws.picture(world, np.array(views.table_from), np.array(views.table_at)), (left, top))
+            sheet.paste(self.draws.picture(world, hand + views.hand_from, hand), (left, top + height))
+            pen.text((left + 3, top + 2), f"{step * 0.05:.1f} s", fill="white")
+        return sheet
+
+
+class _Painter:
+    """Draws worlds from any viewpoint, with the lens of the viewport's camera."""
+
+    def __init__(self, environment: TableEnvironment) -> None:
+        from isaaclab_arena.sim.warp.cameras import Camera, RayTracer  # noqa: PLC0415  Warp loads for seconds
+
+        model = environment.backend.model
+        self._index = model.camera(VIEWPORT).id
+        self._tracer = RayTracer(model, [Camera(name=VIEWPORT, width=_SIZE[0], height=_SIZE[1])])
+
+    def picture(self, world: VisibleWorld, position: np.ndarray, target: np.ndarray) -> Image.Image:
+        """Return a picture of a world from a position towards a target [m]."""
+        back = (position - target) / np.linalg.norm(position - target)
+        right = np.cross((0.0, 0.0, 1.0), back)
+        right /= np.linalg.norm(right)
+        axes = np.stack((right, np.cross(back, right), back), axis=1)
+        poses = {name: value.copy() for name, value in world.poses.items()}
+        poses["cam_xpos"][self._index] = position
+        poses["cam_xmat"][self._index] = axes.reshape(poses["cam_xmat"][self._index].shape)
+        return Image.fromarray(self._tracer.render(replace(world, poses=poses))[VIEWPORT].rgb)
+
+
+class _Watcher(Observer):
+    """Copies the visible world in every control step, and keeps some of the moments of failed episodes."""
+
+    sees_pictures = False
+
+    def __init__(self, source: Source, painter: _Painter) -> None:
+        self._source, self._painter = source, painter
+        self._seen: dict[int, list[tuple[VisibleWorld, np.ndarray]]] = {}
+        self.failures: list[Failure] = []
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        """Begin to watch."""
+        del observation
+        for start in starts:
+            self._seen[start.env_id] = []
+            self._look(environment, start.env_id)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Look once more."""
+        for env_id in torch.nonzero(transition.running).flatten().tolist():
+            self._look(environment, env_id)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Keep a few moments of a failure, and forget a success."""
+        del environment
+        seen = self._seen.pop(record.env_id)
+        if record.success is False and record.events is not None:
+            steps = np.linspace(0, len(seen) - 1, min(NUM_MOMENTS, len(seen))).round().astype(int).tolist()
+            kept = [seen[step] for step in steps]
+            self.failures.append(
+                Failure(
+                    source=self._source,
+                    record=record,
+                    steps=steps,
+                    worlds=[world for world, _ in kept],
+                    hands_m=[hand for _, hand in kept],
+                    draws=self._painter,
+                )
+            )
+
+    def _look(self, environment: Environment, env_id: int) -> None:
+        assert isinstance(environment, TableEnvironment)
+        world = VisibleWorld.of(*environment.backend.visible_world(env_id))
+        hand = environment.backend.site_position(environment.robot.tcp_site)[env_id].double().numpy().copy()
+        self._seen[env_id].append((world, hand))
+
+
+def failures_of(source: Source, seed: int) -> list[Failure]:
+    """Run the episodes of a source, and return its first failures, by episode."""
+    builder = ENVIRONMENTS.get(source.environment)
+    config = builder.config_class(**source.options)
+    catalogue = builder.variations(config)
+    settings = {
+        key: value
+        for name, level in source.axes.items()
+        for key, value in AXES[name].settings(catalogue, level).items()
+    }
+    environment = builder.build(
+        config,
+        num_envs=source.num_envs,
+        device=CPU,
+        num_threads=default_num_threads(),
+        variations=enabled_variations(catalogue, settings),
+    )
+    watcher = _Watcher(source, _Painter(environment))
+    policy = make_policy(source.policy, source.policy_options)
+    episodes = [Episode(job=source.environment, episode_index=index, seed=seed) for index in range(source.tried)]
+    rollout(environment, policy, episodes, [watcher], language_instruction=source.instruction)
+    policy.close()
+    return sorted(watcher.failures, key=lambda failure: failure.record.episode.episode_index)[: source.wanted]
+
 
 LABELS = RESULTS / "event_labels.csv"
 LABELLED_BY = "a vision-language model, from sheets of forty moments in two views"
 NOT_SHOWN = "not shown yet"
-COLUMNS: tuple[str, ...] = (
-    "round",
-    "environment",
-    "model",
-    "variations",
-    "seed",
-    "episode_index",
-    "label",
-    "decisive_event",
-    "labelled_by",
-)
-KEY_COLUMNS = COLUMNS[:6]
+KEY_COLUMNS = ("round", "environment", "model", "variations", "seed", "episode_index")
+COLUMNS = (*KEY_COLUMNS, "label", "decisive_event", "labelled_by")
 RULES_OF_TODAY = 7
-"""The first round in which the GR00T models' failures were told by the rules of today."""
+"""First round with events by the rules of today for the GR00T models."""
 RULES_OF_PUSHES = 9
-"""The first one in which all others were."""
+"""First round with events by the rules of today for all others."""
 
 HAPPENED = {
     1: "ten pictures of the whole scene each",
@@ -75,12 +248,7 @@ def _gr00t(environment: str, tried: int, wanted: int, *, model: str = "panda_tab
     policy_options = {**_CLOSEDLOOP, "model_path": f"models/{model}"}
     policy = {"policy": "gr00t_closedloop", "called": model, **more}
     return Source(
-        environment=environment,
-        policy_options=policy_options,
-        options=_SEEING,
-        tried=tried,
-        wanted=wanted,
-        **policy,
+        environment=environment, policy_options=policy_options, options=_SEEING, tried=tried, wanted=wanted, **policy
     )
 
 
@@ -109,15 +277,10 @@ EE_DELTA = {"action_mode": "ee_delta"}
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """Failures that are labelled together.
+    """Failures that are labelled together."""
 
-    Attributes:
-        seed: Seed of their episodes, of no other round.
-        sources: Where they come from.
-    """
-
-    seed: int
-    sources: Sequence[Source]
+    seed: int  # Seed of their episodes, of no other round.
+    sources: Sequence[Source]  # Where they come from.
 
 
 ROUNDS: Mapping[int, Round] = {
@@ -232,13 +395,13 @@ class Options(PageOptions):
     """What to do."""
 
     do: Literal["sheets", "label", "join", "page"] = "page"  # See above.
-    round: int = max(ROUNDS)  # Which round.
-    directory: Path = Path("event_sheets")  # Where its pages lie.
+    round: int = max(ROUNDS)  # Number of the round.
+    directory: Path = Path("event_sheets")  # Directory of its pages.
     labels: Path = Path("labels.txt")  # The person's lines.
 
 
 def draw_sheets(options: Options) -> None:
-    """Run a round's episodes, draw the pages of its failures, and write down what was told of them."""
+    """Run a round's episodes, draw the pages of its failures, and write down their events."""
     asked, directory = ROUNDS[options.round], options.directory
     directory.mkdir(parents=True, exist_ok=True)
     by_task: dict[str, list[Failure]] = {}
@@ -250,30 +413,19 @@ def draw_sheets(options: Options) -> None:
     failures = [each for found in by_task.values() for each in order.sample(found, len(found))]
     told: list[dict[str, Any]] = []
     for number, failure in enumerate(failures, start=1):
-        told.append({"number": number, **_told(options.round, failure)})
+        episode, events = failure.record.episode, failure.record.events
+        assert events is not None
+        key = (options.round, failure.source.environment, failure.source.called, failure.source.changes)
+        row = dict(zip(KEY_COLUMNS, (*key, episode.seed, episode.episode_index), strict=True))
+        judged = {"decisive_event": events.decisive or "", "seen": events.seen, "progress": events.progress}
+        told.append({"number": number, **row, **judged})
         for part, sheet in enumerate(failure.sheets(f"{number}: {failure.record.language_instruction}"), start=1):
             sheet.save(directory / f"page_{number:03d}_{part}.png")
     (directory / _TOLD_FILE).write_text(json.dumps(told, indent=1), encoding="utf-8")
 
 
-def _told(number: int, failure: Failure) -> dict[str, Any]:
-    episode, events = failure.record.episode, failure.record.events
-    assert events is not None
-    return {
-        "round": number,
-        "environment": failure.source.environment,
-        "model": failure.source.called,
-        "variations": failure.source.changes,
-        "seed": episode.seed,
-        "episode_index": episode.episode_index,
-        "decisive_event": events.decisive or "",
-        "seen": events.seen,
-        "progress": events.progress,
-    }
-
-
 def take_labels(options: Options) -> None:
-    """Add a person's labels to the file of all labels, with nothing of what was told."""
+    """Add a person's labels to the file of all labels, without the events."""
     told = {each["number"]: each for each in json.loads((options.directory / _TOLD_FILE).read_text(encoding="utf-8"))}
     rows = read_labels()
     for line in options.labels.read_text(encoding="utf-8").splitlines():
@@ -287,7 +439,7 @@ def take_labels(options: Options) -> None:
 
 
 def join_told(options: Options) -> None:
-    """Fill in what was told of the episodes that have labels."""
+    """Fill in the events of the episodes that have labels."""
     told = json.loads((options.directory / _TOLD_FILE).read_text(encoding="utf-8"))
     by_key = {tuple(str(each[name]) for name in KEY_COLUMNS): each["decisive_event"] for each in told}
     rows = read_labels()
@@ -299,7 +451,7 @@ def join_told(options: Options) -> None:
 
 
 def read_labels() -> list[dict[str, str]]:
-    """Return all labels, with what was told where that was joined."""
+    """Return all labels, with the events that were joined."""
     with LABELS.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -312,7 +464,7 @@ def _write_labels(rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def write_page(options: Options) -> None:
-    """Count the agreement of each round, and of each event and task in those told by the rules of today."""
+    """Count the agreement of each round, and by event and task of the rounds under the rules of today."""
     page = Page(
         "event_agreement", "How often who looks at a failure agrees with the event that decided it", options, "mujoco"
     )
@@ -321,20 +473,21 @@ def write_page(options: Options) -> None:
     latest = [row for row in rows if int(row["round"]) >= (RULES_OF_TODAY if _is_gr00t(row) else RULES_OF_PUSHES)]
     gr00t = [row for row in latest if _is_gr00t(row)]
     rounds = [(f"{name}: {HAPPENED[int(name)]}", its) for name, its in sorted(by_round, key=lambda each: int(each[0]))]
+    differing = Counter(
+        (row["environment"], row["label"] or "none", row["decisive_event"] or "none")
+        for row in latest
+        if row["label"] != row["decisive_event"]
+    )
+    apart = [(*names, str(number)) for names, number in differing.most_common()]
     together = [("by the rules of today: all", latest), ("by the rules of today: GR00T models", gr00t)]
     page.write(
         NOTES,
-        "\n".join(_counted("round", [*rounds, *together])),
-        "By the rules of today, by what was seen:",
-        "\n".join(_counted("label", _groups(latest, "label"))),
-        "By what was told:",
-        "\n".join(_counted("told", _groups(latest, "decisive_event"))),
-        "By policy:",
-        "\n".join(_counted("policy", _groups(latest, "model"))),
-        "By task:",
-        "\n".join(_counted("task", _groups(latest, "environment"))),
-        "Where they differ:",
-        "\n".join(_differences(latest)),
+        _counted("round", [*rounds, *together]),
+        *("By the rules of today, by what was seen:", _counted("label", _groups(latest, "label"))),
+        *("By what was told:", _counted("told", _groups(latest, "decisive_event"))),
+        *("By policy:", _counted("policy", _groups(latest, "model"))),
+        *("By task:", _counted("task", _groups(latest, "environment"))),
+        *("Where they differ:", "\n".join(markdown_table(("task", "seen", "told", "failures"), apart, words=3))),
     )
 
 
@@ -347,30 +500,17 @@ def _groups(rows: Sequence[Mapping[str, str]], column: str) -> list[tuple[str, l
     return [(name or "none", [row for row in rows if row[column] == name]) for name, _ in counted.most_common()]
 
 
-def _counted(heading: str, groups: Sequence[tuple[str, Sequence[Mapping[str, str]]]]) -> list[str]:
+def _counted(heading: str, groups: Sequence[tuple[str, Sequence[Mapping[str, str]]]]) -> str:
     lines = []
     for name, rows in groups:
         same = sum(row["label"] == row["decisive_event"] for row in rows)
         lines.append((name, f"{same}/{len(rows)}", success_rate(same, len(rows))))
-    return markdown_table((heading, "same", "agreement, Wilson 95 %"), lines)
-
-
-def _differences(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    apart = Counter(
-        (row["environment"], row["label"] or "none", row["decisive_event"] or "none")
-        for row in rows
-        if row["label"] != row["decisive_event"]
-    )
-    lines = [(*names, str(number)) for names, number in apart.most_common()]
-    return markdown_table(("task", "seen", "told", "failures"), lines, words=3)
-
-
-_DOES = {"sheets": draw_sheets, "label": take_labels, "join": join_told, "page": write_page}
+    return "\n".join(markdown_table((heading, "same", "agreement, Wilson 95 %"), lines))
 
 
 def main(options: Options) -> None:
     """Do one of the steps of a round."""
-    _DOES[options.do](options)
+    {"sheets": draw_sheets, "label": take_labels, "join": join_told, "page": write_page}[options.do](options)
 
 
 if __name__ == "__main__":

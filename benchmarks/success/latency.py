@@ -1,4 +1,4 @@
-"""Measure what late answers cost the models in models/, by how late they are and what the robot does meanwhile.
+"""Measure the cost of late answers for the models in models/, by latency and by the robot's action meanwhile.
 
 Latency counts in control steps of simulated time, so the table is the same on any machine.
 """
@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import success_rate
-from benchmarks.harness.evaluations import job_results
-from benchmarks.harness.pages import WITHOUT_INFLUENCE, Page, PageOptions, run
-from benchmarks.harness.tables import markdown_table
+from benchmarks.harness.measure import WITHOUT_INFLUENCE, Page, PageOptions, markdown_table, run
+from benchmarks.harness.runs import job_results
 from benchmarks.success.models import evaluate
 
 HEADING = ("job", "meanwhile", "late by", "successes", "rate, Wilson 95 %", "stale actions", "queries/s")
@@ -31,8 +30,8 @@ class Models:
     page: str  # Name of their page.
     jobs: str  # Their job file.
     names: tuple[str, ...]  # Their jobs in it.
-    meanwhile: tuple[str, ...]  # What the robot does until an answer is there.
-    notes: str  # What a reader of the page has to know.
+    meanwhile: tuple[str, ...]  # Actions of the robot until an answer is there.
+    notes: str  # Text of the page.
 
 
 MODELS = {
@@ -60,17 +59,17 @@ hold still meanwhile: `chunk` and `rtc` are refused for them.""",
 class Options(PageOptions):
     """What to measure."""
 
-    models: Literal["gr00t", "trained"] = "gr00t"  # Which models.
-    steps: tuple[int, ...] = (0, 1, 2, 4, 8)  # How many control steps late, in the order of measuring.
+    models: Literal["gr00t", "trained"] = "gr00t"  # Group of models.
+    steps: tuple[int, ...] = (0, 1, 2, 4, 8)  # Latencies in control steps, in the order of measuring.
     episodes: int = 200  # Episodes of each line.
-    # Directory that keeps the run; with one that is there already it goes on.
+    # Directory that keeps the run; an existing one is resumed.
     run: Path | None = field(default=None, metadata=WITHOUT_INFLUENCE)
     # Run nothing, and write the page of what has finished in the directory that keeps the run.
     finished_only: bool = field(default=False, metadata=WITHOUT_INFLUENCE)
 
 
 def jobs_document(options: Options) -> dict[str, Any]:
-    """Return a job for each latency, model and way to bridge it, with what their file says besides."""
+    """Return a job for each latency, model and way to bridge it, with the other content of their file."""
     models = MODELS[options.models]
     document = json.loads((ROOT / "jobs" / models.jobs).read_text(encoding="utf-8"))
     document["defaults"]["num_episodes"] = options.episodes
@@ -88,21 +87,18 @@ def jobs_document(options: Options) -> dict[str, Any]:
 def lines(jobs: Iterable[Mapping[str, Any]], models: Models) -> list[tuple[str, ...]]:
     """Return the lines of the table: those of the jobs that have completed, by model, way and latency."""
     completed = [job for job in jobs if job["status"] == "completed"]
-    return [_line(job) for job in sorted(completed, key=lambda job: _place(job["name"], models))]
+    found = []
+    for job in sorted(completed, key=lambda job: _place(job["name"], models)):
+        model, way, steps = job["name"].rsplit("-", 2)
+        cells = (model, way if int(steps) else "any", job["latency"], f"{job['successes']}/{job['episodes']}")
+        share, rate = f"{100 * job['stale_action_share']:.0f} %", success_rate(job["successes"], job["episodes"])
+        found.append((*cells, rate, share, f"{job['queries_per_s']:.2f}"))
+    return found
 
 
 def _place(name: str, models: Models) -> tuple[int, int, int]:
     model, way, steps = name.rsplit("-", 2)
     return models.names.index(model), models.meanwhile.index(way), int(steps)
-
-
-def _line(job: Mapping[str, Any]) -> tuple[str, ...]:
-    model, way, steps = job["name"].rsplit("-", 2)
-    return (
-        *(model, way if int(steps) else "any", job["latency"], f"{job['successes']}/{job['episodes']}"),
-        *(success_rate(job["successes"], job["episodes"]), f"{100 * job['stale_action_share']:.0f} %"),
-        f"{job['queries_per_s']:.2f}",
-    )
 
 
 def main(options: Options) -> None:

@@ -1,11 +1,9 @@
-"""Measure how often the scripted expert solves LIBERO's tasks, in workers of an interpreter that LIBERO runs in."""
+"""Measure the success of the scripted expert in LIBERO's tasks, in workers of an interpreter with LIBERO."""
 
 from dataclasses import dataclass
 
-from benchmarks.harness.environments import build, success_rate, tally
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from isaaclab_arena.interfaces.episode import Outcome
+from benchmarks.harness.environments import build, tally
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.policy.experts import LIBERO_PLANS, LiberoExpertPolicy
 
 PACKAGES = ("libero", "robosuite", "mujoco", "numpy", "python")
@@ -17,7 +15,7 @@ class Options(PageOptions):
 
     python: str = ".venv-libero/bin/python"  # Interpreter of the workers; make test-benchmarks makes this one.
     libero_path: str | None = None  # Checkout of LIBERO; LIBERO_PATH by default.
-    protocols: tuple[str, ...] = ("strict", "openpi")  # How episodes are played.
+    protocols: tuple[str, ...] = ("strict", "openpi")  # Protocols of the episodes.
     episodes: int = 50  # Episodes per task.
     num_envs: int = 2  # Number of env slots; it changes the time, not the rates.
     seed: int = 0  # Seed of the initial conditions.
@@ -34,17 +32,7 @@ def main(options: Options) -> None:
         versions, horizon = dict(environment.provenance()), environment.max_episode_length
         found = tally(environment, LiberoExpertPolicy(), options.episodes, options.seed)
         environment.close()
-        solved = found.count(Outcome.SUCCESS)
-        lengths = [record.length for record in found.records if record.success]
-        table.add(
-            task.replace("_", " "),
-            protocol,
-            f"{solved}/{options.episodes}",
-            success_rate(solved, options.episodes),
-            f"{found.count(Outcome.TIMEOUT)}/{found.count(Outcome.ERROR)}",
-            f"{sum(lengths) / len(lengths):.0f}" if lengths else "",
-            str(horizon),
-        )
+        table.add(task.replace("_", " "), protocol, *found.of_expert, horizon)
     stated = ", ".join(f"{name} {versions[name]}" for name in PACKAGES if name in versions)
     text = f"""\
 {stated}; seed {options.seed}, one Panda, OSC_POSE at 20 Hz, CPU, nothing drawn.

@@ -1,4 +1,4 @@
-"""Measure how often Meta-World's scripted experts solve its tasks, through the same loop as every job.
+"""Measure the success of Meta-World's scripted experts in its tasks, through the same loop as every job.
 
 With ``--python`` the tasks run in workers of another interpreter, which may have another MuJoCo.
 """
@@ -6,9 +6,8 @@ With ``--python`` the tasks run in workers of another interpreter, which may hav
 import time
 from dataclasses import dataclass
 
-from benchmarks.harness.environments import Tally, build, success_rate, tally
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.environments import build, tally
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.environments.gym.worker.sources.meta_world import task_names
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts import MetaWorldExpertPolicy
@@ -25,18 +24,7 @@ class Options(PageOptions):
     num_envs: int = 2  # Number of env slots; it changes the time, not the rates.
     seed: int = 0  # Seed of the initial conditions.
     python: str | None = None  # Interpreter of the workers; without it the tasks run in this process.
-    tasks: tuple[str, ...] = ()  # Which tasks, all by default.
-
-
-def measure(task: str, options: Options) -> tuple[Tally, float, dict[str, str]]:
-    """Run a task's episodes; return what became of them, the wall time of an episode [s], and versions."""
-    environment = build(f"metaworld:{task}", options.num_envs, python=options.python)
-    began = time.perf_counter()
-    found = tally(environment, MetaWorldExpertPolicy(), options.episodes, options.seed)
-    episode_s = (time.perf_counter() - began) / options.episodes
-    versions = dict(environment.provenance())
-    environment.close()
-    return found, episode_s, versions
+    tasks: tuple[str, ...] = ()  # Tasks; all by default.
 
 
 def main(options: Options) -> None:
@@ -46,17 +34,14 @@ def main(options: Options) -> None:
     table = Table("task", "successes", *figures, words=4)
     solved, versions = [], {}
     for task in options.tasks or task_names():
-        found, episode_s, versions = measure(task, options)
+        environment = build(f"metaworld:{task}", options.num_envs, python=options.python)
+        began = time.perf_counter()
+        found = tally(environment, MetaWorldExpertPolicy(), options.episodes, options.seed)
+        episode_s = (time.perf_counter() - began) / options.episodes
+        versions = dict(environment.provenance())
+        environment.close()
         solved.append(found.count(Outcome.SUCCESS))
-        lengths = [record.length for record in found.records if record.success]
-        table.add(
-            task,
-            f"{solved[-1]}/{options.episodes}",
-            success_rate(solved[-1], options.episodes),
-            f"{found.count(Outcome.TIMEOUT)}/{found.count(Outcome.ERROR)}",
-            f"{sum(lengths) / len(lengths):.0f}" if lengths else "",
-            f"{1000 * episode_s:.0f}",
-        )
+        table.add(task, *found.of_expert, f"{1000 * episode_s:.0f}")
     reliable = sum(number >= RELIABLE * options.episodes for number in solved)
     text = f"""\
 {", ".join(f"{name} {versions[name]}" for name in PACKAGES)}; seed {options.seed}, CPU.

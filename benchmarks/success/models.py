@@ -1,6 +1,6 @@
-"""Measure how often the models in models/ solve their tasks: trained policies, or the GR00T models.
+"""Measure the success of the models in models/: trained policies, or the GR00T models.
 
-The model that picks by colour is also told no colour, and the other colour.
+The model that picks by colour also gets no colour, and the other colour.
 """
 
 import json
@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import success_rate
-from benchmarks.harness.evaluations import job_results
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import markdown_table
+from benchmarks.harness.measure import Page, PageOptions, markdown_table, run
+from benchmarks.harness.runs import job_results
 from isaaclab_arena.evaluation import eval_runner
 
 SWAPPED = "colour-swapped"
@@ -27,8 +26,8 @@ class Models:
 
     title: str  # Heading of their page.
     jobs: str  # Their job file.
-    notes: str  # What a reader of the page has to know.
-    wanted: Mapping[str, str]  # Job to the success rate that it is to reach, in words.
+    notes: str  # Text of the page.
+    wanted: Mapping[str, str]  # Job to its wanted success rate, in words.
 
 
 PAGES = {
@@ -39,10 +38,7 @@ PAGES = {
 The jobs of jobs/trained.json, seed 0, which neither training nor the evaluations during training have seen. What each
 task calls success is in docs/reference/legged_robots.md and docs/reference/task_catalog.md; how each policy was made,
 in its directory of models/.""",
-        wanted={
-            **dict.fromkeys(("cartpole", "reach", "push-cube"), "at least 90 %"),
-            "velocity-go1": "at least 80 %",
-        },
+        wanted={**dict.fromkeys(("cartpole", "reach", "push-cube"), "at least 90 %"), "velocity-go1": "at least 80 %"},
     ),
     "gr00t_success": Models(
         title="How often the models in this repository solve their tasks",
@@ -63,29 +59,24 @@ lift the cube that the task means.""",
 class Options(PageOptions):
     """What to measure."""
 
-    # Which models, by the page of results that they have.
+    # Page of results of the models.
     page: Literal["trained_policies", "gr00t_success"] = "trained_policies"
     episodes: int = 200  # Episodes of each job.
 
 
 def jobs_document(models: Models, episodes: int) -> dict[str, Any]:
-    """Return the jobs of a file, and one more for the model that is told the other colour."""
+    """Return the jobs of a file, and one more for the model that gets the other colour."""
     document = json.loads((ROOT / models.jobs).read_text(encoding="utf-8"))
     document["defaults"]["num_episodes"] = episodes
     if SWAPPED in models.wanted:
         (told,) = (job for job in document["jobs"] if job["name"] == "colour")
-        policy = "benchmarks.success.swapped_colours.SwappedColours"
+        policy = "benchmarks.gr00t.policies.SwappedColours"
         document["jobs"].append({**told, "name": SWAPPED, "policy_type": policy})
     return document
 
 
 def evaluate(document: Mapping[str, Any], kept: Path | None = None) -> list[dict[str, Any]]:
-    """Run jobs on the CPU, in this process, which shows how far it is; return what the results say of each.
-
-    Args:
-        document: Content of the job file.
-        kept: Directory that keeps the run, with which a run that is there already goes on; None to keep nothing.
-    """
+    """Run jobs on the CPU, in this process; resume and keep a run in ``kept``. Return the results of each."""
     with tempfile.TemporaryDirectory(prefix="success_") as name:
         directory = kept or Path(name)
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,9 @@
-"""Measure how often the scripted experts solve robosuite's tasks, in workers of an interpreter that has robosuite."""
+"""Measure the success of the scripted experts in robosuite's tasks, in workers of an interpreter with robosuite."""
 
 from dataclasses import dataclass
 
-from benchmarks.harness.environments import build, success_rate, tally
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from isaaclab_arena.interfaces.episode import Outcome
+from benchmarks.harness.environments import build, tally
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.policy.experts import PLANS, RobosuiteExpertPolicy
 
 PACKAGES = ("robosuite", "mujoco", "numpy", "python")
@@ -31,16 +29,7 @@ def main(options: Options) -> None:
         versions, horizon = dict(environment.provenance()), environment.max_episode_length
         found = tally(environment, RobosuiteExpertPolicy(), options.episodes, options.seed)
         environment.close()
-        solved = found.count(Outcome.SUCCESS)
-        lengths = [record.length for record in found.records if record.success]
-        table.add(
-            task,
-            f"{solved}/{options.episodes}",
-            success_rate(solved, options.episodes),
-            f"{found.count(Outcome.TIMEOUT)}/{found.count(Outcome.ERROR)}",
-            f"{sum(lengths) / len(lengths):.0f}" if lengths else "",
-            str(horizon),
-        )
+        table.add(task, *found.of_expert, horizon)
     text = f"""\
 {", ".join(f"{name} {versions[name]}" for name in PACKAGES)}; seed {options.seed}, one Panda, OSC_POSE at 20 Hz, CPU.
 An episode is solved at the first step at which robosuite's own check says so, and ends there."""

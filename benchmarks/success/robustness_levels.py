@@ -1,6 +1,6 @@
-"""Measure how often the scripted policy solves each task along every axis that it can notice.
+"""Measure the success of the scripted policy in each task along every axis that it can notice.
 
-With ``--search`` it looks for the edges instead: how far each axis can go until some task is solved in less than 90 %.
+With ``--search`` it looks for the edges instead: the reach of each axis below which every task is solved in 90 %.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from benchmarks.artifacts.level_tables import level_value
+from benchmarks.artifacts.task_catalog import level_value
 from benchmarks.harness.environments import CPU, make_policy, success_rate, tally
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
@@ -70,17 +69,17 @@ EDGE_NOTES = (
 class Options(PageOptions):
     """What to measure."""
 
-    search: bool = False  # Whether to look for the edges, and write their page.
+    search: bool = False  # Look for the edges, and write their page.
     episodes: int = 50  # Episodes per task, axis and level.
     num_envs: int = 25  # Number of env slots; it changes the time, not the rates.
     seed: int = 0  # Seed of the initial conditions.
-    every_level: tuple[str, ...] = ("lift_object", "push_to_goal", "push_cube")  # Tasks of which no level is left out.
+    every_level: tuple[str, ...] = ("lift_object", "push_to_goal", "push_cube")  # Tasks with all of their levels.
     only: tuple[str, ...] = ()  # Tasks to measure; by default all.
 
 
 @cache
 def catalogue_of(task: str) -> tuple[Variation, ...]:
-    """Return what may vary in a task."""
+    """Return the variations of a task."""
     builder = ENVIRONMENTS.get(task)
     return builder.variations(builder.config_class(**dict(TASKS)[task]))
 
@@ -95,11 +94,7 @@ def axes_of(task: str) -> list[str]:
 
 
 def successes_at(task: str, axes: Sequence[Axis], level: int, options: Options) -> int:
-    """Return how many episodes of a level are solved, with some axes together.
-
-    Raises:
-        ConfigError: If the level is beyond what an axis can be.
-    """
+    """Return the number of solved episodes at a level of some axes together."""
     builder, catalogue = ENVIRONMENTS.get(task), catalogue_of(task)
     settings = {key: value for axis in axes for key, value in axis.settings(catalogue, level).items()}
     environment = builder.build(
@@ -114,12 +109,6 @@ def successes_at(task: str, axes: Sequence[Axis], level: int, options: Options) 
     return found.count(Outcome.SUCCESS)
 
 
-def levels_of(task: str, axis: str, options: Options) -> list[int]:
-    """Return the levels of a task that are measured, the edge last."""
-    has_all = task in options.every_level or axis == ALL_AXES
-    return list(range(1, EDGE_LEVEL + 1)) if has_all else [EDGE_LEVEL]
-
-
 def measure_levels(options: Options) -> None:
     """Run every task at levels of its axes; the page grows from task to task."""
     page = Page("robustness_levels", "How far the scripted policy gets along each axis", options, "mujoco", "torch")
@@ -130,7 +119,10 @@ def measure_levels(options: Options) -> None:
         own = axes_of(task)
         for name in (*own, ALL_AXES):
             axes = [AXES[each] for each in (own if name == ALL_AXES else [name])]
-            solved = {level: successes_at(task, axes, level, options) for level in levels_of(task, name, options)}
+            # The edge is always measured, the other levels of some tasks and of all axes together.
+            has_all = task in options.every_level or name == ALL_AXES
+            levels = range(1, EDGE_LEVEL + 1) if has_all else [EDGE_LEVEL]
+            solved = {level: successes_at(task, axes, level, options) for level in levels}
             shown = [
                 f"{solved[level]}/{options.episodes}" if level in solved else "-" for level in range(1, EDGE_LEVEL + 1)
             ]
@@ -146,28 +138,15 @@ def tasks_of(options: Options) -> list[tuple[str, Mapping[str, Any]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """Where an axis ends.
+    """The edge of an axis."""
 
-    Attributes:
-        step: Index of the last step at which every task is solved often enough; -1 where there is none.
-        worst: The task that is solved least often there, and how often.
-        ended_by: What ends it: a task and how often it was solved one step farther, or the limit.
-    """
-
-    step: int
-    worst: tuple[str, int]
-    ended_by: str
+    step: int  # Index of the last step at which every task is solved often enough; -1 where there is none.
+    worst: tuple[str, int]  # The task that is solved least often there, and how often.
+    ended_by: str  # What ends it: a task and how often it was solved one step farther, or the limit.
 
 
 def edge_of(tasks: Sequence[str], num_steps: int, solved: Callable[[str, int], int | str], least: float) -> Edge:
-    """Return where an axis ends, task after task: each looks only below where an earlier one ended.
-
-    Args:
-        tasks: Those that have it.
-        num_steps: How many steps are tried.
-        solved: Returns how many episodes of a task are solved at a step, or the limit that forbids the step.
-        least: How many have to be.
-    """
+    """Return the edge of an axis. Each task searches only below the edge of the tasks before it."""
     top, ended_by = num_steps - 1, "the last step that was tried"
     for task in tasks:
         low, high = -1, top + 1

@@ -1,13 +1,12 @@
-"""Measure how often the scripted policy solves each task, and that doing nothing does not."""
+"""Measure the success of the scripted policy in each task, and that of doing nothing."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness.environments import build, make_policy, success_rate, tally
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.environments import build, make_policy, tally
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.sim.threads import default_num_threads
 
@@ -53,7 +52,7 @@ NOTES = "Rates are the same for any number of environments and threads; CPU time
 class Options(PageOptions):
     """What to measure."""
 
-    # Whether to measure everything that the SO-ARM101 can do, instead of every task with the Panda.
+    # Measure all tasks of the SO-ARM101 instead of every task with the Panda.
     so101: bool = False
     episodes: int = 200  # Episodes per line of the table.
     num_envs: int = 16  # Number of env slots; it changes the time, not the rates.
@@ -67,11 +66,9 @@ def measure(task: str, arguments: Mapping[str, Any], policy_type: str, mode: str
     found = tally(environment, make_policy(policy_type), options.episodes, options.seed)
     cpu_ms = (time.process_time() - began) * 1000 / options.episodes
     environment.close()
-    successes = found.count(Outcome.SUCCESS)
     others = (Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR)
     return (
-        f"{successes}/{options.episodes}",
-        success_rate(successes, options.episodes),
+        *found.successes,
         "/".join(str(found.count(outcome)) for outcome in others),
         f"{found.busy / options.episodes:.0f}",
         f"{cpu_ms:.0f}",

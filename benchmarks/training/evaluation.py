@@ -1,7 +1,7 @@
-"""Measure what evaluation takes from training, and the start.
+"""Measure the cost of evaluations in a training, and of its start.
 
-Runs the training command as a user types it, with the task's own interval of evaluations and without any, and times it
-from outside. The first start fills the disk cache and is not counted.
+Runs the training command with the task's own interval of evaluations and without any, and times it from outside. The
+first start fills the disk cache and does not count.
 """
 
 import csv
@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.processes import watched
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, run, spread, values
+from benchmarks.harness.runs import watched
 from benchmarks.harness.workers import module
 from benchmarks.training.processes import RANK, Training
-from isaaclab_arena.training.config import EvaluationConfig, default_document, merged, read_training, task_document
+from isaaclab_arena.training.config import default_document, merged, read_training, task_document
 
 WITHOUT = "evaluation.interval=0"
 ITERATION_PARTS = {"Perf/collection_time", "Perf/learning_time"}
@@ -29,7 +27,7 @@ POLLING_INTERVAL_S = 0.01
 class Options(PageOptions):
     """What to measure."""
 
-    task: str = "cartpole"  # What is trained.
+    task: str = "cartpole"  # Task of the training.
     intervals: int = 2  # Evaluations of a run; it is that many of the task's intervals long.
     rounds: int = 3  # Runs with evaluations, each beside one without.
     starts: int = 3  # Starts to the first iteration.
@@ -37,7 +35,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run of the command took."""
+    """Times of one run of the command."""
 
     wall_s: float  # From the command to its end [s].
     cpu_s: float  # CPU time of its process [s].
@@ -52,7 +50,7 @@ class Run:
 
 
 def train(task: str, *words: str) -> Run:
-    """Train, one process on one thread, and read what it has written down."""
+    """Train in one process on one thread, and read its own measures."""
     with tempfile.TemporaryDirectory(prefix="training_evaluation_") as name:
         progress = Path(name) / "run" / "progress.csv"
         first: list[float] = []
@@ -68,7 +66,7 @@ def train(task: str, *words: str) -> Run:
         with progress.open(newline="", encoding="utf-8") as file:
             measures = [(line["measure"], float(line["value"])) for line in csv.DictReader(file)]
     return Run(
-        wall_s=took.ended - took.began,
+        wall_s=took.wall_s,
         cpu_s=took.cpu_s,
         first_s=first[0] - took.began,
         evaluations_s=tuple(value for measure, value in measures if measure == "Perf/evaluation_time"),
@@ -77,22 +75,18 @@ def train(task: str, *words: str) -> Run:
 
 
 def started(task: str) -> dict[str, float]:
-    """Return what a rank needs before its first iteration [s], by part."""
+    """Return the time before the first iteration by part [s]."""
     training = Training([*RANK, task, "--num_threads", "1"])
     training.close()
     start = training.said["start"]
     return {"imports_s": training.ready_s - sum(start.values()), **start}
 
 
-def settings_of(task: str) -> EvaluationConfig:
-    """Return how a task is evaluated where the user says nothing."""
-    return read_training(merged(default_document(), task_document(task)), task=task, source=task).evaluation
-
-
 def main(options: Options) -> None:
     """Train with evaluations and without, time the start, and write the page."""
     page = Page("training_evaluation", "What evaluation takes from training, and the start", options)
-    evaluation = settings_of(options.task)
+    document = merged(default_document(), task_document(options.task))
+    evaluation = read_training(document, task=options.task, source=options.task).evaluation
     num_iterations = options.intervals * evaluation.interval
     once = ("agent.max_iterations=1", WITHOUT)
     first = in_turn({"start": partial(train, options.task, *once)}, options.starts, warm_up=1)["start"]

@@ -1,16 +1,15 @@
-"""Count what two training ranks send to each other.
+"""Count the messages between two training ranks.
 
-Two ranks train a cartpole; every collective of one iteration is counted with the bytes that a rank puts into it. What
-has to be sent is the gradient, once for every mini-batch that is a boundary; the rest is what keeps ranks the same, and
-what they tell. The counts do not depend on the machine.
+Two ranks train a cartpole; the program counts every collective of one iteration with the bytes that a rank puts into
+it. The gradient is necessary, once for every mini-batch at a boundary; the rest keeps ranks equal, and is statistics.
+The counts do not depend on the machine.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.harness.workers import module
 from benchmarks.training.processes import Training
 
@@ -21,13 +20,13 @@ WORLD_SIZE = 2
 class Options(PageOptions):
     """What to count."""
 
-    task: str = "cartpole"  # What is trained.
+    task: str = "cartpole"  # Task of the training.
     num_envs: int = 64  # Env slots of a rank.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanged:
-    """What a rank put into the collectives of one iteration."""
+    """A rank's part in the collectives of one iteration."""
 
     mini_batches: int  # Mini-batches of all epochs.
     gradient_bytes: int  # Size of the gradient of all networks.
@@ -42,13 +41,7 @@ class Exchanged:
 
 
 def exchanged(facts: Mapping[str, Any], answer: Mapping[str, Any], iterations: int) -> Exchanged:
-    """Return what one rank put into the collectives of one iteration.
-
-    Args:
-        facts: What the rank said of itself.
-        answer: What it said after some iterations.
-        iterations: How many.
-    """
+    """Return a rank's part in the collectives of one iteration, from its facts and its answer."""
     calls = [(size, number) for _, size, number in answer["calls"]]
     gradient_bytes = facts["gradient_bytes"]
     return Exchanged(
@@ -75,10 +68,7 @@ VARIANTS = {
     "PPO": (),
     "PPO, `schedule=fixed`": ("agent.algorithm.schedule=fixed",),
     "PPO, `grad_sync_period=4`": ("distributed.grad_sync_period=4",),
-    "PPO, `grad_sync_period=4`, `schedule=fixed`": (
-        "distributed.grad_sync_period=4",
-        "agent.algorithm.schedule=fixed",
-    ),
+    "PPO, `grad_sync_period=4`, `schedule=fixed`": ("distributed.grad_sync_period=4", "agent.algorithm.schedule=fixed"),
     "GRPO": ("agent.algorithm={class_name: GRPO, group_size: 8}",),
 }
 

@@ -2,8 +2,8 @@
 
 Usage: python -m benchmarks.training.mjlab NUM_ENVS, where mjlab is installed
 
-Prints as one line of JSON what it trains. Each line ``<iterations>`` on the standard input makes it do that many
-iterations and print, as one line of JSON, what they took. Nothing is imported that mjlab's interpreter may lack.
+Prints the facts of its training as one line of JSON. For each line ``<iterations>`` on the standard input it does that
+many iterations and prints their time as one line of JSON. It imports nothing that mjlab's interpreter may lack.
 """
 
 import sys
@@ -17,7 +17,7 @@ from mjlab.rl import MjlabOnPolicyRunner, RslRlVecEnvWrapper  # pyright: ignore[
 from mjlab.tasks.registry import load_env_cfg, load_rl_cfg  # pyright: ignore[reportMissingImports]
 
 from benchmarks.harness.workers import serve
-from benchmarks.training.stopwatch import LearningStopwatch
+from benchmarks.training.processes import LearningStopwatch
 
 TASK = "Mjlab-Cartpole-Balance"
 
@@ -32,7 +32,7 @@ def runner_of(num_envs: int) -> Any:
 
 
 def facts(runner: Any) -> dict[str, Any]:
-    """Return what has to be known to compare this training with another one."""
+    """Return the facts for a comparison with another training."""
     environment, cfg = runner.env.unwrapped, runner.cfg
     networks = (runner.alg.actor, runner.alg.critic)
     return {
@@ -49,7 +49,7 @@ def facts(runner: Any) -> dict[str, Any]:
 
 
 def main(num_envs: int) -> None:
-    """Train whenever asked."""
+    """Do iterations for each line."""
     runner = runner_of(num_envs)
     stopwatch = LearningStopwatch(runner.alg)
     steps = runner.cfg["num_steps_per_env"] * num_envs

@@ -3,19 +3,42 @@
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import ROOT
+from benchmarks.harness.measure import timed
 from benchmarks.harness.workers import Worker, module
+
+
+class LearningStopwatch:
+    """Counts the CPU time of an algorithm's updates."""
+
+    def __init__(self, algorithm: Any) -> None:
+        self._update = algorithm.update
+        self._learning_cpu_s = 0.0
+        algorithm.update = self._timed_update
+
+    def turn(self, iterate: Callable[[], object]) -> dict[str, float]:
+        """Run iterations; return their time, and ``learning_cpu_s``, the CPU time of their updates alone [s]."""
+        self._learning_cpu_s = 0.0
+        took = timed(iterate)
+        return {**vars(took), "learning_cpu_s": self._learning_cpu_s}
+
+    def _timed_update(self) -> Any:
+        began = time.process_time()
+        losses = self._update()
+        self._learning_cpu_s += time.process_time() - began
+        return losses
+
 
 RANK = tuple(module("benchmarks.training.rank"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What some iterations took."""
+    """The time of some iterations."""
 
     wall_s: float  # Time of the slowest rank [s].
     cpu_s: float  # CPU time of all ranks, with all their threads [s].
@@ -40,45 +63,38 @@ class Turn:
 
 
 class Training:
-    """One training run: its processes, which wait until they are asked to go on.
-
-    Args:
-        command: Program and arguments of a rank.
-        world_size: Number of ranks.
-        torch_threads: Threads that torch may use in each of them, None for its own choice.
-
-    Attributes:
-        said: What the first rank said of itself at the start.
-        ready_s: From the start of the processes to that [s].
-    """
+    """One training run: its processes, which wait for the number of iterations of a turn."""
 
     def __init__(self, command: Sequence[str], *, world_size: int = 1, torch_threads: int | None = 1) -> None:
-        port, began = str(_free_port()), time.perf_counter()
-        variables = {
-            **{name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
-            **({} if torch_threads is None else {"OMP_NUM_THREADS": str(torch_threads)}),
-            "PYTHONPATH": str(ROOT),
-            "GIT_PYTHON_REFRESH": "quiet",
-        }
-        self._ranks = [
-            Worker(command, variables if world_size == 1 else variables | _rank_variables(rank, world_size, port))
-            for rank in range(world_size)
-        ]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        began = time.perf_counter()
+        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        variables |= {"PYTHONPATH": str(ROOT), "GIT_PYTHON_REFRESH": "quiet"}
+        if torch_threads is not None:
+            variables["OMP_NUM_THREADS"] = str(torch_threads)
+        if world_size > 1:
+            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
+        numbers = ({} if world_size == 1 else {"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(world_size))
+        self._ranks = [Worker(command, variables | number) for number in numbers]
+        # The first rank's facts, and the time to them.
         said = [rank.answer() for rank in self._ranks]
         self.said, self.ready_s = said[0], time.perf_counter() - began
 
     def turn(self, iterations: int) -> Turn:
-        """Do some iterations on all ranks, and return what they took."""
+        """Do some iterations on all ranks, and return their time."""
         self.begin(iterations)
         return self.end()
 
     def begin(self, iterations: int) -> None:
-        """Let all ranks begin some iterations."""
+        """Begin some iterations on all ranks."""
         for rank in self._ranks:
             rank.ask(iterations)
 
     def end(self) -> Turn:
-        """Wait until the iterations that were begun are done, and return what they took."""
+        """Wait for the end of the iterations, and return their time."""
         answers = tuple(rank.answer() for rank in self._ranks)
         return Turn(
             wall_s=max(answer["wall_s"] for answer in answers),
@@ -94,20 +110,3 @@ class Training:
             rank.end_input()
         for rank in self._ranks:
             rank.close()
-
-
-def _rank_variables(rank: int, world_size: int, port: str) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

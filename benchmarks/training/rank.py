@@ -2,8 +2,8 @@
 
 Usage: python -m benchmarks.training.rank [--physics_steps N] TASK [what isaaclab_arena.training.train takes]
 
-Prints as one line of JSON what it trains and how long it took to get ready. Each line ``<iterations>`` on the standard
-input makes it do that many iterations and print, as one line of JSON, what they took and what it sent to other ranks.
+Prints the facts of its training and the time of its start as one line of JSON. For each line ``<iterations>`` on the
+standard input it does that many iterations and prints, as one line of JSON, their time and its messages to other ranks.
 """
 
 import sys
@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 
 from benchmarks.harness.workers import serve
-from benchmarks.training.stopwatch import LearningStopwatch
+from benchmarks.training.processes import LearningStopwatch
 from isaaclab_arena.distributed.collectives import Neighbours, between_neighbours
 from isaaclab_arena.distributed.context import DistributedContext, limit_threads
 from isaaclab_arena.distributed.ranks import initialise
@@ -34,13 +34,10 @@ COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "gather")
 
 
 class Sent:
-    """Counts the collectives of this process by the bytes that it puts into them.
-
-    Attributes:
-        calls: Collective and bytes of this rank's own tensor to the number of such calls.
-    """
+    """Counts the collectives of this process by the bytes that it puts into them."""
 
     def __init__(self) -> None:
+        # Collective and bytes of this rank's own tensor to the number of such calls.
         self.calls: Counter[tuple[str, int]] = Counter()
         for name in COLLECTIVES:
             setattr(torch.distributed, name, self._counted(name, getattr(torch.distributed, name)))
@@ -57,7 +54,7 @@ class Sent:
 
 
 def facts(config: TrainingConfig, learner: Learner) -> dict[str, Any]:
-    """Return what has to be known to compare this training with another one."""
+    """Return the facts for a comparison with another training."""
     algorithm = learner.algorithm
     of_algorithm = getattr(algorithm, "settings", algorithm)
     parameters = [one for network in networks_of(algorithm).values() for one in network.parameters()]
@@ -74,7 +71,7 @@ def facts(config: TrainingConfig, learner: Learner) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Build a learner, and let it learn whenever asked."""
+    """Build a learner, and do iterations for each line."""
     if PHYSICS_STEPS in arguments:
         at = arguments.index(PHYSICS_STEPS)
         Cartpole.control_dt = int(arguments[at + 1]) * PHYSICS_DT
@@ -103,7 +100,7 @@ def main(arguments: list[str]) -> None:
 
 
 def built(config: TrainingConfig, context: DistributedContext, num_threads: int) -> tuple[Learner, dict[str, float]]:
-    """Build a learner; return it with what its environment and its networks took [s]."""
+    """Build a learner; return it with the times of its environment and its networks [s]."""
     networks_s, build_algorithm = [], learner_module.build_algorithm
 
     def timed_build(*args: Any) -> Any:

@@ -5,16 +5,14 @@ All take turns within one run, each on one thread of torch a rank:
 - 1 rank x n: one process, one thread of physics.
 - 2 ranks x n: two of them, which exchange gradients with every mini-batch; twice the samples.
 - 1 rank x 2n: one process with the samples of both, two threads of physics.
-- apart: two processes of n env slots that know nothing of each other. It says what two cores are worth here, where they
-  share caches, memory and clock, and is the most that two ranks can reach.
+- apart: two independent processes of n env slots. It is the value of two cores that share caches, memory and clock, and
+  the limit for two ranks.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, ratios, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, ratios, run, spread, values
 from benchmarks.training.processes import RANK, Training, Turn
 
 WARM_UP_ITERATIONS = 2
@@ -43,14 +41,8 @@ TASKS = (
 )
 
 
-def started(task: str, num_envs: int, *, world_size: int = 1, num_threads: int = 1) -> Training:
-    """Start a training."""
-    command = [*RANK, task, "--num_envs", str(num_envs), "--num_threads", str(num_threads)]
-    return Training(command, world_size=world_size)
-
-
 def both(first: Turn, second: Turn) -> Turn:
-    """Return two turns that were made at the same time as one."""
+    """Return two simultaneous turns as one."""
     return Turn(
         wall_s=max(first.wall_s, second.wall_s),
         cpu_s=first.cpu_s + second.cpu_s,
@@ -61,14 +53,12 @@ def both(first: Turn, second: Turn) -> Turn:
 
 
 def measure(measured: Measured, rounds: int) -> dict[str, list[Turn]]:
-    """Let all take turns."""
-    task, num_envs, iterations = measured.task, measured.num_envs, measured.iterations
-    trainings = {
-        ONE: started(task, num_envs),
-        TWO: started(task, num_envs, world_size=2),
-        TWICE: started(task, 2 * num_envs, num_threads=2),
-        APART: started(task, num_envs),
-    }
+    """Measure all in turn."""
+    iterations, sizes = measured.iterations, {ONE: (1, 1), TWO: (1, 2), TWICE: (2, 1), APART: (1, 1)}
+    trainings = {}
+    for name, (times, world_size) in sizes.items():
+        words = ("--num_envs", str(times * measured.num_envs), "--num_threads", str(times))
+        trainings[name] = Training([*RANK, measured.task, *words], world_size=world_size)
     for training in trainings.values():
         training.turn(WARM_UP_ITERATIONS)
 

@@ -1,8 +1,8 @@
 """Measure control steps per second with learning, beside mjlab.
 
 Both train a cartpole with rsl_rl's PPO on a CPU, each in a process of its own, and take turns within one run, so a
-ratio is that of neighbours in time. A turn is whole iterations, samples and learning, after a warm-up that compiles
-what is compiled. CPU seconds count all threads of a process, and are the figure to quote on a noisy machine.
+ratio is that of neighbours in time. A turn is whole iterations, samples and learning, after a warm-up with compilation.
+CPU seconds count all threads of a process; quote them on a noisy machine.
 
 mjlab needs another MuJoCo and another rsl_rl, so it lives in an environment of its own:
 
@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, ratios, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, ratios, run, spread, values
 from benchmarks.training.processes import RANK, Training, Turn
 
 WARM_UP_ITERATIONS = 2
@@ -39,7 +37,7 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """Something that trains."""
+    """A training system."""
 
     label: str  # What it is called in the table.
     training: Training  # Its process.
@@ -51,7 +49,7 @@ class System:
 
 
 def systems(options: Options, threads: str) -> dict[str, System]:
-    """Start what is compared."""
+    """Start all systems."""
     own = [*RANK, "cartpole", "--num_envs", str(options.num_envs)]
     if threads == ONE_THREAD:
         own += ["--num_threads", "1", "--torch_threads", "1"]
@@ -68,7 +66,7 @@ def systems(options: Options, threads: str) -> dict[str, System]:
 
 
 def measure(known: dict[str, System], rounds: int) -> dict[str, list[Turn]]:
-    """Let all systems take turns."""
+    """Measure all systems in turn."""
     for system in known.values():
         system.training.turn(WARM_UP_ITERATIONS)
     turns = in_turn({name: system.turn for name, system in known.items()}, rounds)
@@ -84,7 +82,7 @@ def figures(turns: Sequence[Turn], theirs: Sequence[Turn] | None) -> list[str]:
 
 
 def what(system: System) -> str:
-    """Return what a system does in an iteration."""
+    """Return the facts of an iteration of a system."""
     facts = system.training.said["facts"]
     sizes = " x ".join(map(str, facts["hidden_dims"]))
     said = (

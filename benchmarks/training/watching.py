@@ -1,9 +1,9 @@
-"""Measure what a watch beside a training takes from it on the same processor.
+"""Measure the cost of a watch for a training on the same processor.
 
-The training waits between its turns, and so do the watches, each of which is stopped while it is not its turn. In each
-round the training does some iterations alone, and the same number while `isaaclab-arena watch` evaluates a checkpoint
-beside it, with an equal claim to the processor and with the least one; every other round in the opposite order. Rounds
-are short and many, so that what else happens on the machine meets all of them alike.
+The training waits between its turns, and a watch is stopped outside of its turn. In each round the training does some
+iterations alone, and the same number while `isaaclab-arena watch` evaluates a checkpoint beside it, with an equal claim
+to the processor and with the least one; every other round in the opposite order. Rounds are short and many, so other
+programs disturb all kinds alike.
 """
 
 import json
@@ -21,9 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, spread
-from benchmarks.harness.timing import in_turn, ratios, values
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, ratios, run, spread, values
+from benchmarks.harness.runs import one_job
 from benchmarks.harness.workers import module
 from benchmarks.training.processes import RANK, Training, Turn
 
@@ -46,11 +45,11 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """How a watch is started."""
+    """The start of a watch."""
 
     nice: int = 0  # Its option.
-    is_of_another_terminal: bool = False  # Whether it has a session of its own.
-    before: str = ""  # What its shell does first.
+    is_of_another_terminal: bool = False  # It has a session of its own.
+    before: str = ""  # First commands of its shell.
 
 
 BESIDE = {
@@ -66,7 +65,11 @@ def watching(watch: Watch) -> Iterator[subprocess.Popen[bytes]]:
     """Evaluate a checkpoint by a watch that has finished its first episode, and is stopped."""
     with tempfile.TemporaryDirectory(prefix="watching_") as name:
         place = Path(name)
-        _prepare(place)
+        # A training with one checkpoint, and a job that never ends.
+        shutil.copytree(TRAINED, place / "training")
+        arguments = {"environment": "reach", "num_envs": 16, "action_mode": "ee_delta"}
+        jobs = one_job(arguments, "rsl_rl", 1_000_000, name="reach")
+        (place / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
         line = ["--eval_jobs_config", "jobs.json", "--output_dir", "watch", "--device", "cpu"]
         line += ["--nice", str(watch.nice), "--no_dataset"]
         command = module("isaaclab_arena.cli", "watch", "training", *line)
@@ -83,7 +86,12 @@ def watching(watch: Watch) -> Iterator[subprocess.Popen[bytes]]:
                 process_group=None if own else 0,
             )
             try:
-                _wait_for_episode(place, process)
+                begun = time.monotonic()
+                while not any(path.stat().st_size for path in place.glob("watch/*/*/episode_results_*.jsonl")):
+                    output = (place / "log.txt").read_text(encoding="utf-8", errors="replace")
+                    assert process.poll() is None, output
+                    assert time.monotonic() - begun < PATIENCE_S, output
+                    time.sleep(0.1)
                 os.killpg(process.pid, signal.SIGSTOP)
                 yield process
             finally:
@@ -91,25 +99,8 @@ def watching(watch: Watch) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait()
 
 
-def _prepare(place: Path) -> None:
-    """Write the directory of a training with one checkpoint, and a job that never ends."""
-    shutil.copytree(TRAINED, place / "training")
-    arguments = {"environment": "reach", "num_envs": 16, "action_mode": "ee_delta"}
-    job = {"name": "reach", "policy_type": "rsl_rl", "num_episodes": 1_000_000, "arena_env_args": arguments}
-    (place / "jobs.json").write_text(json.dumps({"jobs": [job]}), encoding="utf-8")
-
-
-def _wait_for_episode(place: Path, process: subprocess.Popen[bytes]) -> None:
-    begun = time.monotonic()
-    while not any(path.stat().st_size for path in place.glob("watch/*/*/episode_results_*.jsonl")):
-        said = (place / "log.txt").read_text(encoding="utf-8", errors="replace")
-        assert process.poll() is None, said
-        assert time.monotonic() - begun < PATIENCE_S, said
-        time.sleep(0.1)
-
-
 def turn(training: Training, iterations: int, watch: subprocess.Popen[bytes] | None) -> Turn:
-    """Do iterations, alone where there is no watch."""
+    """Do iterations, with a watch beside them if there is one."""
     if watch is None:
         return training.turn(iterations)
     os.killpg(watch.pid, signal.SIGCONT)
@@ -122,7 +113,7 @@ def turn(training: Training, iterations: int, watch: subprocess.Popen[bytes] | N
 
 
 def rounds(options: Options, calls: Mapping[str, Callable[[], Turn]]) -> dict[str, list[Turn]]:
-    """Make turns of each kind, as many as there is time for."""
+    """Make turns of each kind until the time is up."""
     begun, turns = time.monotonic(), {name: list[Turn]() for name in calls}
     for _ in range(options.rounds // 2):
         for name, found in in_turn(calls, 2).items():
@@ -153,15 +144,12 @@ A training of `reach` with {options.num_envs} env slots, as it is typed, and a w
 checkpoint of `reach` all the time, with 16 env slots and without recordings. Medians of {num_turns} turns of
 {options.iterations} iterations, with the smallest and the largest; ratios are of neighbours in time. There is no GPU in
 it."""
+    setting = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    autogroup = setting.read_text(encoding="ascii").strip() if setting.exists() else "not there"
     sessions = f"""\
-This machine's /proc/sys/kernel/sched_autogroup_enabled is {_autogroup()}. Where it is 1, Linux divides the processor
+This machine's /proc/sys/kernel/sched_autogroup_enabled is {autogroup}. Where it is 1, Linux divides the processor
 between sessions first, of which each terminal has one, and a nice value counts within a session only."""
     page.write(text, table, sessions)
-
-
-def _autogroup() -> str:
-    setting = Path("/proc/sys/kernel/sched_autogroup_enabled")
-    return setting.read_text(encoding="ascii").strip() if setting.exists() else "not there"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure how much memory an env slot takes that has a worker of its own, for environments of other packages."""
+"""Measure the memory of an env slot with a worker of its own, for environments of other packages."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from benchmarks.harness.environments import build, episodes, make_policy
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.workers.throughput import children, memory_bytes
+from benchmarks.harness.measure import Page, PageOptions, Table, run
+from benchmarks.harness.workers import children, memory_bytes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
@@ -23,7 +22,7 @@ divided among the env slots; of what workers share each one has its part. This p
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """Interpreters; an environment whose interpreter is not named is left out."""
+    """Interpreters; an environment without its interpreter is left out."""
 
     pusht_python: str = ""  # Interpreter with gym-pusht 0.1.8.
     aloha_python: str = ""  # Interpreter with gym-aloha 0.1.5.
@@ -36,7 +35,7 @@ class Options(PageOptions):
 
 
 def kinds(options: Options) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield what is measured: its label, the environment, and the arguments."""
+    """Yield label, environment and arguments of each measurement."""
     pixels = {"make_kwargs": {"obs_type": "pixels_agent_pos"}, "success_key": "is_success"}
     yield "PushT, state", "gym:gym_pusht:gym_pusht/PushT-v0", {"python": options.pusht_python}
     yield (
@@ -59,11 +58,7 @@ def kinds(options: Options) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 class MemoryReader(Observer):
-    """Looks at every picture, and notes the memory of some processes after each step.
-
-    Args:
-        pids: Numbers of the processes.
-    """
+    """Looks at every picture, and notes the memory of some processes after each step."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
@@ -89,7 +84,7 @@ def measure(environment: str, arguments: Mapping[str, Any], options: Options) ->
 
 
 def main(options: Options) -> None:
-    """Measure every environment whose interpreter is named, and write the page."""
+    """Measure every environment with an interpreter, and write the page."""
     torch.set_num_threads(1)
     page = Page("worker_memory", "Memory of workers", options)
     table = Table("environment", "MiB an env slot")

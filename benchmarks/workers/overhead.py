@@ -1,19 +1,16 @@
-"""Measure what a worker process adds to a step: an environment that does nothing, with and without pictures."""
+"""Measure the cost of a worker process per step: an environment that does nothing, with and without pictures."""
 
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks import ROOT
 from benchmarks.harness.environments import build
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.simulation.still_environment import ID
-
-ROOT = Path(__file__).parents[2]
+from benchmarks.harness.gym_environments import STILL
+from benchmarks.harness.measure import Page, PageOptions, Table, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +24,7 @@ class Options(PageOptions):
 def measure(num_pictures: int, options: Options) -> tuple[float, float, float]:
     """Return the fastest and the median wall time of a step, and the mean CPU time in this process [ms]."""
     environment = build(
-        f"gym:{ID}",
+        f"gym:{STILL}",
         1,
         python=sys.executable,
         environment_variables={"PYTHONPATH": str(ROOT)},

@@ -1,7 +1,7 @@
 """A plain loop over one environment in an interpreter of its own: ``python plain_loop.py {pusht,lift} NUM_STEPS``.
 
-It prints, as JSON, how long its steps and resets took [s], the CPU time of that [s] and its memory [bytes]. Nothing is
-imported here that the interpreter of the environment might not have.
+It prints, as JSON, the wall time of its steps and resets [s], their CPU time [s] and its memory [bytes]. It imports
+nothing that the interpreter of the environment might lack.
 """
 
 import importlib
@@ -42,7 +42,7 @@ def lift() -> typing.Any:
 
 
 def main(kind: str, num_steps: int) -> None:
-    """Make steps with actions at random, and print what they took."""
+    """Make steps with random actions, and print their time and memory."""
     environment = {"pusht": pusht, "lift": lift}[kind]()
     rng = np.random.default_rng(0)
     low, high = (0.0, 512.0) if kind == "pusht" else (-1.0, 1.0)

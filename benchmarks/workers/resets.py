@@ -1,8 +1,7 @@
-"""Play episodes of different lengths where all env slots wait for every reset, and where they go on meanwhile.
+"""Play episodes of different lengths with all env slots waiting for every reset, and with steps meanwhile.
 
 Chunks of eight actions, pictures of two cameras, each env slot in a worker of its own: robosuite's Lift, and the first
-task of LIBERO's spatial suite. Episodes take 24 to 68 control steps, so they end one after the other, as those of
-policies do.
+task of LIBERO's spatial suite. Episodes take 24 to 68 control steps, so they end at different times.
 """
 
 import os
@@ -16,9 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from benchmarks.harness.environments import Tally, build, episodes
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import in_turn, median, ratios
+from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -55,7 +52,7 @@ class PlaysChunks(PolicyBase):
         self._num_envs = 0
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Draw how long each episode is from its index."""
+        """Derive the length of each episode from its index."""
         self._num_envs = env.num_envs
         for start in starts:
             self._left[start.env_id] = LEAST_STEPS + start.episode.episode_index * 37 % DIFFERENT_LENGTHS
@@ -81,13 +78,13 @@ class PlaysChunks(PolicyBase):
         return torch.zeros(env.num_envs, *env.action_spec.shape)
 
     def finished(self) -> torch.Tensor:
-        """Return in which env slots it has nothing more to do. Shape: (num_envs,), bool."""
+        """Return the env slots whose episode is over. Shape: (num_envs,), bool."""
         return torch.tensor([self._left.get(env_id) == 0 for env_id in range(self._num_envs)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What a run took."""
+    """Time and occupancy of a run."""
 
     wall_s: float  # Wall time of all episodes [s].
     busy: float  # Part of the env slots in which an episode ran, over all control steps.
@@ -95,24 +92,15 @@ class Played:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """An environment, and how it is made.
+    """An environment with its options."""
 
-    Attributes:
-        heading: What the page calls it.
-        name: Its registered name.
-        options: Its options.
-    """
-
-    heading: str
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    heading: str  # What the page calls it.
+    name: str  # Registered name.
+    options: dict[str, Any] = field(default_factory=dict)  # Its options.
 
 
 def play(scene: Scene, steps: int, options: Options) -> Played:
-    """Play episodes in all env slots, after one in each that does not count.
-
-    The environment is made for it: those of several measurements at once may need more memory than there is.
-    """
+    """Play episodes in all env slots of a new environment, after a warm-up of one in each."""
     environment = build(scene.name, options.num_envs, steps_while_starting=steps, **scene.options)
     rollout(environment, PlaysChunks(), episodes(options.num_envs), [])
     tally, began_s = Tally(), time.perf_counter()
@@ -125,7 +113,7 @@ def play(scene: Scene, steps: int, options: Options) -> Played:
 
 
 def scenes(options: Options) -> list[Scene]:
-    """Return what can be measured here."""
+    """Return the scenes that have an interpreter."""
     common = {"enable_cameras": True, "environment_variables": {"MUJOCO_GL": "osmesa"}}
     found = []
     if options.robosuite_python:

@@ -4,15 +4,14 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.harness.environments import CPU, build, episodes, make_policy
-from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table
+from benchmarks.harness.measure import Page, PageOptions, Table, run
+from benchmarks.harness.workers import children, cpu_s, memory_bytes
 from benchmarks.workers.plain_loop import EPISODE_STEPS
 from isaaclab_arena.distributed.devices import choose_opengl
 from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes, pipelined_rollout
@@ -21,14 +20,10 @@ from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")
 
 ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "pusht": (
-        "gym:gym_pusht:gym_pusht/PushT-v0",
-        {"make_kwargs": {"obs_type": "state"}, "success_key": "is_success"},
-    ),
+    "pusht": ("gym:gym_pusht:gym_pusht/PushT-v0", {"make_kwargs": {"obs_type": "state"}, "success_key": "is_success"}),
     "lift": ("robosuite:Lift", {"enable_cameras": True}),
 }
 
@@ -87,21 +82,13 @@ class Options(PageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What some steps took.
+    """Resources of some steps."""
 
-    Attributes:
-        num_steps: How many, of all env slots together.
-        wall_s: Wall time [s].
-        own_cpu_s: CPU time of this process [s].
-        env_cpu_s: CPU time of the processes in which the environments are [s].
-        memory_bytes: Memory of these processes, for each env slot [bytes].
-    """
-
-    num_steps: int
-    wall_s: float
-    own_cpu_s: float
-    env_cpu_s: float
-    memory_bytes: float
+    num_steps: int  # How many, of all env slots together.
+    wall_s: float  # Wall time [s].
+    own_cpu_s: float  # CPU time of this process [s].
+    env_cpu_s: float  # CPU time of the processes in which the environments are [s].
+    memory_bytes: float  # Memory of these processes, for each env slot [bytes].
 
     @property
     def cpu_ms(self) -> float:
@@ -110,53 +97,42 @@ class Measured:
 
 
 def plain_loops(kind: str, python: str, num_steps: int) -> Measured:
-    """Let a plain loop run on each core at the same time."""
+    """Run a plain loop on each core at the same time."""
     num_loops = len(os.sched_getaffinity(0))
     command = [python, str(_PLAIN_LOOP), kind, str(num_steps // num_loops)]
     variables = {**os.environ, **choose_opengl(CPU, {}).variables}
     loops = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) for _ in range(num_loops)]
     found = [json.loads(loop.communicate()[0].splitlines()[-1]) for loop in loops]
-    return Measured(
-        num_steps=num_steps,
-        wall_s=max(each["wall_s"] for each in found),
-        own_cpu_s=0.0,
-        env_cpu_s=sum(each["cpu_s"] for each in found),
-        memory_bytes=max(each["memory_bytes"] for each in found),
-    )
+    wall_s, memory = (max(each[figure] for each in found) for figure in ("wall_s", "memory_bytes"))
+    env_cpu_s = sum(each["cpu_s"] for each in found)
+    return Measured(num_steps=num_steps, wall_s=wall_s, own_cpu_s=0.0, env_cpu_s=env_cpu_s, memory_bytes=memory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """How env slots are divided among workers and groups.
+    """Division of env slots into workers and groups."""
 
-    Attributes:
-        num_envs: How many env slots there are.
-        per_worker: How many a worker holds.
-        groups: How many groups take turns.
-        steps_per_message: Steps that a worker makes at once at most.
-    """
-
-    num_envs: int
-    per_worker: int
-    groups: int = 1
-    steps_per_message: int = 1
+    num_envs: int  # How many env slots there are.
+    per_worker: int  # How many a worker holds.
+    groups: int = 1  # How many groups take turns.
+    steps_per_message: int = 1  # Steps that a worker makes at once at most.
 
     @property
     def label(self) -> str:
-        """What the table calls it."""
+        """Name of the division in the table."""
         pipeline = f", --pipeline {self.groups}" if self.groups > 1 else ""
         ahead = f", steps_per_message {self.steps_per_message}" if self.steps_per_message > 1 else ""
         return f"{self.num_envs} env slots, {self.per_worker} in each worker{pipeline}{ahead}"
 
 
 def in_workers(kind: str, python: str, num_steps: int, division: Division) -> Measured:
-    """Run a job's loop with actions at random in workers, in groups of env slots that take turns."""
+    """Run a job's loop with random actions in workers, in groups of env slots that take turns."""
     (name, arguments), groups, num_envs = ENVIRONMENTS[kind], division.groups, division.num_envs
     told = {"python": python, "envs_per_worker": division.per_worker, **arguments}
     if division.steps_per_message > 1:
         told["steps_per_message"] = division.steps_per_message
     environments = [build(name, size, **told) for size in group_sizes(num_envs, groups)]
-    workers = list(children())
+    workers = children()
     policies = [make_policy("random_action") for _ in environments]
     limits = RolloutLimits(max_steps=num_steps // num_envs)
     pending = episodes(num_steps // EPISODE_STEPS[kind] + 2 * num_envs)
@@ -174,12 +150,7 @@ def in_workers(kind: str, python: str, num_steps: int, division: Division) -> Me
 
 
 class Clock(Observer):
-    """Looks at every picture, and measures from the first step of every group on.
-
-    Args:
-        workers: Numbers of the processes in which the environments are.
-        groups: How many groups of env slots there are.
-    """
+    """Looks at every picture, and measures from the first step of every group."""
 
     def __init__(self, workers: list[int], groups: int) -> None:
         self._workers, self._first_steps = workers, groups
@@ -195,37 +166,14 @@ class Clock(Observer):
             self._num_steps, self._began = 0, self._now()
 
     def measured(self, num_envs: int) -> Measured:
-        """Return what all steps took but the first."""
-        wall_s, own_cpu_s, env_cpu_s = (now - began for now, began in zip(self._now(), self._began, strict=True))
-        return Measured(
-            num_steps=self._num_steps,
-            wall_s=wall_s,
-            own_cpu_s=own_cpu_s,
-            env_cpu_s=env_cpu_s,
-            memory_bytes=sum(map(memory_bytes, self._workers)) / num_envs,
-        )
+        """Return the resources of all steps except the first."""
+        took_s = [now - began for now, began in zip(self._now(), self._began, strict=True)]
+        memory = sum(map(memory_bytes, self._workers)) / num_envs
+        taken = dict(zip(("wall_s", "own_cpu_s", "env_cpu_s"), took_s, strict=True))
+        return Measured(num_steps=self._num_steps, **taken, memory_bytes=memory)
 
     def _now(self) -> tuple[float, float, float]:
         return time.perf_counter(), time.process_time(), sum(map(cpu_s, self._workers))
-
-
-def children() -> Iterator[int]:
-    """Yield the numbers of the processes that this one has started."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-            yield int(stat.parent.name)
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process with all its threads [s]."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
-
-
-def memory_bytes(pid: int) -> int:
-    """Return the memory of a process; of what it shares with others, its share [bytes]."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def in_rounds(kind: str, python: str, num_steps: int, options: Options) -> dict[str, list[Measured]]:

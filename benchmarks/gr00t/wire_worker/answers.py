@@ -8,12 +8,7 @@ NUM_STEPS, ACTION_DIM = 16, 8
 
 
 class Answers:
-    """Answers with zeros.
-
-    Args:
-        memory: Not used.
-        told: Not used.
-    """
+    """Answers with zeros."""
 
     def __init__(self, memory: int, told: typing.Callable) -> None:
         del memory, told

@@ -9,8 +9,8 @@ import torch
 from benchmarks import RESULTS, ROOT
 from benchmarks.gpu import check as gpu_check
 from benchmarks.gpu import results
-from benchmarks.gpu.commands import Check, Options, checks
-from benchmarks.gpu.measuring import OUT_OF_TIME
+from benchmarks.gpu.check import Check, Options, checks
+from benchmarks.gpu.results import OUT_OF_TIME
 
 MACHINE = {"gpu": "A GPU", "cpu": "a CPU, 16 cores", "versions": "torch 2"}
 

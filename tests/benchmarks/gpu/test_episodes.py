@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.gpu.episodes import GR00T, JOBS, Job, Options, evaluated, evaluation, median
-from benchmarks.gpu.rows import Evaluation
+from benchmarks.gpu.results import Evaluation
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 TOOK = {"wall_s": 12.0, "build_s": 2.0, "simulate_s": 6.0, "policy_s": 2.0, "render_s": 0.0, "record_s": 1.0}

@@ -25,7 +25,7 @@ def test_a_worker_answers_each_request_and_ends_with_its_input():
 
 
 def test_waiting_processes_load_nothing_heavy_by_the_harness():
-    program = "import sys, benchmarks.harness.workers, benchmarks.harness.timing, benchmarks.harness.tables;"
+    program = "import sys, benchmarks.harness.workers, benchmarks.harness.measure;"
     heavy = "sys.exit(bool({'torch', 'numpy', 'mujoco'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program + heavy], cwd=ROOT, check=False).returncode == 0
 

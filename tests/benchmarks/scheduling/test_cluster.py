@@ -3,9 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.scheduling.cluster import ClusterOptions, lower_bound_s, simulate
+from benchmarks.scheduling.cluster import ClusterOptions, SimulatedJob, lower_bound_s, simulate
 from benchmarks.scheduling.scale import AIM, KINDS, Options, outcomes
-from benchmarks.scheduling.simulated_claims import SimulatedJob
 from isaaclab_arena.episode_ranges import count_episodes
 
 CLUSTER = ClusterOptions(num_ranks=40, joining_s=20.0, start_up_s=10.0, build_s=5.0)

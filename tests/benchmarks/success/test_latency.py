@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.harness.pages import command_line
+from benchmarks.harness.measure import command_line
 from benchmarks.success.latency import MODELS, Options, jobs_document, lines
 from isaaclab_arena.config.loading import read_jobs
 

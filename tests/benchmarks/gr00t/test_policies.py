@@ -1,4 +1,4 @@
-from benchmarks.success.swapped_colours import swapped
+from benchmarks.gr00t.policies import swapped
 
 
 def test_red_and_blue_are_exchanged():

@@ -1,6 +1,6 @@
 import torch
 
-from benchmarks.gpu.worlds import EnvironmentLoop, Loop, build_worlds, emptied, free_memory, speeds, taken_per_world
+from benchmarks.gpu.throughput import EnvironmentLoop, Loop, build_worlds, emptied, free_memory, speeds, taken_per_world
 from benchmarks.harness.environments import CPU
 
 

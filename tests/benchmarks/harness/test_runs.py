@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from benchmarks.harness.processes import Watched, watched
+from benchmarks.harness.runs import Watched, watched
 
 
 def test_a_process_is_watched_to_its_end(tmp_path):

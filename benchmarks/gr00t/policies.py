@@ -1,15 +1,30 @@
-"""A GR00T policy that tells its model the other colour."""
+"""GR00T policies that benchmarks name by their class path."""
 
 import dataclasses
 from collections.abc import Sequence
 
-from isaaclab_arena.interfaces.environment import Environment
+import torch
+
+from benchmarks.harness.policies import write_note
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 
 
+class FirstAnswerPolicy(Gr00tClosedloopPolicy):
+    """The GR00T policy, which notes the time of its answer in a run of one control step."""
+
+    name = "first_answer"
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the model's actions. Shape: (num_envs, action_dim)."""
+        action = super().get_action(env, observation)
+        write_note()
+        return action
+
+
 class SwappedColours(Gr00tClosedloopPolicy):
-    """Tells the model the other colour."""
+    """The GR00T policy, which gives its model the other colour."""
 
     name = "gr00t_closedloop with the other colour"
 

@@ -1,1 +1,0 @@
-"""Checks and benchmarks that need a GPU, run by `make gpu-check`."""

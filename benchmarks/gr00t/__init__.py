@@ -1,1 +1,0 @@
-"""Benchmarks of GR00T policies: queries, start, server, jobs."""

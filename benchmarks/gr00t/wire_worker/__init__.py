@@ -1,1 +1,0 @@
-"""The worker that a benchmark of wires asks."""

@@ -1,1 +1,0 @@
-"""LIBERO beside other harnesses: the same episodes, played by each in turn."""

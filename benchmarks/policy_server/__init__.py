@@ -1,1 +1,0 @@
-"""What policy servers give and cost."""

@@ -1,1 +1,0 @@
-"""Benchmarks of whole runs: start-up, ranks, recording, memory, tables."""

@@ -1,1 +1,0 @@
-"""Simulated ranks that take their work by the rules of real ones."""

@@ -1,1 +1,0 @@
-"""Benchmarks of physics and cameras on the CPU."""

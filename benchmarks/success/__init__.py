@@ -1,1 +1,0 @@
-"""Benchmarks of how often policies solve tasks."""

@@ -1,1 +1,0 @@
-"""Benchmarks of training: throughput, ranks, what they exchange, evaluation during training."""

@@ -1,1 +1,0 @@
-"""Environments in workers of other interpreters: their speed beside plain loops, their overhead and memory."""
