@@ -176,10 +176,8 @@ class EpisodeArrays:
     """Keep the arrays of an environment's running episodes until they are taken."""
 
     def __init__(self, environment: Environment, observations: RecordedObservations) -> None:
-        self._environment = environment
-        self._observations = observations
-        expected_steps = min(environment.max_episode_length, EXPECTED_STEPS)
-        self._ring = StepRing(environment.num_envs, expected_steps)
+        self._environment, self._observations = environment, observations
+        self._ring = StepRing(environment.num_envs, min(environment.max_episode_length, EXPECTED_STEPS))
         # Parts of the simulation state. In host memory they are copied each step, on a GPU they are batched.
         self._state_parts = tuple(environment.state_parts())
         self._host_parts = [part.numpy() for part in self._state_parts if part.is_cpu]
@@ -230,11 +228,7 @@ class EpisodeArrays:
             for number in self._not_flat:
                 flat[number] = flat[number].reshape(len(flat[number]), -1)
             flat += self._host_parts
-            places = self._ring.next_places(self._widths)
-            if len(places) == 1:
-                np.concatenate(flat, axis=1, out=places[0])
-                return
-            for numbers, place in zip(self._packs, places, strict=True):
+            for numbers, place in zip(self._packs, self._ring.next_places(self._widths), strict=True):
                 np.concatenate([flat[number] for number in numbers], axis=1, out=place)
             return
         if self._written_at_once:
@@ -339,9 +333,8 @@ class EpisodeArrays:
                     *path, name = (group, *keys)
                     self._terms.setdefault(tuple(path), []).append(name)
 
-        self._together = {
-            path for path in self._terms if isinstance(value_at(transition.observation, path), SideBySide)
-        }
+        seen = transition.observation
+        self._together = {path for path in self._terms if isinstance(value_at(seen, path), SideBySide)}
         # Direct writes need every tensor, and any parts of the state, on the CPU.
         are_here = all(tensor.is_cpu for tensor in self._tensors(transition))
         self._written_at_once = are_here and (bool(self._host_parts) or not self._state_parts)

@@ -84,10 +84,8 @@ class EpisodeRecorder(Observer):
         # An episode's file is renamed into place, and then its line is appended to the commit file. So every committed
         # episode has a complete file, also after a crash. `consolidate` turns the files into one dataset.
         check_compression(options.compression)
-        self._directory = job_directory
+        self._directory, self._job, self._options = job_directory, job, options
         self._episodes_directory = job_directory / layout.EPISODES_DIRECTORY
-        self._job = job
-        self._options = options
         self.sees_pictures = options.write_dataset and options.observations is RecordedObservations.ALL
         # Whether this rank still owns a finished episode, by index. Other episodes are dropped.
         self._may_commit = may_commit
@@ -174,11 +172,10 @@ class EpisodeRecorder(Observer):
         more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
         if self._contents is not None:
             more[layout.CONTENTS_ATTRIBUTE] = self._contents
+        env_args = {"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args}
+        attributes = attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: text}
         episode = RecordedEpisode(
-            episode_index=line.episode_index,
-            arrays=arrays,
-            attributes=attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: text},
-            env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
+            episode_index=line.episode_index, arrays=arrays, attributes=attributes, env_args=env_args
         )
         compression = self._options.compression
         self._commits.commit(line, text, lambda path: write_episode(path, episode, compression, crc=crc))

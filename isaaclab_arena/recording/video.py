@@ -230,9 +230,8 @@ class VideoFile:
         if height % 2 or width % 2:
             frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._stream is None:
-            self._stream = cast(
-                VideoStream, self._container.add_stream("libx264", rate=self._rate, options=dict(_ENCODER))
-            )
+            stream = self._container.add_stream("libx264", rate=self._rate, options=dict(_ENCODER))
+            self._stream = cast(VideoStream, stream)
             self._stream.height, self._stream.width = frame.shape[:2]
             self._stream.pix_fmt = "yuv420p"
             # Encoding must not take cores from other ranks.
@@ -311,32 +310,6 @@ Strip: TypeAlias = tuple[EpisodeRecord, Sequence[np.ndarray]]
 """An episode, and its first, middle and last frame at strip height. Shape of each: (height, width, 3), uint8."""
 
 
-def _write_sheet(path: Path, strips: Sequence[Strip]) -> None:
-    """Write the sheet of a job as PNG atomically, in columns with gaps, by episode index."""
-    images = []
-    for record, frames in sorted(strips, key=lambda strip: strip[0].episode.episode_index):
-        outcome = record.outcome
-        lines = [
-            "not measured" if outcome is None else str(outcome),
-            f"episode {record.episode.episode_index}",
-            f"{record.length} steps",
-            f"return {record.episode_return:.2f}",
-        ]
-        colour = _UNKNOWN_COLOUR if outcome is None else _COLOURS[outcome]
-        text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)
-        images.append(np.concatenate([*frames, text], axis=1))
-
-    height, width = images[0].shape[:2]
-    num_strips = min(len(images), _STRIPS_PER_COLUMN)
-    num_columns = -(-len(images) // num_strips)
-    sheet = np.zeros((num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP, 3), np.uint8)
-    for index, image in enumerate(images):
-        column, row = divmod(index, num_strips)
-        top, left = row * (height + _GAP), column * (width + _GAP)
-        sheet[top : top + height, left : left + width] = image
-    write_png(path, sheet)
-
-
 Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 """Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
 
@@ -355,11 +328,9 @@ class EpisodeVideo:
     ) -> None:
         # The loop calls the public methods, which wait only for room for a task. A video with a frame that could not be
         # drawn or written never gets its final name. `do` queues tasks of this film in order.
-        self._episode = f"episode {start.episode.episode_index}"
-        self._job = job
+        self._episode, self._job = f"episode {start.episode.episode_index}", job
         self.files = files  # by camera
-        self._do = do
-        self._steps_per_frame = steps_per_frame
+        self._do, self._steps_per_frame = do, steps_per_frame
         self._num_steps = 0
         self.shows_latest_step = True  # the last counted step has a frame
         self._is_wanted = True
@@ -455,9 +426,7 @@ class VideoRecorder(Observer):
     ) -> None:
         # Films only read the simulation: policy, recording and results do not change. The loop copies the state;
         # threads draw and encode it. Their errors are raised by the next call.
-        self._directory = job_directory
-        self._job = job
-        self._options = options
+        self._directory, self._job, self._options = job_directory, job, options
         self._names_rebuilds = names_rebuilds
         # `places` maps an episode to its slot, for films of a finished run; by default the slot it runs in now.
         self._places = places or {}
@@ -509,12 +478,8 @@ class VideoRecorder(Observer):
             place = self._places.get(index, here)
             files = {}
             for camera in cameras:
-                name = layout.video_file_name(
-                    None if camera == VIEWPORT else camera,
-                    env_id=place.env_id,
-                    episode_index=index,
-                    rebuild=place.rebuild,
-                )
+                shown = None if camera == VIEWPORT else camera
+                name = layout.video_file_name(shown, env_id=place.env_id, episode_index=index, rebuild=place.rebuild)
                 # A film plays in real time: its rate follows from the control steps per frame.
                 files[camera] = VideoFile(
                     self._directory / layout.VIDEOS_DIRECTORY / name,
@@ -572,7 +537,34 @@ class VideoRecorder(Observer):
             self._threads.close()
         finally:
             if self._sheet:
-                _write_sheet(self._directory / layout.CONTACT_SHEET_FILE, self._sheet)
+                # Strips stand in columns with gaps, by episode index.
+                path = self._directory / layout.CONTACT_SHEET_FILE
+                strips = self._sheet
+                images = []
+                for record, frames in sorted(strips, key=lambda strip: strip[0].episode.episode_index):
+                    outcome = record.outcome
+                    lines = [
+                        "not measured" if outcome is None else str(outcome),
+                        f"episode {record.episode.episode_index}",
+                        f"{record.length} steps",
+                        f"return {record.episode_return:.2f}",
+                    ]
+                    colour = _UNKNOWN_COLOUR if outcome is None else _COLOURS[outcome]
+                    text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)
+                    images.append(np.concatenate([*frames, text], axis=1))
+
+                height, width = images[0].shape[:2]
+                num_strips = min(len(images), _STRIPS_PER_COLUMN)
+                num_columns = -(-len(images) // num_strips)
+                sheet = np.zeros(
+                    (num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP, 3), np.uint8
+                )
+                for index, image in enumerate(images):
+                    column, row = divmod(index, num_strips)
+                    top, left = row * (height + _GAP), column * (width + _GAP)
+                    sheet[top : top + height, left : left + width] = image
+                write_png(path, sheet)
+
                 self._sheet = []
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:

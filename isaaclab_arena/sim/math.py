@@ -26,11 +26,6 @@ def cross(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return _cross(_turned(a), b)
 
 
-def conjugate(quaternion: torch.Tensor) -> torch.Tensor:
-    """Return the inverse of unit quaternions. Shape: (..., 4) -> (..., 4)."""
-    return torch.cat((quaternion[..., :1], -quaternion[..., 1:]), dim=-1)
-
-
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the rotation ``a`` after ``b``. Shapes: (..., 4), (..., 4) -> (..., 4)."""
     aw, ax, ay, az = a.unbind(-1)
@@ -65,7 +60,7 @@ def rotate_inverse(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tens
 def rotation_error(target: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
     """Return the short rotation vector, world frame, from ``current`` to ``target``. (..., 4), (..., 4) -> (..., 3)."""
     # The length is 2 sin(angle / 2): the angle [rad] to 1 % up to 28 degrees, and growing up to 180 degrees.
-    difference = multiply(target, conjugate(current))
+    difference = multiply(target, torch.cat((current[..., :1], -current[..., 1:]), dim=-1))
     sign = torch.where(difference[..., :1] < 0, -1.0, 1.0)
     return 2 * sign * difference[..., 1:]
 

@@ -150,7 +150,7 @@ class PartFrame:
     camera_fovy_deg: float | None = None  # vertical field of view of a camera; None for a frame
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CameraPose:
     """The pose of a scene camera, in place of that in the scene's file."""
 

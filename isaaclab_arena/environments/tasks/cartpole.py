@@ -100,15 +100,12 @@ class Cartpole(FloorTask):
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the start positions and velocities of cart and pole."""
+        place, speed, angle, rate = (
+            (number(conditions[name]),)
+            for name in ("cart.position", "cart.velocity", "pole.angle", "pole.angular_velocity")
+        )
         return StartState(
-            joint_positions={
-                _SLIDER: (number(conditions["cart.position"]),),
-                _HINGE: (number(conditions["pole.angle"]),),
-            },
-            joint_velocities={
-                _SLIDER: (number(conditions["cart.velocity"]),),
-                _HINGE: (number(conditions["pole.angular_velocity"]),),
-            },
+            joint_positions={_SLIDER: place, _HINGE: angle}, joint_velocities={_SLIDER: speed, _HINGE: rate}
         )
 
     def observation_terms(self) -> dict[str, ObservationTerm]:

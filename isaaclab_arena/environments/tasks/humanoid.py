@@ -62,9 +62,7 @@ HUMANOID = FloorRobot(
     default_control=_DEFAULT,
     action_scale=tuple(scale for _, _, scale in _JOINTS),
     action_bound=1.0,
-    viewport=CameraPose(
-        name="viewport", position=(2.3, -2.6, 1.5), target=(0.0, 0.0, 0.75), fovy_deg=38.0, follows=PELVIS
-    ),
+    viewport=CameraPose("viewport", (2.3, -2.6, 1.5), (0.0, 0.0, 0.75), fovy_deg=38.0, follows=PELVIS),
 )
 
 
@@ -77,10 +75,7 @@ class HumanoidTask(FloorTask):
     def attach(self, backend: Backend) -> None:
         """Create the tensors that are stored per env slot."""
         super().attach(backend)
-        num_joints = len(HUMANOID.joints)
-        self.previous_action = torch.zeros(
-            backend.num_envs, num_joints, dtype=backend.ctrl.dtype, device=backend.device
-        )
+        self.previous_action = backend.ctrl.new_zeros(backend.num_envs, len(HUMANOID.joints))
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Reset the state of env slots (n,), int64, that were just reset."""
@@ -89,10 +84,8 @@ class HumanoidTask(FloorTask):
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return its proprioception: the pelvis' motion and tilt, its joints, and its last action."""
-        return {
-            **sense_terms(HUMANOID, lambda: self.senses),
-            "last_action": vector_term(JOINTS, "", self.last_action),
-        }
+        last_action = vector_term(JOINTS, "", self.last_action)
+        return {**sense_terms(HUMANOID, lambda: self.senses), "last_action": last_action}
 
     def last_action(self, backend: Backend) -> torch.Tensor:
         """Return the action that gave the current controls. Shape: (num_envs, num_joints)."""
@@ -192,15 +185,13 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     if missing:
         raise _problem(path, f"has no column {', '.join(missing)}{did_you_mean(missing[0], names)}")
     where, table = [names.index(name) for name in columns], []
-    for number, line in enumerate(lines, start=2):
-        if line:
-            try:
-                values = [float(line[column]) for column in where]
-            except (ValueError, IndexError) as error:
-                raise _problem(path, f"line {number} is not a line of numbers: {error}") from error
-            if not all(math.isfinite(value) for value in values):
-                raise _problem(path, f"line {number} has a number that is not finite")
-            table.append(values)
+    for number, line in ((number, line) for number, line in enumerate(lines, start=2) if line):
+        try:
+            table.append([float(line[column]) for column in where])
+        except (ValueError, IndexError) as error:
+            raise _problem(path, f"line {number} is not a line of numbers: {error}") from error
+        if not all(map(math.isfinite, table[-1])):
+            raise _problem(path, f"line {number} has a number that is not finite")
     return np.array(table)
 
 

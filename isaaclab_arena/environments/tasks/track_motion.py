@@ -77,18 +77,13 @@ class TrackMotion(HumanoidTask):
         """Copy the motion to the device, and create the frame counter and sums of each env slot."""
         super().attach(backend)
 
-        def beside(values: np.ndarray) -> torch.Tensor:
-            return torch.tensor(values, dtype=backend.qpos.dtype, device=backend.device)
-
-        self._root_position = beside(self._motion.root_position)
-        self._root_orientation = beside(self._motion.root_orientation)
-        self._joint_position = beside(self._motion.joint_position)
-        self._joint_offset = beside(self._motion.joint_position - np.array(HUMANOID.default_joint_position))
-        self._joint_velocity = beside(self._motion.joint_velocity)
-        self._keypoints = beside(self._motion.keypoints)
-        self._frame = torch.zeros_like(self.held_steps)
-        self._length = torch.zeros_like(self.held_steps)
-        self._keypoint_errors = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
+        motion, beside = self._motion, backend.qpos.new_tensor
+        self._root_position, self._root_orientation = beside(motion.root_position), beside(motion.root_orientation)
+        self._joint_position, self._joint_velocity = beside(motion.joint_position), beside(motion.joint_velocity)
+        self._joint_offset = beside(motion.joint_position - np.array(HUMANOID.default_joint_position))
+        self._keypoints = beside(motion.keypoints)
+        self._frame, self._length = torch.zeros_like(self.held_steps), torch.zeros_like(self.held_steps)
+        self._keypoint_errors = backend.qpos.new_zeros(backend.num_envs)
         self._joint_errors = torch.zeros_like(self._keypoint_errors)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -57,9 +57,7 @@ GO1 = FloorRobot(
     default_control=(0.0, 0.8, -1.38) * 4,
     action_scale=(0.25,) * 12,
     action_bound=4.0,
-    viewport=CameraPose(
-        name="viewport", position=(1.0, -1.5, 0.75), target=(0.0, 0.0, 0.22), fovy_deg=40.0, follows="robot/trunk"
-    ),
+    viewport=CameraPose("viewport", (1.0, -1.5, 0.75), (0.0, 0.0, 0.22), fovy_deg=40.0, follows="robot/trunk"),
 )
 
 
@@ -88,35 +86,25 @@ class VelocityGo1(FloorTask):
             for leg in _LEGS
         )
         trunk = ContactSensor(name=_TRUNK_TOUCH, body="robot/shell", other="floor", other_is_geom=True)
-        super().__init__(
-            TaskSpec(
-                name="velocity_go1",
-                instruction="walk with the commanded velocity",
-                time_limit_s=10.0,
-                contact_sensors=(*feet, trunk),
-            )
-        )
+        spec = TaskSpec(name="velocity_go1", instruction="walk with the commanded velocity", time_limit_s=10.0)
+        super().__init__(replace(spec, contact_sensors=(*feet, trunk)))
 
     def attach(self, backend: Backend) -> None:
         """Create the tensors that are stored per env slot."""
         super().attach(backend)
-        like = {"dtype": backend.qpos.dtype, "device": backend.device}
-        num_envs = backend.num_envs
-        self._length = torch.zeros(num_envs, dtype=torch.int64, device=backend.device)
-        self._broke_bounds = torch.zeros(num_envs, dtype=torch.bool, device=backend.device)
-        self._command = torch.zeros(num_envs, 3, **like)
-        self._velocity = torch.zeros(num_envs, 3, **like)
-        self._action = torch.zeros(num_envs, len(GO1.actuators), **like)
-        self._feet = torch.zeros(num_envs, len(_LEGS), 3, **like)
-        self._error_sums = torch.zeros(num_envs, 2, **like)
-        self._worst_errors = torch.zeros(num_envs, 2, **like)
+        num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
+        self._length = torch.zeros_like(self.held_steps)
+        self._broke_bounds = torch.zeros_like(self.held_steps, dtype=torch.bool)
+        self._command, self._velocity = zeros(num_envs, 3), zeros(num_envs, 3)
+        self._action, self._feet = zeros(num_envs, len(GO1.actuators)), zeros(num_envs, len(_LEGS), 3)
+        self._error_sums, self._worst_errors = zeros(num_envs, 2), zeros(num_envs, 2)
         phases = [2 * math.pi * step / _GAIT_STEPS for step in range(_GAIT_STEPS)]
-        self._clock = torch.tensor([(math.cos(phase), math.sin(phase)) for phase in phases], **like)
+        self._clock = backend.qpos.new_tensor([(math.cos(phase), math.sin(phase)) for phase in phases])
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
         """Draw the robot's posture and the commanded velocity: forward, left [m/s], turn [rad/s]."""
-        noise = (_JOINT_NOISE_RAD,) * len(GO1.joints)
-        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
+        num_joints = len(GO1.joints)
+        offset = draw_uniform(generator, (-_JOINT_NOISE_RAD,) * num_joints, (_JOINT_NOISE_RAD,) * num_joints)
         joints = tuple(home + shift for home, shift in zip(GO1.default_joint_position, offset, strict=True))
         (yaw,) = draw_uniform(generator, (-np.pi,), (np.pi,))
         command = draw_uniform(generator, COMMAND_LOW, COMMAND_HIGH)

@@ -69,22 +69,19 @@ class WalkHumanoid(HumanoidTask):
     def attach(self, backend: Backend) -> None:
         """Create the command, start and length of each episode, and the table of the gait clock."""
         super().attach(backend)
-        zeros = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
-        self._speed = zeros.clone()
-        self._start = zeros[:, None].repeat(1, 2)
-        self._ahead = zeros[:, None].repeat(1, 2)
-        self._length = torch.zeros_like(self.held_steps)
-        self._feet = zeros[:, None, None].repeat(1, len(FEET), 3)
+        num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
+        self._speed, self._length = zeros(num_envs), torch.zeros_like(self.held_steps)
+        self._start, self._ahead = zeros(num_envs, 2), zeros(num_envs, 2)
+        self._feet = zeros(num_envs, len(FEET), 3)
         turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
-        hands = [(math.cos(turn), math.sin(turn)) for turn in turns]
-        self._clock = torch.tensor(hands, dtype=zeros.dtype, device=zeros.device)
-        self._aside = torch.tensor(_ASIDE, device=zeros.device)
+        self._clock = backend.qpos.new_tensor([(math.cos(turn), math.sin(turn)) for turn in turns])
+        self._aside = torch.tensor(_ASIDE, device=backend.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
         """Draw the commanded speed, the initial yaw, and the posture."""
         speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
-        noise = (0.03,) * len(HUMANOID.joints)
-        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
+        num_joints = len(HUMANOID.joints)
+        offset = draw_uniform(generator, (-0.03,) * num_joints, (0.03,) * num_joints)
         joints = tuple(default + shift for default, shift in zip(HUMANOID.default_joint_position, offset, strict=True))
         return {"command.speed": speed, "robot.yaw": yaw, "robot.joint_position": joints}
 
