@@ -266,11 +266,7 @@ def retextured(model: mujoco.MjModel, material: str, texture: str) -> ModelChang
 
 
 def lit(
-    model: mujoco.MjModel,
-    *,
-    direction: Sequence[float] | None,
-    intensity: float | None,
-    tint: Sequence[float] | None,
+    model: mujoco.MjModel, *, direction: Sequence[float] | None, intensity: float | None, tint: Sequence[float] | None
 ) -> list[ModelChange]:
     """Return the changes of the light; None leaves direction (3,), intensity factor or RGB tint factors (3,)."""
     changes = []

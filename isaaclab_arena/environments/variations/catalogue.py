@@ -24,15 +24,8 @@ from isaaclab_arena.interfaces.episode import (
     point,
     upright_pose,
 )
-from isaaclab_arena.sim.backend import (
-    ModelChange,
-    body_geoms,
-    body_mass,
-    colour_of,
-    is_scalable,
-    retextured,
-    touching_geoms,
-)
+from isaaclab_arena.sim import backend
+from isaaclab_arena.sim.backend import ModelChange
 from isaaclab_arena.sim.scene import ScenePart, SceneTexture, texture_of
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
@@ -94,12 +87,8 @@ _SIZE = 256
 _CHARCOAL, _CREAM, _TAN, _VIOLET = (58, 60, 66), (236, 228, 206), (176, 148, 112), (126, 96, 150)
 _GREY, _ASH, _TEAL, _ROSE = (150, 152, 156), (206, 208, 210), (84, 142, 140), (206, 160, 166)
 _COLOURS = (
-    (_CREAM, _TEAL),
-    (_CHARCOAL, _GREY),
-    (_ASH, _VIOLET),
-    (_TAN, _CHARCOAL),
-    (_ROSE, _CREAM),
-    (_TEAL, _CHARCOAL),
+    *((_CREAM, _TEAL), (_CHARCOAL, _GREY), (_ASH, _VIOLET)),
+    *((_TAN, _CHARCOAL), (_ROSE, _CREAM), (_TEAL, _CHARCOAL)),
 )
 NUM_PATTERNS = len(_COLOURS)
 
@@ -158,7 +147,7 @@ def surface_changes(model: mujoco.MjModel, conditions: Conditions) -> Iterator[M
         parts = round(number(conditions.get(f"{asset}.{TEXTURE}", 0)))
         if parts > 0:
             pattern = round(number(conditions[f"{asset}.{PATTERN}"]))
-            yield retextured(model, material, _name(asset, pattern, parts))
+            yield backend.retextured(model, material, _name(asset, pattern, parts))
 
 
 def _name(asset: str, pattern: int, parts: int) -> str:
@@ -304,19 +293,19 @@ def _draws(task: Task) -> list[Mapping[str, ConditionValue]]:
 def _objects(scene: Scene) -> Iterator[Variation]:
     model = scene.model
     for name, body in object_bodies(model, scene.task).items():
-        mass = round(body_mass(model, body), 6)
+        mass = round(backend.body_mass(model, body), 6)
         yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
-        if is_scalable(model, body):
+        if backend.is_scalable(model, body):
             words = "factor on its lengths; the mass stays the same"
             yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
-        touching = touching_geoms(model, body)
+        touching = backend.touching_geoms(model, body)
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
             words = "coefficient of sliding friction in all its contacts"
             span = _cm(friction / 2), _cm(1.5 * friction)
             yield _variation(name, "friction", "", words, span, (0.0, 10.0), friction)
-        if body_geoms(model, body):
-            rgb = colour_of(model, body)[:3]
+        if backend.body_geoms(model, body):
+            rgb = backend.colour_of(model, body)[:3]
             colours = (
                 tuple(_cm(max(0.0, value - 0.25)) for value in rgb),
                 tuple(_cm(min(1.0, value + 0.25)) for value in rgb),
@@ -462,10 +451,8 @@ def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
 
 def most_distractors(variations: Sequence[Variation]) -> int:
     """Return the number of distractors that an environment has to hold ready."""
-    for variation in variations:
-        if variation.key == DISTRACTOR_COUNT:
-            return round(max(variation.sampler.numbers))
-    return 0
+    counts = (max(each.sampler.numbers) for each in variations if each.key == DISTRACTOR_COUNT)
+    return round(next(counts, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -558,7 +545,7 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
             continue
         # The bounding rectangle of the body from above, relative to its origin [m].
         origin, low, high = data.xpos[index][:2], np.zeros(2), np.zeros(2)
-        for geom in body_geoms(model, name):
+        for geom in backend.body_geoms(model, name):
             rotation = data.geom_xmat[geom].reshape(3, 3)
             centre = (data.geom_xpos[geom] + rotation @ model.geom_aabb[geom][:3])[:2] - origin
             reach = (np.abs(rotation) @ model.geom_aabb[geom][3:])[:2]
