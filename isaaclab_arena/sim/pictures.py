@@ -129,16 +129,10 @@ class ChangingPixels:
     """The pixels of a fixed camera that moving geoms can change, with fixed lights and a fixed background."""
 
     def __init__(
-        self,
-        world: VisibleWorld,
-        camera: int,
-        rays: np.ndarray,
-        depth: np.ndarray,
-        light_directions: np.ndarray,
-        around: Hulls,
+        self, world: VisibleWorld, camera: int, rays: np.ndarray, depth: np.ndarray, lights: np.ndarray, around: Hulls
     ) -> None:
         # ``rays`` (height, width, 3) are unit vectors in the camera's frame. ``depth`` (height, width) is that of the
-        # background along the camera's axis [m], 0 for nothing. ``light_directions`` (n, 3) are those of lights with
+        # background along the camera's axis [m], 0 for nothing. ``lights`` (n, 3) are the directions of lights with
         # shadows; ``around`` sets the centre of the shadow maps.
         self._place = world.poses["cam_xpos"].reshape(-1, 3)[camera]
         # Axes: right, down, ahead.
@@ -148,7 +142,7 @@ class ChangingPixels:
         self._columns, self._lines = flat[0, :, 0], flat[:, 0, 1]
         hit = np.flatnonzero(depth > 0)
         points = self._place + (flat.reshape(-1, 3) * depth.reshape(-1, 1))[hit] @ self._axes.T
-        self._maps = [_ShadowMap(direction, points, hit, around) for direction in light_directions]
+        self._maps = [_ShadowMap(direction, points, hit, around) for direction in lights]
 
     def of(self, hulls: Hulls) -> np.ndarray | None:
         """Return a mask (height, width), bool, of pixels that geoms in hulls can change; None if it may be any."""

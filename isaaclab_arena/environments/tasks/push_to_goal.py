@@ -9,11 +9,11 @@ from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, object_thing
+from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, ObjectTask
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import norm
 
@@ -31,7 +31,7 @@ _GOAL_LOW = (0.42, 0.10)
 _GOAL_HIGH = (0.55, 0.22)
 
 
-class PushToGoal(Task):
+class PushToGoal(ObjectTask):
     """Solved when the object stands at rest on the table, its centre within 3 cm of the disc's, for 0.25 s.
 
     Lost when the object falls off the table, falls over, or is lifted by more than 3 cm.
@@ -40,29 +40,24 @@ class PushToGoal(Task):
     capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
-        on_table = embodiment.workspace.on_table
-        goal = SceneObject(
-            prefix="goal", asset="objects/disc.xml", area=on_table(_GOAL_LOW, _GOAL_HIGH), observed_as="goal"
-        )
+        area = embodiment.workspace.on_table(_GOAL_LOW, _GOAL_HIGH)
         super().__init__(
-            TaskSpec(
-                name="push_to_goal",
-                instruction=f"push the {thing.words} onto the yellow disc",
-                paraphrases=(
-                    f"please push the {thing.words} onto the yellow disc",
-                    f"slide the {thing.words} onto the yellow disc",
-                    f"shove the {thing.words} over to the yellow circle",
-                    f"move the {thing.words} along the table until it covers the yellow circle",
-                    f"without lifting it, bring the {thing.words} to where that round yellow spot is",
-                ),
-                time_limit_s=15.0,
-                hold_steps=HOLD_STEPS,
-                things=(object_thing(thing, area=on_table(_LOW, _HIGH)), goal),
-                sizes=thing.sizes(),
-            )
+            embodiment,
+            thing,
+            (_LOW, _HIGH),
+            name="push_to_goal",
+            instruction=f"push the {thing.words} onto the yellow disc",
+            paraphrases=(
+                f"please push the {thing.words} onto the yellow disc",
+                f"slide the {thing.words} onto the yellow disc",
+                f"shove the {thing.words} over to the yellow circle",
+                f"move the {thing.words} along the table until it covers the yellow circle",
+                f"without lifting it, bring the {thing.words} to where that round yellow spot is",
+            ),
+            time_limit_s=15.0,
+            hold_steps=HOLD_STEPS,
+            things=(SceneObject(prefix="goal", asset="objects/disc.xml", area=area, observed_as="goal"),),
         )
-        self.robot = embodiment.robot
-        self.thing = thing
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the object's place on the table, its posture, and its speed."""

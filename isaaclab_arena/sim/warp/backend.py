@@ -47,9 +47,7 @@ class VariedModel:
     """The fields of a model on Warp's device that differ between worlds, and their values."""
 
     def __init__(self, model: mujoco.MjModel, put: mujoco_warp.Model, num_envs: int) -> None:
-        self._model = model
-        self._put = put
-        self._num_envs = num_envs
+        self._model, self._put, self._num_envs = model, put, num_envs
         self.changed: set[str] = set()  # fields of which worlds have their own values
         self.fields: tuple[str, ...] = ()  # changed in some world, or derived from such a field
 
@@ -136,18 +134,11 @@ _HEADROOM = 2.0
 _AT_LEAST_CONTACTS, _AT_LEAST_CONSTRAINTS = 32, 64
 _GROWTH = 1.5
 
-_TOO_SMALL = int(
-    mujoco_warp.OverflowType.NEFC
-    | mujoco_warp.OverflowType.NJMAX_NNZ
-    | mujoco_warp.OverflowType.BROADPHASE
-    | mujoco_warp.OverflowType.NARROWPHASE
-    | mujoco_warp.OverflowType.CCD
-)
+_BITS = mujoco_warp.OverflowType
+_TOO_SMALL = int(_BITS.NEFC | _BITS.NJMAX_NNZ | _BITS.BROADPHASE | _BITS.NARROWPHASE | _BITS.CCD)
 """Bits of ``Data.overflow`` that more room mends."""
 
-_LEFT_OUT = int(
-    mujoco_warp.OverflowType.HFIELD | mujoco_warp.OverflowType.CONTACT_MATCH | mujoco_warp.OverflowType.EPA_HORIZON
-)
+_LEFT_OUT = int(_BITS.HFIELD | _BITS.CONTACT_MATCH | _BITS.EPA_HORIZON)
 """Bits of contacts that were left out and need no more room. The iteration limit of a solver is not among them: MuJoCo
 has it too."""
 
@@ -548,7 +539,7 @@ class WarpBackend(Backend):
                 return
             missed, contacts, constraints = self._room.used()
             if missed & _LEFT_OUT:
-                names = repr(mujoco_warp.OverflowType(missed & _LEFT_OUT))
+                names = repr(_BITS(missed & _LEFT_OUT))
                 reason = f"left out contacts ({names}), for which it cannot make room"
                 raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
             self._grow(contacts / self.num_envs, constraints)

@@ -286,12 +286,8 @@ _WORTH_IT = 0.6
 """Share of the pixels up to which drawing them alone is faster."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Backdrop:
-    """A scene without its moving geoms."""
-
-    rgb: np.ndarray  # (height, width, 3), uint8
-    changing: ChangingPixels  # its pixels that can change
+_Backdrop: TypeAlias = tuple[np.ndarray, ChangingPixels]
+"""A scene without its moving geoms, (height, width, 3), uint8, and its pixels that can change."""
 
 
 class Backdrops:
@@ -313,10 +309,10 @@ class Backdrops:
     def draw(self, tracer: RayTracer, world: VisibleWorld) -> np.ndarray:
         """Return the colours of a world. Shape: (height, width, 3), uint8."""
         backdrop = self._backdrop(tracer, world) if self._is_usable else None
-        mask = None if backdrop is None else backdrop.changing.of(self._moving.hulls(world))
+        mask = None if backdrop is None else backdrop[1].of(self._moving.hulls(world))
         if backdrop is None or mask is None or mask.mean() > _WORTH_IT:
             return tracer.render(world)[self._camera.name].rgb
-        rgb, pixels = backdrop.rgb.copy(), np.flatnonzero(mask)
+        rgb, pixels = backdrop[0].copy(), np.flatnonzero(mask)
         rgb.reshape(-1, 3)[pixels] = tracer.shoot_pixels(world, pixels)
         return rgb
 
@@ -325,14 +321,10 @@ class Backdrops:
         # The world with its moving geoms invisible and at the origin, and other cameras at the origin.
         poses, fields = dict(world.poses), dict(world.fields)
         others = np.arange(len(poses["cam_xpos"])) != self._camera_id
-        for name, moved in (
-            ("geom_xpos", self._moving.ids),
-            ("geom_xmat", self._moving.ids),
-            ("cam_xpos", others),
-            ("cam_xmat", others),
-        ):
-            poses[name] = poses[name].copy()
-            poses[name][moved] = 0.0
+        for kind, moved in (("geom", self._moving.ids), ("cam", others)):
+            for name in (f"{kind}_xpos", f"{kind}_xmat"):
+                poses[name] = poses[name].copy()
+                poses[name][moved] = 0.0
         fields["geom_rgba"] = fields["geom_rgba"].copy()
         fields["geom_rgba"][self._moving.ids] = 0.0
 
@@ -353,7 +345,7 @@ class Backdrops:
                 world.poses["light_xdir"].reshape(-1, 3)[active],
                 self._moving.hulls(world),
             )
-            backdrop = _Backdrop(rgb=picture.rgb, changing=changing)
+            backdrop = picture.rgb, changing
         with self._changing:
             self._known[key] = backdrop
             self._known.move_to_end(key)

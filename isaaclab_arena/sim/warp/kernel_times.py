@@ -2,7 +2,7 @@
 
 import re
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 _MODULE_LOADED = re.compile(
@@ -24,13 +24,11 @@ class KernelTimes:
         return self.compile_s + self.load_s + self.wait_s
 
     def __add__(self, other: Self) -> "KernelTimes":
-        return KernelTimes(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+        return KernelTimes(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
     def since(self, earlier: Self) -> "KernelTimes":
         """Return the times since ``earlier``."""
-        return KernelTimes(
-            **{each.name: getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)}
-        )
+        return KernelTimes(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
 
 
 class KernelLedger:
