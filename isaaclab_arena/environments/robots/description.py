@@ -15,25 +15,27 @@ Point = tuple[float, float, float]
 Quaternion = tuple[float, float, float, float]
 Positive = Annotated[float, Field(gt=0)]
 
-_NO_TURN = (1.0, 0.0, 0.0, 0.0)
-
 
 class _Described(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class BaseDescription(_Described):
-    """Where the robot stands.
+class MountDescription(_Described):
+    """A frame fixed to a body of the robot.
 
     Attributes:
-        body: Its outermost body.
-        position: Where that body's file has its origin in the scene; the table top is z = 0 [m].
+        body: The body.
+        position: Where the frame is in that body [m].
         quaternion: How it is turned, w x y z.
     """
 
     body: str
     position: Point = (0.0, 0.0, 0.0)
-    quaternion: Quaternion = _NO_TURN
+    quaternion: Quaternion = (1.0, 0.0, 0.0, 0.0)
+
+
+class BaseDescription(MountDescription):
+    """Where the robot stands: its outermost body, and its file's origin in the scene, where the table top is z = 0."""
 
 
 class ArmDescription(_Described):
@@ -76,20 +78,6 @@ class GripperDescription(_Described):
     open_control: float
     width: Positive
     right_finger_fixed: bool = False
-
-
-class MountDescription(_Described):
-    """A frame fixed to a body of the robot.
-
-    Attributes:
-        body: The body.
-        position: Where the frame is in that body [m].
-        quaternion: How it is turned, w x y z.
-    """
-
-    body: str
-    position: Point = (0.0, 0.0, 0.0)
-    quaternion: Quaternion = _NO_TURN
 
 
 class CameraDescription(MountDescription):

@@ -95,12 +95,27 @@ class ObjectTask(Task):
 class GraspFacts:
     """The hand's facts with one object in each moment of an episode, each (moments,); see `Facts`."""
 
+    moments: NamedState
+    robot: Robot
     position: torch.Tensor  # of the object's centre [m], (moments, 3)
     height_m: torch.Tensor  # above its rest on the table [m]
     hand_m: torch.Tensor  # from the tool centre point to its centre [m]
+    reach_m: float  # distance of the hand at which it is reached [m]
     held: torch.Tensor  # between the fingers, bool
     carried: torch.Tensor  # held above the table, bool
     off_table: torch.Tensor
+
+    def then(self, *stages: torch.Tensor, placed: torch.Tensor | bool = False, **more: Any) -> Facts:
+        """Return the facts of a grasp, and of further stages; ``more`` adds facts or replaces some."""
+        # An object that lies where it is to be (``placed``) does not stray.
+        common: dict[str, Any] = {
+            "stages": (approach(self.hand_m, self.reach_m), self.held, *stages),
+            "arm": arm_facts(self.moments, self.robot),
+            "taken": self.held,
+            "strayed_m": strayed(self.position, self.held | placed),
+            **{name: getattr(self, name) for name in ("hand_m", "reach_m", "carried", "off_table")},
+        }
+        return Facts(**{**common, **more})
 
 
 def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> GraspFacts:
@@ -108,39 +123,16 @@ def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: s
     position = moments.body_position(f"{prefix}/body")
     height, held = position[:, 2] - thing.half_height, grasped(moments, robot, prefix)
     return GraspFacts(
+        moments=moments,
+        robot=robot,
         position=position,
         height_m=height,
         hand_m=tool_distance(moments, robot, prefix),
+        reach_m=thing.half_height + REACH_M,
         held=held,
         carried=held & (height > CARRIED_M),
         off_table=terms.off_the_table(position),
     )
-
-
-def held_facts(
-    moments: NamedState,
-    robot: Robot,
-    thing: ObjectAsset,
-    grasp: GraspFacts,
-    stages: tuple[torch.Tensor, ...],
-    *,
-    placed: torch.Tensor | bool = False,
-    **more: Any,
-) -> Facts:
-    """Return the facts of an object that is grasped, and then goes through ``stages``; ``more`` adds or replaces."""
-    # An object that lies where it is to be (``placed``) does not stray.
-    reach_m = thing.half_height + REACH_M
-    common: dict[str, Any] = {
-        "stages": (approach(grasp.hand_m, reach_m), grasp.held, *stages),
-        "arm": arm_facts(moments, robot),
-        "hand_m": grasp.hand_m,
-        "reach_m": reach_m,
-        "taken": grasp.held,
-        "carried": grasp.carried,
-        "strayed_m": strayed(grasp.position, grasp.held | placed),
-        "off_table": grasp.off_table,
-    }
-    return Facts(**{**common, **more})
 
 
 def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:

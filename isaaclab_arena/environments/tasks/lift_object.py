@@ -81,7 +81,7 @@ class LiftObject(grasping.ObjectTask):
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)
         nearly = grasp.held & (grasp.height_m >= grasping.NEARLY * LIFT_HEIGHT_M)
-        return grasping.held_facts(moments, self.robot, self.thing, grasp, (raised,), met=met, nearly=nearly)
+        return grasp.then(raised, met=met, nearly=nearly)
 
 
 LIFT_OBJECT = TableTask(

@@ -98,12 +98,9 @@ class PickAndPlace(grasping.ObjectTask):
         bin_position = moments.body_position(_BIN_BODY)
         bin_distance = terms.horizontal_distance(grasp.position, bin_position)
         brought = grasp.carried * approach(bin_distance, grasping.BIN_INSIDE_M)
-        return grasping.held_facts(
-            moments,
-            self.robot,
-            self.thing,
-            grasp,
-            (brought, inside),
+        return grasp.then(
+            brought,
+            inside,
             placed=inside,
             delivered=inside,
             off_table=grasp.off_table | terms.off_the_table(bin_position),

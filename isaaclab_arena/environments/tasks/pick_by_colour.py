@@ -103,12 +103,8 @@ class PickByColour(grasping.TwoCubesTask):
         wanted, other = grasping.COLOURS[::-1] if self._wants_blue[env_id] else grasping.COLOURS
         grasp, wrong = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
-        return grasping.held_facts(
-            moments,
-            self.robot,
-            CUBE,
-            grasp,
-            (raised,),
+        return grasp.then(
+            raised,
             taken=grasp.held | wrong.held,
             wrong_object=wrong.held,
             other_m=wrong.hand_m,

@@ -84,9 +84,8 @@ class SortTwo(grasping.TwoCubesTask):
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
         swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])
         one_in = red_in | blue_in
-        reach_m = CUBE.half_height + grasping.REACH_M
         brought = torch.maximum(self._brought(moments, "red", red), self._brought(moments, "blue", blue))
-        come = torch.maximum(approach(red.hand_m, reach_m), approach(blue.hand_m, reach_m))
+        come = torch.maximum(approach(red.hand_m, red.reach_m), approach(blue.hand_m, blue.reach_m))
         # A cube in its bin is not the hand's goal, unless both are.
         first = torch.where(red_in & ~blue_in, blue.hand_m, red.hand_m)
         second = torch.where(blue_in & ~red_in, red.hand_m, blue.hand_m)
@@ -106,7 +105,7 @@ class SortTwo(grasping.TwoCubesTask):
             ),
             arm=arm_facts(moments, self.robot),
             hand_m=torch.minimum(first, second),
-            reach_m=reach_m,
+            reach_m=red.reach_m,
             taken=red.held | blue.held,
             carried=red.carried | blue.carried,
             delivered=torch.where(carried[0] >= carried[1], red_in | swapped, blue_in | swapped),

@@ -86,12 +86,9 @@ class Stack(grasping.TwoCubesTask):
         beside, above = terms.horizontal_distance(red.position, blue.position), red.height_m - blue.height_m
         on_top = _on_top(moments)
         rests = grasping.at_rest(moments, "red") & grasping.at_rest(moments, "blue")
-        return grasping.held_facts(
-            moments,
-            self.robot,
-            CUBE,
-            red,
-            (red.carried * approach(beside, _BESIDE_M), on_top),
+        return red.then(
+            red.carried * approach(beside, _BESIDE_M),
+            on_top,
             placed=on_top,
             delivered=on_top,
             wrong_object=blue.carried,
