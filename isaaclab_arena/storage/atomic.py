@@ -43,12 +43,10 @@ def check_plain(path: Path, *, max_bytes: int = _LARGEST_FILE_BYTES) -> None:
     with storage_errors("read", path):
         try:
             found = path.stat()
-        except FileNotFoundError:
-            if not path.is_symlink():
-                raise
-            found = None
         except OSError as error:
-            if error.errno != errno.ELOOP:
+            # Links in a circle or to nothing are no plain files either.
+            is_dead_link = error.errno == errno.ENOENT and path.is_symlink()
+            if error.errno != errno.ELOOP and not is_dead_link:
                 raise
             found = None
     if found is None or not stat.S_ISREG(found.st_mode):

@@ -77,45 +77,30 @@ class CommitContext:
 
 def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
     """Return the commit line of a finished episode."""
-    progress = None
-    if "progress" in record.metrics:
-        parts = {name: score for name, score in record.metrics.items() if name.startswith("progress.")}
-        progress = {
-            "overall_score": record.metrics["progress"],
-            "all_complete": record.metrics["progress"] >= 1,
-            "criteria": {
-                name.removeprefix("progress."): {"score": score, "is_complete": score >= 1}
-                for name, score in parts.items()
-            },
+    progress, scores = None, record.metrics
+    if "progress" in scores:
+        parts = {
+            name.removeprefix("progress."): score for name, score in scores.items() if name.startswith("progress.")
         }
+        progress = {
+            "overall_score": scores["progress"],
+            "all_complete": scores["progress"] >= 1,
+            "criteria": {name: {"score": score, "is_complete": score >= 1} for name, score in parts.items()},
+        }
+    kept = ("env_id", "language_instruction", "success", "outcome", "termination", "episode_return", "metrics", "error")
     return CommitLine(
         job_name=record.episode.job,
-        env_id=record.env_id,
-        episode_in_env=context.episode_in_env,
-        language_instruction=record.language_instruction,
         seed=record.episode.seed,
-        success=record.success,
         episode_length=record.length,
-        timestamp=context.timestamp,
         variations=record.conditions,
         episode_index=record.episode.episode_index,
-        outcome=record.outcome,
-        termination=record.termination,
-        episode_return=record.episode_return,
-        metrics=record.metrics,
         progress=progress,
-        error=record.error,
         events=record.events,
         saturated_action_share=record.saturated_action_share,
-        rank=context.rank,
-        attempt=context.attempt,
         episode_seed=record.episode.episode_seed,
         placement_seed=record.episode.conditions_seed,
-        dataset_file=context.dataset_file,
-        episode_file=context.episode_file,
-        checksum=context.checksum,
-        start=context.start,
-        wall_s=round(context.wall_s, 6),
+        **{name: getattr(record, name) for name in kept},
+        **{**vars(context), "wall_s": round(context.wall_s, 6)},
     )
 
 

@@ -29,18 +29,10 @@ _FIELDS = tuple(
 
 def attributes_of(line: CommitLine) -> dict[str, AttributeValue]:
     """Return the attributes of an episode's group from its commit line; unknown values are left out."""
+    named = ("episode_index", "seed", "episode_seed", "placement_seed", "env_id", "success", "outcome", "termination")
     values: dict[str, AttributeValue | None] = {
         "job": line.job_name,
-        "episode_index": line.episode_index,
-        "seed": line.seed,
-        "episode_seed": line.episode_seed,
-        "placement_seed": line.placement_seed,
-        "env_id": line.env_id,
-        "success": line.success,
-        "outcome": line.outcome,
-        "termination": line.termination,
-        "episode_return": line.episode_return,
-        "language_instruction": line.language_instruction,
+        **{name: getattr(line, name) for name in (*named, "episode_return", "language_instruction")},
         "conditions": json_line(line.variations),
         "metrics": json_line(line.metrics),
         "error": line.error,
