@@ -5,7 +5,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 import glfw
@@ -184,9 +183,7 @@ class Window:
     def __enter__(self) -> "Window":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._viewer.close()
 
     @property

@@ -477,7 +477,7 @@ class TableEnvironment(ArenaEnvironment):
             state=StateReader(
                 backend,
                 {"robot": arm, **task.spec.articulations},
-                {**task.spec.rigid_objects, **({} if varied is None else varied.rigid_objects)},
+                {**task.spec.rigid_objects, **({} if varied is None else varied.distractors.rigid_objects)},
             ),
             cameras=cameras,
             control_dt=CONTROL_DT,
@@ -519,11 +519,11 @@ class TableEnvironment(ArenaEnvironment):
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         if self._varied is not None:
-            action = self._varied.executed(action, running)
+            action = self._varied.noise.added(action, running)
         return self.action_mode.controls(self.backend, action)
 
     def _observation(self, moved: torch.Tensor) -> Observation:
-        if self._varied is not None and self._varied.delays_observations:
+        if self._varied is not None and not self._varied.delay.is_none:
             # A delayed picture is drawn now, before its reader can announce it.
             self.draw_pictures_of(None)
         observation = super()._observation(moved)
@@ -545,7 +545,7 @@ class TableEnvironment(ArenaEnvironment):
             joint_positions={
                 **{joint: (value,) for joint, value in {**arm, **fingers}.items()},
                 **task.joint_positions,
-                **({} if self._varied is None else self._varied.joint_positions(conditions)),
+                **({} if self._varied is None else self._varied.distractors.joint_positions(conditions)),
             },
             controls={**held, **gripper, **task.controls},
             mocap_positions=task.mocap_positions,

@@ -1,7 +1,7 @@
 """A world with variations on: draws them for an episode, applies them, and disturbs observations and actions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -434,20 +434,15 @@ class VariedWorld:
         # The robot's base, which a lower or higher table shifts.
         self._base_body = base_body
         self._variations = tuple(variations)
-        self._distractors = distractors
+        self.distractors = distractors
         self._footprints = catalogue.footprints(self._model, task) if distractors.things else ()
         self._objects = catalogue.object_bodies(self._model, task)
         self._cameras = catalogue.camera_assets(self._model)
-        self._noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
-        self._delay = ObservationDelay(backend.num_envs, device)
+        self.noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
+        self.delay = ObservationDelay(backend.num_envs, device)
         blurs = (max(each.sampler.numbers) for each in variations if each.key == catalogue.PICTURE_BLUR)
         self._disturbances = Disturbances(backend.num_envs, device, most_blur=max(blurs, default=0.0))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
-
-    @property
-    def rigid_objects(self) -> Mapping[str, str]:
-        """Name in recordings to free joint, for objects beside the task's."""
-        return self._distractors.rigid_objects
 
     def vary(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Return an episode's conditions with its variations drawn; see `Environment.vary_conditions`."""
@@ -466,7 +461,7 @@ class VariedWorld:
         varied |= catalogue.drawn_patterns(varied, episode)
         if catalogue.DISTRACTOR_COUNT in varied:
             stream = episode.variation_generator("distractors.position")
-            varied |= self._distractors.placed(self._footprints, varied, stream)
+            varied |= self.distractors.placed(self._footprints, varied, stream)
         return varied
 
     def begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
@@ -475,8 +470,8 @@ class VariedWorld:
         # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
         strengths = [number(own.get(catalogue.ACTION_NOISE, 0.0)) for own in conditions]
         seeds = [round(number(own.get(SEEDS[catalogue.ACTION_NOISE], 0))) for own in conditions]
-        self._noise.begin(slots, strengths, seeds)
-        self._delay.begin(env_ids, [round(number(own.get(catalogue.OBSERVATION_DELAY, 0))) for own in conditions])
+        self.noise.begin(slots, strengths, seeds)
+        self.delay.begin(env_ids, [round(number(own.get(catalogue.OBSERVATION_DELAY, 0))) for own in conditions])
         disturbances = []
         for own in conditions:
             seed = own.get(SEEDS[catalogue.OBSERVATION_NOISE], own.get(SEEDS[catalogue.PICTURE_NOISE], 0))
@@ -495,22 +490,9 @@ class VariedWorld:
         shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
 
-    def joint_positions(self, conditions: Conditions) -> Mapping[str, Sequence[float]]:
-        """Return the start poses of the distractors."""
-        return self._distractors.joint_positions(conditions)
-
-    def executed(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        """Return the actions that the robot receives. Shape: (num_envs, action_dim)."""
-        return self._noise.added(action, running)
-
-    @property
-    def delays_observations(self) -> bool:
-        """True if policies see an env slot of some control steps ago."""
-        return not self._delay.is_none
-
     def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return the policies' view of an observation; ``moved`` (num_envs,), bool, began or made a step."""
-        return self._delay.delayed(self._disturbances.disturbed(observation, moved), moved)
+        return self.delay.delayed(self._disturbances.disturbed(observation, moved), moved)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
         """Return the changes of an episode's model: objects, light, cameras, table, surfaces."""

@@ -287,10 +287,6 @@ class StepRollback:
         self._chosen[env_ids] = True
         self._release()
 
-    def rest(self) -> None:
-        """Put all worlds into the model's default state."""
-        self._to_rest(torch.ones_like(self.diverged))
-
     def move_into(self, room: Room) -> None:
         """Read another room from now on, because the buffers have grown."""
         self._room = room
@@ -326,9 +322,10 @@ class StepRollback:
         numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
         broken = moved & ~(numbers.abs() < _LARGEST).all(dim=1)
         self.diverged |= broken
-        self._to_rest(broken)
+        self.to_rest(broken)
 
-    def _to_rest(self, worlds: torch.Tensor) -> None:
+    def to_rest(self, worlds: torch.Tensor) -> None:
+        """Put worlds (num_envs,), bool, into the model's default state."""
         self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, worlds)
 
     def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
@@ -403,7 +400,7 @@ class WarpBackend(Backend):
         self.diverged = self._rollback.diverged
         # The first call compiles the kernels.
         self._substeps(1)
-        self._rollback.rest()
+        self._rollback.to_rest(torch.ones_like(self.diverged))
         self._forward()
         self._scratch = mujoco.MjData(model)
         self._shown_model: mujoco.MjModel | None = None
