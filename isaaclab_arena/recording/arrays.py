@@ -87,18 +87,14 @@ class StepRing:
             self._arrays = [values.numpy() for values in self._packs]
         if self._next + num_steps > self._room_until:
             self._make_room(num_steps)
-        position = (self._next - self._origin) % self.capacity
+        self._next += num_steps
 
         # Flattened and side by side, (num_envs, num_steps * width) per pack.
         flat = [[each if each.ndim == 2 else each.reshape(len(each), -1) for each in tensors] for tensors in packs]
         joined = on_cpu([each[0] if len(each) == 1 else torch.cat(each, dim=1) for each in flat])
-        for values, tensor in zip(self._packs, joined, strict=True):
-            steps = tensor.reshape(len(tensor), num_steps, values.shape[2]).transpose(0, 1)
-            before_the_end = min(num_steps, len(values) - position)
-            values[position : position + before_the_end].copy_(steps[:before_the_end])
-            if before_the_end < num_steps:
-                values[: num_steps - before_the_end].copy_(steps[before_the_end:])
-        self._next += num_steps
+        for pack, tensor in enumerate(joined):
+            steps = tensor.reshape(len(tensor), num_steps, self._arrays[pack].shape[2]).transpose(0, 1)
+            self.fill(pack, slice(None), steps.numpy())
 
     def take(self, env_id: int) -> list[np.ndarray]:
         """End an env slot's episode and return one array per pack, (length, width). Later steps may overwrite it."""
@@ -146,11 +142,8 @@ HELD_OBJECTS = 350
 """Most objects of the steps that are copied at once: Python looks for garbage after 700 new ones, and now and then
 looks through all objects."""
 
-HELD_BYTES = 1 << 26
-"""Most memory of the steps that are copied at once [bytes]."""
-
-EXPECTED_STEPS = 1000
-"""Control steps that the buffer holds at first; it grows for longer episodes."""
+HELD_BYTES = 1 << 26  # most memory of the steps that are copied at once [bytes]
+EXPECTED_STEPS = 1000  # control steps that the buffer holds at first; it grows for longer episodes
 
 
 class RecordedObservations(StrEnum):

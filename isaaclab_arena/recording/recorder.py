@@ -29,8 +29,7 @@ from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
 
 _LOG = logging.getLogger(__name__)
 
-ROBOMIMIC_ENV_TYPE = 2
-"""Isaac Lab's value in ``env_args``: an environment with Gymnasium's interface."""
+ROBOMIMIC_ENV_TYPE = 2  # Isaac Lab's value in ``env_args``: an environment with Gymnasium's interface
 
 
 @dataclass(frozen=True, kw_only=True)

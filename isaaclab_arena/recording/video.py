@@ -32,11 +32,8 @@ from isaaclab_arena.storage.layout import poster_file
 
 BAR_HEIGHT = 16
 
-POSTER_SIDE = 240
-"""Pixels of a poster's longer side; a picture that is smaller keeps its size."""
-POSTER_BYTES = 6_000
-"""Largest file of a poster, so that a page can hold hundreds of them."""
-
+POSTER_SIDE = 240  # pixels of a poster's longer side; a picture that is smaller keeps its size
+POSTER_BYTES = 6_000  # largest file of a poster, so that a page can hold hundreds of them
 _TEXT_SIZE = 11
 _TEXT = (240, 240, 240)
 _BACKGROUND = (24, 24, 28)
@@ -115,9 +112,7 @@ def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:
 
 # Draw and encode films on threads beside the rollout loop, so that control steps do not wait for them.
 
-TASKS_UNDONE = 64
-"""Most unfinished tasks per thread, which bounds their memory; then the loop waits."""
-
+TASKS_UNDONE = 64  # most unfinished tasks per thread, which bounds their memory; then the loop waits
 Task: TypeAlias = Callable[[], None]
 
 
@@ -259,9 +254,7 @@ class VideoFile:
 
 # Draw the contact sheet of a job: a strip per episode with its first, middle and last frame and its outcome.
 
-MAX_EPISODES = 200
-"""Maximum number of episodes on a sheet; more would be too small to see."""
-
+MAX_EPISODES = 200  # maximum number of episodes on a sheet; more would be too small to see
 _STRIP_HEIGHT = 96
 _TEXT_WIDTH = 150
 _GAP = 4
@@ -276,8 +269,7 @@ _COLOURS = {
 _UNKNOWN_COLOUR = (200, 200, 200)
 
 
-_LARGEST_KEPT_BYTES = 2**20
-"""Largest frame that is kept whole; larger ones are scaled at once."""
+_LARGEST_KEPT_BYTES = 2**20  # largest frame that is kept whole; larger ones are scaled at once
 
 
 class FrameSamples:

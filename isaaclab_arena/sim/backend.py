@@ -146,8 +146,7 @@ def side_by_side(indices: torch.Tensor) -> torch.Tensor | slice:
 # in arrays with a leading world dimension can apply it. The functions here are pure: they read the compiled model,
 # leave it unchanged, and return the differences of one world.
 
-_CONTACT_PRIORITY = 2
-"""Above that of the fingers' pads, which would otherwise decide the friction of a grasp alone."""
+_CONTACT_PRIORITY = 2  # above that of the fingers' pads, which would otherwise decide the friction of a grasp alone
 
 
 @dataclass(frozen=True, kw_only=True)

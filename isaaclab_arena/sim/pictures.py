@@ -34,19 +34,13 @@ class VisibleWorld:
 
 # Find the pixels of a fixed camera that moving geoms can change, directly or by their shadows.
 
-_MARGIN_M = 1e-3
-"""Margin around things, larger than any rounding error."""
-
+_MARGIN_M = 1e-3  # margin around things, larger than any rounding error
 _CELLS = 512
 _REACH_M = 2.0
 """Half the width of the map of shadows, around the moving geoms; points farther away share the cells at its edge."""
 
-_CELL_M = 2 * _REACH_M / _CELLS
-"""Length of a side of a cell."""
-
-_FAR_M = 1e6
-"""Farther away than anything is."""
-
+_CELL_M = 2 * _REACH_M / _CELLS  # length of a side of a cell
+_FAR_M = 1e6  # farther away than anything is
 _SLOPES = np.tan(np.pi / 8 * np.arange(-3, 4))
 _DIRECTIONS = np.stack([np.append(np.ones(7), 0.0), np.append(_SLOPES, 1.0)], axis=1)
 """Directions in a plane, each with the two ends of an outline; the last is along the second axis."""

@@ -14,9 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _LOG = logging.getLogger(__name__)
-_FIRST_TIMES = 2
-"""Calls that do the work kernel by kernel before it is captured; the last one is watched."""
-
+_FIRST_TIMES = 2  # calls that do the work kernel by kernel before it is captured; the last one is watched
 _ATEN = torch.ops.aten
 _INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
 _CONSTANTS = (_ATEN.lift_fresh.default,)

@@ -19,8 +19,7 @@ from isaaclab_arena.paths import not_a_plain_file
 
 # Find the files that an MJCF file makes MuJoCo open, which must all lie below one directory.
 
-ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]
-"""Files with their stamps, see `stamps`."""
+ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]  # files with their stamps, see `stamps`
 
 _known_keys: dict[Path, ContentKey] = {}
 """The files of each MJCF file at its last read, links as well as their targets."""
@@ -29,10 +28,8 @@ _known_keys: dict[Path, ContentKey] = {}
 # MuJoCo does not read do no harm.
 _NAME = re.compile(r"file\w*|meshdir|texturedir|assetdir")
 _VALUE = re.compile(r"""\s*=\s*(["'])(.*?)\1""", re.DOTALL)
-_MAX_BYTES = 1 << 29
-"""Of all files of a robot together."""
-_MAX_PLACES = 200_000
-"""Names times the directories that each may start from."""
+_MAX_BYTES = 1 << 29  # of all files of a robot together
+_MAX_PLACES = 200_000  # names times the directories that each may start from
 
 
 def file_outside(mjcf: Path, root: Path) -> Path | None:
@@ -430,24 +427,22 @@ class FloorRobot:
             ("joint", self.joints, names.joints),
             ("actuator", self.actuators, names.actuators),
         )
-        problems = []
+        wrong = []
         for kind, wanted, own in named:
             known = [f"robot/{name}" for name in own]
-            problems += [
-                Problem(f"'{self.name}': no {kind} called '{name}'{did_you_mean(name, known)}", file=file)
-                for name in wanted
-                if name not in known
-            ]
-        for key, count, of in (
-            ("default_joint_position", len(self.joints), "joints"),
-            ("default_control", len(self.actuators), "actuators"),
-            ("action_scale", len(self.actuators), "actuators"),
-        ):
-            if len(getattr(self, key)) != count:
-                message = f"'{self.name}': {key} has {len(getattr(self, key))} entries for {count} {of}"
-                problems.append(Problem(message, file=file))
-        if problems:
-            raise ConfigError(problems)
+            missing = [name for name in wanted if name not in known]
+            wrong += [f"no {kind} called '{name}'{did_you_mean(name, known)}" for name in missing]
+        of_parts = (
+            ("default_joint_position", "joints"),
+            ("default_control", "actuators"),
+            ("action_scale", "actuators"),
+        )
+        for key, parts in of_parts:
+            found, count = len(getattr(self, key)), len(getattr(self, parts))
+            if found != count:
+                wrong.append(f"{key} has {found} entries for {count} {parts}")
+        if wrong:
+            raise ConfigError([Problem(f"'{self.name}': {each}", file=file) for each in wrong])
 
 
 class FloorRobotPoses:

@@ -238,8 +238,7 @@ def _read_file(
 
 SCHEMA_VERSION = 1
 
-MAX_QUERY_TIMES = 512
-"""The most query times that a report holds."""
+MAX_QUERY_TIMES = 512  # the most query times that a report holds
 
 
 class ReportedStatus(StrEnum):

@@ -80,9 +80,7 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
 
 # Identify what a job evaluates by content: checkpoints by their hash, packages by their version.
 
-SAVED_CONDITIONS = "saved conditions"
-"""The name of a job's saved conditions among the inputs of its environment."""
-
+SAVED_CONDITIONS = "saved conditions"  # the name of a job's saved conditions among the inputs of its environment
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SHOWN_DIGITS = 12
 

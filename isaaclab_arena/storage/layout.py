@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN_PLAN_FILE = "run.json"
-PLAN_COPY_FILE = "plan.json"
-"""In the directory of attempts: the plan once more, should the first file be lost."""
+PLAN_COPY_FILE = "plan.json"  # in the directory of attempts: the plan once more, should the first file be lost
 EPISODES_DIRECTORY = "episodes"
 VIDEOS_DIRECTORY = "videos"
-VIEWPORT_VIDEO = "viewport"
-"""The first word in the name of a video of the viewport."""
+VIEWPORT_VIDEO = "viewport"  # the first word in the name of a video of the viewport
 SET_ASIDE_DIRECTORY = "set_aside"
 ATTEMPTS_DIRECTORY = "attempts"
 CLAIMS_DIRECTORY = "claims"
@@ -24,9 +22,7 @@ JOB_REPORT_PATTERN = "job_report_rank*.json"
 JOB_BEGUN_PATTERN = "job_begun_rank*.json"
 EPISODE_FILE_PATTERN = "e*.h5"
 
-MAX_LIVES = 10_000
-"""How often a rank may take up the same job; see `commit_file_name`."""
-
+MAX_LIVES = 10_000  # how often a rank may take up the same job; see `commit_file_name`
 DATA_GROUP = "data"
 COMMIT_ATTRIBUTE = "commit"
 CONTENTS_ATTRIBUTE = "contents"

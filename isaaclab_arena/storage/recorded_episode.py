@@ -60,11 +60,8 @@ class RecordedEpisode:
             return None
 
 
-_MAX_SAMPLES = 1 << 40
-"""So that the steps of all episodes of a file fit into the 64 bits that it has for them."""
-
-JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")
-"""Attributes of an episode that hold a JSON object as text."""
+_MAX_SAMPLES = 1 << 40  # so that the steps of all episodes of a file fit into the 64 bits that it has for them
+JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")  # attributes of an episode that hold a JSON object as text
 
 
 def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:

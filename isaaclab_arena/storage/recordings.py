@@ -162,8 +162,7 @@ def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]
 
 # Read single control steps of recordings of any size; uncompressed arrays are mapped into memory.
 
-KEPT_BYTES = 1 << 30
-"""Size of the cache of compressed arrays [bytes]."""
+KEPT_BYTES = 1 << 30  # size of the cache of compressed arrays [bytes]
 
 
 @dataclass(frozen=True, kw_only=True)

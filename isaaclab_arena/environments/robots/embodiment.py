@@ -6,11 +6,8 @@ from typing import TypeAlias
 
 from isaaclab_arena.sim.scene import CameraPose, PartFrame, Robot, ScenePart
 
-TABLE = "scenes/table.xml"
-"""The scene that every robot on the table stands in, relative to the package's assets."""
-
-Area: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-"""Lowest and highest corner of a box."""
+TABLE = "scenes/table.xml"  # the scene that every robot on the table stands in, relative to the package's assets
+Area: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # lowest and highest corner of a box
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate, rotate_inverse
 from isaaclab_arena.sim.scene import Robot, compose_scene
 
-PHASE_S = 1.0
-"""How long each thing is asked for."""
+PHASE_S = 1.0  # how long each thing is asked for
 SAMPLE_S = 0.05
 _PHASE = round(PHASE_S / SAMPLE_S)
 # The mean of the last quarter of a second, so that an oscillating servo is read at its centre.
@@ -29,20 +28,14 @@ _STEP_RAD, _STEP_OF_RANGE = 0.1, 0.1
 
 # A failure is far from the behaviour of MuJoCo Menagerie's robots, and from half of the request: that is a gear of 2,
 # an integrator, or one finger of two. Values in between are doubtful.
-_HOME_FAILS, _HOME_DOUBTFUL = 1.5, 0.3
-"""Distance from home, in steps."""
-_STEP_FAILS, _STEP_DOUBTFUL = (0.6, 1.5), (0.85, 1.2)
-"""Share of a step that is made."""
-_WIDTH_FAILS, _WIDTH_DOUBTFUL = (0.6, 1.67), (0.8, 1.25)
-"""Share of the described width."""
-_STOOD_STILL = 0.25
-"""Share of a finger's way below which nothing drives it."""
-_ALONG_Y = 0.7
-"""Share of the tool's y axis in the direction from the right finger to the left one."""
+_HOME_FAILS, _HOME_DOUBTFUL = 1.5, 0.3  # distance from home, in steps
+_STEP_FAILS, _STEP_DOUBTFUL = (0.6, 1.5), (0.85, 1.2)  # share of a step that is made
+_WIDTH_FAILS, _WIDTH_DOUBTFUL = (0.6, 1.67), (0.8, 1.25)  # share of the described width
+_STOOD_STILL = 0.25  # share of a finger's way below which nothing drives it
+_ALONG_Y = 0.7  # share of the tool's y axis in the direction from the right finger to the left one
 _SLOW_S = 0.6
 _STOOD_STILL_M = 1e-3
-_CONTROL_SLACK = 0.01
-"""Share of a range of controls by which it may differ from the joint's."""
+_CONTROL_SLACK = 0.01  # share of a range of controls by which it may differ from the joint's
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -76,13 +76,9 @@ def _words(text: str) -> set[str]:
 SURFACES: Mapping[str, str] = {"table": "wood", "background": "floor"}
 """Asset of a variation to the material of the scene that it covers."""
 
-_COARSENESS = {"table": 1, "background": 2}
-"""The floor repeats its texture on fewer metres."""
-
+_COARSENESS = {"table": 1, "background": 2}  # the floor repeats its texture on fewer metres
 TEXTURE, PATTERN = "texture", "pattern"
-WHOLE = 5
-"""A texture counts in fifths: of so many parts nothing is left of the scene's own."""
-
+WHOLE = 5  # a texture counts in fifths: of so many parts nothing is left of the scene's own
 _SIZE = 256
 _CHARCOAL, _CREAM, _TAN, _VIOLET = (58, 60, 66), (236, 228, 206), (176, 148, 112), (126, 96, 150)
 _GREY, _ASH, _TEAL, _ROSE = (150, 152, 156), (206, 208, 210), (84, 142, 140), (206, 160, 166)
@@ -159,8 +155,7 @@ OBSERVATION_DELAY = "observation.delay"
 OBSERVATION_NOISE = "observation.noise"
 PICTURE_NOISE, PICTURE_BLUR, PICTURE_EXPOSURE = "picture.noise", "picture.blur", "picture.exposure"
 PICTURE_QUALITY = "picture.jpeg_quality"
-NO_COMPRESSION = 100
-"""The quality that stands for pictures that are not compressed at all."""
+NO_COMPRESSION = 100  # the quality that stands for pictures that are not compressed at all
 PARAPHRASE = "instruction.paraphrase"
 DISTRACTOR_COUNT = "distractors.count"
 TABLE_HEIGHT = "table.height"
@@ -168,9 +163,7 @@ LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intens
 MAX_DISTRACTORS = 6
 MAX_DELAY = 100
 
-Ends: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-"""The lowest and the highest value of each component."""
-
+Ends: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # the lowest and the highest value of each component
 _ON_TABLE = "for it has to be on the table"
 _ON_ROBOT = "for no joint goes beyond its limits"
 

@@ -241,16 +241,10 @@ def _probability(value: Any, found: list[tuple[str, str]]) -> float:
 
 # Define the axes of a robustness run: the variation of each, and its strength at each level.
 
-EDGE_LEVEL = 5
-"""The level at which an axis reaches its edge; level k goes k fifths of the way there."""
-
+EDGE_LEVEL = 5  # the level at which an axis reaches its edge; level k goes k fifths of the way there
 ALL_AXES = "all"
-BENIGN = "benign"
-"""The name of the arm in which nothing is changed, which is level 0."""
-
-LANGUAGE = "language"
-"""The axis of other words for the task."""
-
+BENIGN = "benign"  # the name of the arm in which nothing is changed, which is level 0
+LANGUAGE = "language"  # the axis of other words for the task
 _OBJECT = "object"
 _NOT_OBJECTS = frozenset(
     {"light", "robot", "table", "background", "distractors", "action", "observation", "picture", "instruction"}

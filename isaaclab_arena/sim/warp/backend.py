@@ -39,8 +39,7 @@ _FOLLOWING = (
 """Fields that `mujoco_warp.set_const` computes from others, so they differ between worlds if those do."""
 
 
-_SHARED = frozenset({"geom_priority"})
-"""Fields that MuJoCo-Warp shares among all worlds."""
+_SHARED = frozenset({"geom_priority"})  # fields that MuJoCo-Warp shares among all worlds
 
 
 class VariedModel:
@@ -235,9 +234,7 @@ def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferS
 SENSORS = "sensordata"
 WARM_START = "qacc_warmstart"
 
-_LARGEST = 1e10
-"""MuJoCo's mjMAXVAL: a world with a larger number has broken down."""
-
+_LARGEST = 1e10  # MuJoCo's mjMAXVAL: a world with a larger number has broken down
 _MAY_BREAK = ("qpos", "qvel", WARM_START, "act")
 
 

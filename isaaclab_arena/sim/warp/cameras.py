@@ -205,8 +205,7 @@ class FewWorlds:
 
 
 _BYTES_PER_PIXEL = 4
-_NUMBERS = count()
-"""Tells the graphs of several `BatchCameras` of one backend apart."""
+_NUMBERS = count()  # tells the graphs of several `BatchCameras` of one backend apart
 
 
 class BatchCameras:
@@ -279,11 +278,8 @@ class BatchCameras:
 
 # Draw films of a fixed camera faster: the static scene once, and then only pixels that may change.
 
-_REMEMBERED = 16
-"""Backdrops that are kept: each env slot may have colours and lights of its own."""
-
-_WORTH_IT = 0.6
-"""Share of the pixels up to which drawing them alone is faster."""
+_REMEMBERED = 16  # backdrops that are kept: each env slot may have colours and lights of its own
+_WORTH_IT = 0.6  # share of the pixels up to which drawing them alone is faster
 
 
 _Backdrop: TypeAlias = tuple[np.ndarray, ChangingPixels]

@@ -48,8 +48,7 @@ class KernelLedger:
         return self._times
 
 
-KERNELS = KernelLedger()
-"""What this process has spent so far."""
+KERNELS = KernelLedger()  # what this process has spent so far
 
 
 def module_times(message: str) -> KernelTimes:

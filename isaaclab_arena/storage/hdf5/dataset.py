@@ -209,9 +209,7 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
 
 # Write recorded episodes as a file of demonstrations for robomimic's ``SequenceDataset``.
 
-FLAT = "flat"
-"""The terms of group ``policy`` side by side, as robomimic sees an environment behind Gym's interface."""
-
+FLAT = "flat"  # the terms of group ``policy`` side by side, as robomimic sees an environment behind Gym's interface
 NEXT_OBSERVATIONS = "next_obs"
 MASKS = "mask"
 

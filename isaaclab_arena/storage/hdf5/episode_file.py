@@ -33,18 +33,12 @@ from isaaclab_arena.storage.recorded_episode import (
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUPERBLOCK_BYTES = 96
-UNDEFINED = 2**64 - 1
-"""The address of an absent object, such as the content of an empty array."""
-
+UNDEFINED = 2**64 - 1  # the address of an absent object, such as the content of an empty array
 NAMES_PER_NODE = 8
 CHILDREN_PER_NODE = 32
-DIMENSIONS_OFFSET = 8
-"""Offset of the sizes of the dimensions in the first message of a dataset, 8 bytes each."""
-LAYOUT_OFFSET = 2
-"""Offset of the address and the size of the content in the last message of a dataset, 8 bytes each."""
-HEAP_ADDRESS_OFFSET = 4
-"""Offset of the heap's address in the value of a text attribute."""
-
+DIMENSIONS_OFFSET = 8  # offset of the sizes of the dimensions in the first message of a dataset, 8 bytes each
+LAYOUT_OFFSET = 2  # offset of the address and the size of the content in the last message of a dataset, 8 bytes each
+HEAP_ADDRESS_OFFSET = 4  # offset of the heap's address in the value of a text attribute
 _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _SYMBOL_TABLE = 0x01, 0x03, 0x05, 0x08, 0x0C, 0x11
 _MAX_MESSAGE_BYTES = 65_528
 # Allocate on first write, fill with zeros: the library's default.
@@ -232,9 +226,7 @@ def _tree_nodes(
 
 ArrayType: TypeAlias = tuple[str, np.dtype, int]
 """Path of an array below the group of its episode, element type, and number of dimensions."""
-AttributeType: TypeAlias = tuple[str, np.dtype | None]
-"""Name of an attribute and its type; None for a text."""
-
+AttributeType: TypeAlias = tuple[str, np.dtype | None]  # name of an attribute and its type; None for a text
 _PLACE = struct.Struct("<QQ")
 
 

@@ -46,11 +46,8 @@ from isaaclab_arena.storage.recorded_episode import (
 
 FREE_EXPANSION_BYTES = 1 << 30
 """Size that compressed arrays may have in any case [bytes], so that black pictures of any length are read."""
-MAX_EXPANSION = 1100
-"""Bytes that a stored byte may expand to beyond that; deflate gives 1,032 at most."""
-MIN_MEMBER_BYTES = 32
-"""Smallest size of an object or an attribute in a file [bytes]."""
-
+MAX_EXPANSION = 1100  # bytes that a stored byte may expand to beyond that; deflate gives 1,032 at most
+MIN_MEMBER_BYTES = 32  # smallest size of an object or an attribute in a file [bytes]
 _INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 _NUMBERS = "biuf"
 _MAX_NUMBER_BYTES = 8
@@ -152,8 +149,7 @@ def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, last: int, st
 # h5py's low-level interface is used: an episode has many small arrays, and the high-level one costs more than HDF5.
 
 MAX_DEPTH = 16
-_REFUSED = re.compile(r"errno = ([1-9][0-9]*)")
-"""The part of any HDF5 error's text that names the system's own error."""
+_REFUSED = re.compile(r"errno = ([1-9][0-9]*)")  # the part of any HDF5 error's text that names the system's own error
 
 
 @contextmanager
