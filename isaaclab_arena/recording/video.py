@@ -260,15 +260,13 @@ _TEXT_WIDTH = 150
 _GAP = 4
 _STRIPS_PER_COLUMN = 20
 _SAMPLES = 8
-_COLOURS = {
+_COLOURS: dict[Outcome | None, tuple[int, int, int]] = {
     Outcome.SUCCESS: (120, 220, 120),
     Outcome.FAILURE: (250, 120, 110),
     Outcome.TIMEOUT: (250, 190, 90),
     Outcome.ERROR: (230, 110, 230),
+    None: (200, 200, 200),
 }
-_UNKNOWN_COLOUR = (200, 200, 200)
-
-
 _LARGEST_KEPT_BYTES = 2**20  # largest frame that is kept whole; larger ones are scaled at once
 
 
@@ -300,6 +298,31 @@ class FrameSamples:
 
 Strip: TypeAlias = tuple[EpisodeRecord, Sequence[np.ndarray]]
 """An episode, and its first, middle and last frame at strip height. Shape of each: (height, width, 3), uint8."""
+
+
+def _in_words(outcome: Outcome | None) -> str:
+    return "not measured" if outcome is None else str(outcome)
+
+
+def _write_sheet(path: Path, strips: Sequence[Strip]) -> None:
+    """Write the sheet of a job as PNG atomically, in columns with gaps, by episode index."""
+    images = []
+    for record, frames in sorted(strips, key=lambda strip: strip[0].episode.episode_index):
+        lines = [_in_words(record.outcome), f"episode {record.episode.episode_index}", f"{record.length} steps"]
+        lines.append(f"return {record.episode_return:.2f}")
+        text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=_COLOURS[record.outcome])
+        images.append(np.concatenate([*frames, text], axis=1))
+
+    height, width = images[0].shape[:2]
+    num_strips = min(len(images), _STRIPS_PER_COLUMN)
+    num_columns = -(-len(images) // num_strips)
+    size = num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP
+    sheet = np.zeros((*size, 3), np.uint8)
+    for index, image in enumerate(images):
+        column, row = divmod(index, num_strips)
+        top, left = row * (height + _GAP), column * (width + _GAP)
+        sheet[top : top + height, left : left + width] = image
+    write_png(path, sheet)
 
 
 Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
@@ -350,9 +373,8 @@ class EpisodeVideo:
         """Complete the videos and their posters of the last frame, and append a strip to the contact sheet, if any."""
 
         def finish() -> None:
-            outcome = "not measured" if record.outcome is None else str(record.outcome)
             self._bars = {}
-            self._write_latest(f": {outcome}")
+            self._write_latest(f": {_in_words(record.outcome)}")
             for camera, file in self.files.items():
                 # The poster is written first: a finished video always has one.
                 write_poster(poster_file(file.path), self._latest[camera])
@@ -529,34 +551,7 @@ class VideoRecorder(Observer):
             self._threads.close()
         finally:
             if self._sheet:
-                # Strips stand in columns with gaps, by episode index.
-                path = self._directory / layout.CONTACT_SHEET_FILE
-                strips = self._sheet
-                images = []
-                for record, frames in sorted(strips, key=lambda strip: strip[0].episode.episode_index):
-                    outcome = record.outcome
-                    lines = [
-                        "not measured" if outcome is None else str(outcome),
-                        f"episode {record.episode.episode_index}",
-                        f"{record.length} steps",
-                        f"return {record.episode_return:.2f}",
-                    ]
-                    colour = _UNKNOWN_COLOUR if outcome is None else _COLOURS[outcome]
-                    text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)
-                    images.append(np.concatenate([*frames, text], axis=1))
-
-                height, width = images[0].shape[:2]
-                num_strips = min(len(images), _STRIPS_PER_COLUMN)
-                num_columns = -(-len(images) // num_strips)
-                sheet = np.zeros(
-                    (num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP, 3), np.uint8
-                )
-                for index, image in enumerate(images):
-                    column, row = divmod(index, num_strips)
-                    top, left = row * (height + _GAP), column * (width + _GAP)
-                    sheet[top : top + height, left : left + width] = image
-                write_png(path, sheet)
-
+                _write_sheet(self._directory / layout.CONTACT_SHEET_FILE, self._sheet)
                 self._sheet = []
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:

@@ -340,9 +340,7 @@ class Backend(NamedState, ABC):
     num_envs: int  # number of worlds
     reproducible: bool  # the same calls give the same bits again
     renders: bool = False  # `isaaclab_arena.sim.warp.cameras` can render the worlds on their own device
-    capture: Capture | None = (
-        None  # captures torch's work after a step as a graph, see `Replayed`; None if not worth it
-    )
+    capture: Capture | None = None  # captures torch's work after a step, see `Replayed`; None if that does not pay
     physics_dt: float  # time that one substep advances [s]
     # Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions, velocities,
     # accelerations or controls, or a number that is not finite. (num_envs,), bool.

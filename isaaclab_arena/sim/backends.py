@@ -276,6 +276,5 @@ def faster_backend(model: mujoco.MjModel, *, device: torch.device, **options: An
     """Return the name of the backend that `make_backend` chooses for ``auto``; nothing is built without a GPU."""
     if device.type != "cuda":
         return "mujoco"
-    return (
-        "mujoco" if isinstance(make_backend(model, choice="auto", device=device, **options), MujocoBackend) else "warp"
-    )
+    chosen = make_backend(model, choice="auto", device=device, **options)
+    return "mujoco" if isinstance(chosen, MujocoBackend) else "warp"

@@ -79,9 +79,8 @@ def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
     """Return the commit line of a finished episode."""
     progress, scores = None, record.metrics
     if "progress" in scores:
-        parts = {
-            name.removeprefix("progress."): score for name, score in scores.items() if name.startswith("progress.")
-        }
+        head = "progress."
+        parts = {name.removeprefix(head): score for name, score in scores.items() if name.startswith(head)}
         progress = {
             "overall_score": scores["progress"],
             "all_complete": scores["progress"] >= 1,

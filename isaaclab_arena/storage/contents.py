@@ -180,10 +180,8 @@ class Provenance:
     def differences(self, other: "Provenance") -> tuple[ProvenanceChange, ...]:
         """Return the changes from this to another provenance, by name."""
         names = sorted((self.facts.keys() | other.facts.keys()) - _NOT_COMPARED)
-        changes = (
-            ProvenanceChange(name=name, before=self.facts.get(name), now=other.facts.get(name)) for name in names
-        )
-        return tuple(change for change in changes if change.before != change.now)
+        pairs = ((name, self.facts.get(name), other.facts.get(name)) for name in names)
+        return tuple(ProvenanceChange(name=name, before=old, now=new) for name, old, new in pairs if old != new)
 
     def told_differences(self, other: "Provenance") -> tuple[str, ...]:
         """Return a line for each fact known here that differs in another provenance."""

@@ -72,12 +72,8 @@ def find_recordings(path: str, *, key: str) -> list[Path]:
         pass
     else:
         if is_directory:
-            episodes = given / layout.EPISODES_DIRECTORY
-            found += [
-                *given.glob("*.hdf5"),
-                *given.glob(layout.EPISODE_FILE_PATTERN),
-                *episodes.glob(layout.EPISODE_FILE_PATTERN),
-            ]
+            episodes, pattern = given / layout.EPISODES_DIRECTORY, layout.EPISODE_FILE_PATTERN
+            found += [*given.glob("*.hdf5"), *given.glob(pattern), *episodes.glob(pattern)]
         elif exists:
             found.append(given)
         else:

@@ -111,6 +111,7 @@ def _free_name(directory: Path, name: str) -> Path:
 # Clean up after dead processes: temporary files, and episode files outside a dataset.
 
 _LOG = logging.getLogger(__name__)
+_LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
 _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
@@ -299,8 +300,7 @@ def set_job_aside(job_directory: Path, job: str, *, attempt: int, why: str) -> l
     """Move all files of a job to ``set_aside/attempt_<attempt>``, so that it can start over. Return the repairs."""
     parts = [path for path, _ in episode_files(job_directory)]
     # Commit lines and reports move last, because they mark the job as begun.
-    patterns = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
-    lines = sorted(path for pattern in patterns for path in job_directory.glob(pattern))
+    lines = sorted(path for pattern in _LINES_AND_REPORTS for path in job_directory.glob(pattern))
     files = [*parts, *datasets(job_directory, job), *lines, *job_directory.glob(layout.SERVED_MODEL_FILE)]
     if not files:
         return []
@@ -472,15 +472,14 @@ def recover_run(output_directory: Path, plan: run_plan.RunPlan, *, retry_errors:
     retrying = [each for each in begun if each.retry_errors]
     jobs = []
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
+        begun_again = [(each.number, work.finished) for each in retrying for work in each.jobs if work.job == job.name]
         expected = PlannedEpisodes(
             name=job.name,
             seed=job.config.seed,
             num_episodes=job.config.num_episodes,
             config_hash=plan.config_hash,
             retry_errors=retry_errors,
-            retries_begun=tuple(
-                (each.number, work.finished) for each in retrying for work in each.jobs if work.job == job.name
-            ),
+            retries_begun=tuple(begun_again),
         )
         directory = layout.job_directory(output_directory, job.name)
         recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
@@ -497,13 +496,7 @@ def _recover_job(
         return RecoveredJob(job=job), []
     # A directory or pipe may occupy the name of a file. It moves first; all else stays until after the diagnosis.
     set_aside = []
-    patterns = (
-        layout.COMMIT_FILE_PATTERN,
-        layout.JOB_REPORT_PATTERN,
-        layout.JOB_BEGUN_PATTERN,
-        layout.SETTLED_FILE,
-        layout.SERVED_MODEL_FILE,
-    )
+    patterns = (*_LINES_AND_REPORTS, layout.SETTLED_FILE, layout.SERVED_MODEL_FILE)
     named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
     for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
         try:

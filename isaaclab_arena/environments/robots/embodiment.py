@@ -33,13 +33,8 @@ class Workspace:
         reference = REFERENCE_WORKSPACE
         if (self.low, self.high) == (reference.low, reference.high):
             return corner
-        fitted = [
-            self.low[axis]
-            + (corner[axis] - reference.low[axis])
-            * (self.high[axis] - self.low[axis])
-            / (reference.high[axis] - reference.low[axis])
-            for axis in range(num_axes)
-        ]
+        axes = zip(corner[:num_axes], self.low, self.high, reference.low, reference.high, strict=False)
+        fitted = [low + (at - first) * (high - low) / (last - first) for at, low, high, first, last in axes]
         return (*fitted, *corner[num_axes:])
 
 
@@ -79,14 +74,8 @@ class Embodiment:
 
     def part(self) -> ScenePart:
         """Return the robot as a part of a scene."""
-        return ScenePart(
-            prefix="robot",
-            asset=self.asset,
-            position=self.position,
-            quaternion=self.quaternion,
-            frames=self.frames,
-            gravity_compensation=self.gravity_compensation,
-        )
+        kept = ("asset", "position", "quaternion", "frames", "gravity_compensation")
+        return ScenePart(prefix="robot", **{name: getattr(self, name) for name in kept})
 
 
 # The Franka Emika Panda: seven joints, a parallel gripper of 0 to 0.04 m per finger.

@@ -239,12 +239,8 @@ def _starts(scene: Scene) -> Iterator[Variation]:
         asset, _, name = key.partition(".")
         if not name:
             continue
-        replaces: dict[str, Any] = {
-            "asset": asset,
-            "name": name,
-            "description": f"replaces the task's own draw of {key}",
-            "is_drawn_anyway": True,
-        }
+        words = f"replaces the task's own draw of {key}"
+        replaces: dict[str, Any] = {"asset": asset, "name": name, "description": words, "is_drawn_anyway": True}
         if isinstance(values[0], str):
             choices = tuple(sorted({str(value) for value in values}))
             yield Variation(unit="", sampler=Sampler(type=SamplerType.CHOICE, choices=choices), **replaces)
@@ -360,10 +356,8 @@ def _senses(scene: Scene) -> Iterator[Variation]:
     yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
     words, limits = "age of the observations", (0, MAX_DELAY)
     yield _variation("observation", "delay", "control steps", words, (0, 3), limits, 0, integer=True)
-    words, seed = (
-        "standard deviation of the noise on each observed number, in its own unit",
-        (SEEDS[OBSERVATION_NOISE],),
-    )
+    words = "standard deviation of the noise on each observed number, in its own unit"
+    seed = (SEEDS[OBSERVATION_NOISE],)
     yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
     if camera_assets(scene.model):
         words, seed = "standard deviation of the noise on each colour", (SEEDS[PICTURE_NOISE],)

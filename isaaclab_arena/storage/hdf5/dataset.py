@@ -307,11 +307,8 @@ def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
             with suppress(ValueError):
                 shown = in_colours(array)
         seen[name] = shown[:, None] if shown.ndim == 1 else shown
-    terms = {
-        path.removeprefix(f"{layout.OBSERVATIONS}/"): array
-        for path, array in arrays.items()
-        if path.startswith(f"{layout.OBSERVATIONS}/")
-    }
+    above = f"{layout.OBSERVATIONS}/"
+    terms = {path.removeprefix(above): array for path, array in arrays.items() if path.startswith(above)}
     return {**seen, FLAT: flat_array(terms, batch_dims=1)} if terms else seen
 
 

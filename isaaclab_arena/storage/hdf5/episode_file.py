@@ -239,7 +239,7 @@ class WholeEpisode:
     group_offset: int  # offset of the group in `block`
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _ArraySlot:
     """The offsets of an array's shape and layout in the structure."""
 
@@ -289,15 +289,8 @@ class EpisodeTemplate:
             header, offsets = object_header(messages)
             position = len(self._structure)
             self._structure += header
-            self._arrays.append(
-                _ArraySlot(
-                    name=path,
-                    dtype=dtype,
-                    shape=struct.Struct(f"<{rank}Q"),
-                    shape_at=position + offsets[0] + DIMENSIONS_OFFSET,
-                    layout_at=position + offsets[-1] + LAYOUT_OFFSET,
-                )
-            )
+            shape_at, layout_at = position + offsets[0] + DIMENSIONS_OFFSET, position + offsets[-1] + LAYOUT_OFFSET
+            self._arrays.append(_ArraySlot(path, dtype, struct.Struct(f"<{rank}Q"), shape_at, layout_at))
             parent, _, name = path.rpartition("/")
             members.setdefault(parent, {})[name] = position
             while parent:

@@ -378,10 +378,9 @@ def write_episode(
             kind, stored = array.dtype, array.tobytes()
         kinds.append((name, kind))
         values.append(stored)
+    structure = tuple([(name, array.dtype, array.ndim) for name, array in arrays.items()])
     content = episode_file.episode_file(
-        episode_file.template_of(
-            tuple([(name, array.dtype, array.ndim) for name, array in arrays.items()]), tuple(kinds)
-        ),
+        episode_file.template_of(structure, tuple(kinds)),
         tuple(arrays.values()),
         values,
         env_args=json_line(episode.env_args),
