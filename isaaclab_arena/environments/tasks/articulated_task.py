@@ -175,12 +175,8 @@ class OpenByHandle(MovedByHandTask):
             + 0.5 * terms.progress(self.by_hand, start=0.0, goal=opening.open)
             + success
         )
-        return Verdict(
-            reward=reward,
-            success=success,
-            lost=torch.zeros_like(success),
-            metrics={f"final_{opening.quantity}_{unit}": position, f"pulled_{unit}": self.by_hand},
-        )
+        metrics = {f"final_{opening.quantity}_{unit}": position, f"pulled_{unit}": self.by_hand}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where it is open."""

@@ -129,12 +129,11 @@ class Cartpole(FloorTask):
         centred = terms.closeness(position, half_at=1.0)
         calm = terms.closeness(backend.joint_velocity(_HINGE)[:, 0], half_at=8.0)
         gentle = 1 - 0.1 * action * action
-        return Verdict(
-            reward=self.control_dt * (0.5 * (1 + upright) * centred * calm * gentle),
-            success=(self._length >= self._episode_length) & (self.held_steps >= self._held_steps),
-            lost=(abs(position) > RAIL_M) | (_leans(upright) & self.starts_upright),
-            metrics={"upright_s": self.held_steps * self.control_dt},
-        )
+        reward = self.control_dt * (0.5 * (1 + upright) * centred * calm * gentle)
+        success = (self._length >= self._episode_length) & (self.held_steps >= self._held_steps)
+        lost = (abs(position) > RAIL_M) | (_leans(upright) & self.starts_upright)
+        metrics = {"upright_s": self.held_steps * self.control_dt}
+        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for each moment how long the pole stood, or how far it swung up."""

@@ -10,7 +10,8 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.articulated_task import MovedByHandTask, MovedJoint
+from isaaclab_arena.environments.tasks.articulated_task import MovedByHandTask
+from isaaclab_arena.environments.tasks.open_drawer import DRAWER
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -22,14 +23,7 @@ _FASTEST_PUSH_M = 0.05
 _SHARE_BY_HAND = 0.5
 _LOW, _HIGH = (0.72, -0.10), (0.76, 0.10)
 _CABINET = SceneObject(prefix="cabinet", asset="objects/cabinet.xml", position=(0.74, 0.0, 0.0), area=(_LOW, _HIGH))
-_DRAWER = MovedJoint(
-    joint="slide",
-    called="drawer_opening",
-    unit="m",
-    site="handle",
-    starts=(0.12, 0.18),
-    bar=((0.0, -0.065, 0.0), (0.0, 0.065, 0.0)),
-)
+_DRAWER = replace(DRAWER, starts=(0.12, 0.18))
 _SPEC = TaskSpec(
     name="close_drawer",
     instruction="close the drawer",
@@ -78,12 +72,8 @@ class CloseDrawer(MovedByHandTask):
             + 0.7 * (self.by_hand / self.first_m.clamp(min=SHUT_M)).clamp(max=1.0)
             + success
         )
-        return Verdict(
-            reward=reward,
-            success=success,
-            lost=torch.zeros_like(success),
-            metrics={"final_opening_m": opening, "pushed_m": self.by_hand},
-        )
+        metrics = {"final_opening_m": opening, "pushed_m": self.by_hand}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the drawer is shut."""

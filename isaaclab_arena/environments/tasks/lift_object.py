@@ -17,8 +17,7 @@ from isaaclab_arena.sim.backend import Backend, NamedState
 LIFT_HEIGHT_M = 0.10
 HOLD_STEPS = 10
 
-_LOW = (0.40, -0.20, -np.pi)
-_HIGH = (0.60, 0.20, np.pi)
+_AREA = ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi))
 
 
 class LiftObject(grasping.ObjectTask):
@@ -34,7 +33,7 @@ class LiftObject(grasping.ObjectTask):
         super().__init__(
             embodiment,
             thing,
-            (_LOW, _HIGH),
+            _AREA,
             name="lift_object",
             instruction=f"pick up the {thing.words} and lift it",
             paraphrases=(
@@ -61,12 +60,9 @@ class LiftObject(grasping.ObjectTask):
         held = grasping.grasped(backend, self.robot, distance=distance)
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
-        return Verdict(
-            reward=0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success,
-            success=success,
-            lost=terms.off_the_table(position),
-            metrics={"final_height_m": height, "final_distance_m": distance},
-        )
+        reward = 0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success
+        metrics = {"final_height_m": height, "final_distance_m": distance}
+        return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the object is held high enough."""

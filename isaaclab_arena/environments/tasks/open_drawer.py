@@ -13,7 +13,7 @@ HOLD_STEPS = 3
 _FASTEST_PULL_M = 0.05
 _LOW, _HIGH = (0.68, -0.10), (0.74, 0.10)
 _CABINET = SceneObject(prefix="cabinet", asset="objects/cabinet.xml", position=(0.7, 0.0, 0.0), area=(_LOW, _HIGH))
-_DRAWER = MovedJoint(
+DRAWER = MovedJoint(
     joint="slide",
     called="drawer_opening",
     unit="m",
@@ -47,7 +47,7 @@ class OpenDrawer(OpenByHandle):
     """
 
     def __init__(self, embodiment: Embodiment) -> None:
-        super().__init__(_SPEC, _CABINET, _DRAWER, _OPENING, embodiment.robot)
+        super().__init__(_SPEC, _CABINET, DRAWER, _OPENING, embodiment.robot)
 
 
 OPEN_DRAWER = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: OpenDrawer(embodiment))

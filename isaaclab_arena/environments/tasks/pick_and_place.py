@@ -19,10 +19,8 @@ HOLD_STEPS = 5
 _BIN_BODY = "bin/body"
 _BIN_TOUCH = "object_touches_bin"
 _AWAY_M = 0.06
-_LOW = (0.42, -0.22, -np.pi)
-_HIGH = (0.58, -0.03, np.pi)
-_BIN_LOW = (0.42, 0.20, -0.15)
-_BIN_HIGH = (0.56, 0.27, 0.15)
+_AREA = ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi))
+_BIN_AREA = ((0.42, 0.20, -0.15), (0.56, 0.27, 0.15))
 
 
 class PickAndPlace(grasping.ObjectTask):
@@ -39,7 +37,7 @@ class PickAndPlace(grasping.ObjectTask):
         super().__init__(
             embodiment,
             thing,
-            (_LOW, _HIGH),
+            _AREA,
             name="pick_and_place",
             instruction=f"put the {thing.words} into the blue bin",
             paraphrases=(
@@ -51,7 +49,7 @@ class PickAndPlace(grasping.ObjectTask):
             ),
             time_limit_s=12.0,
             hold_steps=HOLD_STEPS,
-            things=(grasping.bin_thing("bin", y=0.25, area=embodiment.workspace.on_table(_BIN_LOW, _BIN_HIGH)),),
+            things=(grasping.bin_thing("bin", y=0.25, area=embodiment.workspace.on_table(*_BIN_AREA)),),
             contact_sensors=(
                 *grasping.finger_sensors(embodiment.robot),
                 ContactSensor(name=_BIN_TOUCH, body=grasping.OBJECT_BODY, other=_BIN_BODY),
@@ -76,12 +74,9 @@ class PickAndPlace(grasping.ObjectTask):
             + 0.2 * (inside & let_go)
             + success
         )
-        return Verdict(
-            reward=reward,
-            success=success,
-            lost=terms.off_the_table(position) | terms.off_the_table(bin_position),
-            metrics={"final_bin_distance_m": bin_distance},
-        )
+        lost = terms.off_the_table(position) | terms.off_the_table(bin_position)
+        metrics = {"final_bin_distance_m": bin_distance}
+        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the object rests in the bin, released."""

@@ -82,12 +82,10 @@ class PickByColour(grasping.TwoCubesTask):
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
         wrong = other_height >= WRONG_HEIGHT_M
-        return Verdict(
-            reward=0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success,
-            success=success & ~wrong,
-            lost=wrong | terms.off_the_table(red) | terms.off_the_table(blue),
-            metrics={"final_height_m": height, "final_other_height_m": other_height},
-        )
+        reward = 0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success
+        lost = wrong | terms.off_the_table(red) | terms.off_the_table(blue)
+        metrics = {"final_height_m": height, "final_other_height_m": other_height}
+        return Verdict(reward=reward, success=success & ~wrong, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the named cube is held high enough."""

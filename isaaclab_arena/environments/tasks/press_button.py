@@ -17,8 +17,7 @@ PRESSED_M = 0.0135
 HOLD_STEPS = 4
 
 _TOUCH = "hand_touches_button"
-_LOW = (0.40, -0.20)
-_HIGH = (0.60, 0.20)
+_AREA = ((0.40, -0.20), (0.60, 0.20))
 _CAP = MovedJoint(joint="press", called="button_press", unit="m", site="top", observed_as="button", thick_m=0.032)
 
 
@@ -47,7 +46,7 @@ class PressButton(ArticulatedTask):
             sites={"button": "button/top"},
             sizes={"button_travel": TRAVEL_M},
         )
-        area = embodiment.workspace.on_table(_LOW, _HIGH)
+        area = embodiment.workspace.on_table(*_AREA)
         button = SceneObject(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0), area=area)
         super().__init__(spec, button, _CAP, embodiment.robot)
 
@@ -56,14 +55,13 @@ class PressButton(ArticulatedTask):
         press = backend.joint_position(self.joint)[:, 0]
         touched = backend.touching(_TOUCH)
         success = self.held(touched & (press >= PRESSED_M), running)
-        return Verdict(
-            reward=0.5 * terms.closeness(self.hand_distance(backend), half_at=0.1)
+        reward = (
+            0.5 * terms.closeness(self.hand_distance(backend), half_at=0.1)
             + 0.5 * touched * terms.progress(press, start=0.0, goal=TRAVEL_M)
-            + success,
-            success=success,
-            lost=torch.zeros_like(success),
-            metrics={"final_press_m": press},
+            + success
         )
+        metrics = {"final_press_m": press}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the hand holds the button down."""

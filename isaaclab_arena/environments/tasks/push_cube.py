@@ -24,8 +24,7 @@ TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10
 FARTHEST_GOAL_M = 0.18
 
-_LOW = (0.50, -0.10, -np.pi)
-_HIGH = (0.58, 0.10, np.pi)
+_AREA = ((0.50, -0.10, -np.pi), (0.58, 0.10, np.pi))
 _BEHIND_M = (0.03, 0.065)
 # A cube that does not slide easily tips over if pushed above its middle.
 _BELOW_M = 0.01
@@ -56,7 +55,7 @@ class PushCube(PushToGoal):
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(embodiment, CUBE)
         self.spec = replace(self.spec, name="push_cube", time_limit_s=8.0)
-        self.area = embodiment.workspace.on_table(_LOW, _HIGH)
+        self.area = embodiment.workspace.on_table(*_AREA)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw the cube's place, and the disc 10 to 18 cm away from it in any direction."""
@@ -117,18 +116,17 @@ class PushCube(PushToGoal):
         # The joints are far from their targets [rad] if the hand is stuck.
         strain = backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
         success = self.held(on_goal, running)
-        return Verdict(
-            reward=0.1 * pointing_down
+        reward = (
+            0.1 * pointing_down
             + 0.1 * closed
             + 0.3 * in_place
             + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
             + 0.3 * advance
             + success
-            - 5.0 * mean_square(strain),
-            success=success,
-            lost=terms.off_the_table(position),
-            metrics={"final_goal_distance_m": goal_distance},
+            - 5.0 * mean_square(strain)
         )
+        metrics = {"final_goal_distance_m": goal_distance}
+        return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the cube is on the disc."""

@@ -25,10 +25,8 @@ GOAL_BODY = "goal/body"
 _AT_REST_M_S = 0.03
 _ON_TABLE_M = 0.01
 _PUSHED_M = 0.01
-_LOW = (0.42, -0.20, -np.pi)
-_HIGH = (0.55, -0.08, np.pi)
-_GOAL_LOW = (0.42, 0.10)
-_GOAL_HIGH = (0.55, 0.22)
+_AREA = ((0.42, -0.20, -np.pi), (0.55, -0.08, np.pi))
+_GOAL_AREA = ((0.42, 0.10), (0.55, 0.22))
 
 
 class PushToGoal(ObjectTask):
@@ -40,11 +38,11 @@ class PushToGoal(ObjectTask):
     capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
-        area = embodiment.workspace.on_table(_GOAL_LOW, _GOAL_HIGH)
+        area = embodiment.workspace.on_table(*_GOAL_AREA)
         super().__init__(
             embodiment,
             thing,
-            (_LOW, _HIGH),
+            _AREA,
             name="push_to_goal",
             instruction=f"push the {thing.words} onto the yellow disc",
             paraphrases=(
@@ -68,14 +66,14 @@ class PushToGoal(ObjectTask):
         upright = terms.upright(backend.body_orientation(OBJECT_BODY))
         on_goal = self._stands(backend) & (goal_distance < TOLERANCE_M)
         success = self.held(on_goal, running)
-        return Verdict(
-            reward=0.3 * terms.closeness(tcp_distance, half_at=0.1)
+        reward = (
+            0.3 * terms.closeness(tcp_distance, half_at=0.1)
             + 0.7 * terms.closeness(goal_distance, half_at=0.1)
-            + success,
-            success=success,
-            lost=terms.off_the_table(position) | ~upright | (height > LIFTED_M),
-            metrics={"final_goal_distance_m": goal_distance},
+            + success
         )
+        lost = terms.off_the_table(position) | ~upright | (height > LIFTED_M)
+        metrics = {"final_goal_distance_m": goal_distance}
+        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the object stands on the disc."""

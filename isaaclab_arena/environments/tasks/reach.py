@@ -16,8 +16,7 @@ TOLERANCE_M = 0.02
 HOLD_STEPS = 5
 
 _TARGET = "target/body"
-_LOW = (0.35, -0.25, 0.10)
-_HIGH = (0.60, 0.25, 0.45)
+_AREA = ((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
 
 
 class Reach(Task):
@@ -27,7 +26,7 @@ class Reach(Task):
     capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
-        area = embodiment.workspace.in_space(_LOW, _HIGH)
+        area = embodiment.workspace.in_space(*_AREA)
         target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
         super().__init__(
             TaskSpec(
@@ -52,12 +51,9 @@ class Reach(Task):
         """Judge by the distance to the target."""
         distance = self._distance(backend)
         success = self.held(distance < TOLERANCE_M, running)
-        return Verdict(
-            reward=terms.closeness(distance, half_at=0.1) + success,
-            success=success,
-            lost=torch.zeros_like(success),
-            metrics={"final_distance_m": distance},
-        )
+        reward = terms.closeness(distance, half_at=0.1) + success
+        metrics = {"final_distance_m": distance}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the tool centre point is at the target."""

@@ -65,12 +65,8 @@ class SortTwo(grasping.TwoCubesTask):
         off = torch.stack([terms.off_the_table(backend.body_position(body)) for body in things])
         reward = 0.5 * (self._reward(backend, "red", sorted_in) + self._reward(backend, "blue", sorted_in)) + success
         done = {f"progress.{colour}_in_{place}": sorted_in[colour].double() for colour, place in _BIN_OF.items()}
-        return Verdict(
-            reward=reward,
-            success=success,
-            lost=off.any(dim=0),
-            metrics={"progress": sum(done.values(), torch.zeros_like(reward)) / len(done), **done},
-        )
+        metrics = {"progress": sum(done.values(), torch.zeros_like(reward)) / len(done), **done}
+        return Verdict(reward=reward, success=success, lost=off.any(dim=0), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where both cubes rest in their bins, released."""

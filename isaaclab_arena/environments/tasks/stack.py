@@ -66,12 +66,9 @@ class Stack(grasping.TwoCubesTask):
             + 0.2 * (stands & let_go)
             + success
         )
-        return Verdict(
-            reward=reward,
-            success=success,
-            lost=terms.off_the_table(red) | terms.off_the_table(blue),
-            metrics={"final_beside_m": beside, "final_above_m": above},
-        )
+        lost = terms.off_the_table(red) | terms.off_the_table(blue)
+        metrics = {"final_beside_m": beside, "final_above_m": above}
+        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the red cube stands on the blue one, released."""

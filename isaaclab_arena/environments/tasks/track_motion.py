@@ -163,12 +163,9 @@ class TrackMotion(HumanoidTask):
             + 0.3 * terms.closeness(torch.sqrt(mean_square(velocity)), half_at=2.0)
             - 0.5 * self.jerkiness(backend, running)
         )
-        return Verdict(
-            reward=self.control_dt * reward,
-            success=success,
-            lost=astray | (at_the_end & late & ~success),
-            metrics={"mpkpe_m": mean_error, "joint_error_rad": self._joint_errors / steps},
-        )
+        reward = self.control_dt * reward
+        metrics = {"mpkpe_m": mean_error, "joint_error_rad": self._joint_errors / steps}
+        return Verdict(reward=reward, success=success, lost=astray | (at_the_end & late & ~success), metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for each moment how long the motion was followed."""

@@ -156,17 +156,15 @@ class VelocityGo1(FloorTask):
 
         ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
         judged = (self._length - self.settling_steps).clamp(min=1)
-        return Verdict(
-            reward=self.control_dt * reward,
-            success=ended & ~self._broke_bounds,
-            lost=_fallen(backend, self.senses),
-            metrics={
-                "mean_speed_error_m_s": self._error_sums[:, 0] / judged,
-                "mean_turn_error_rad_s": self._error_sums[:, 1] / judged,
-                "worst_speed_error_m_s": self._worst_errors[:, 0],
-                "worst_turn_error_rad_s": self._worst_errors[:, 1],
-            },
-        )
+        reward = self.control_dt * reward
+        lost = _fallen(backend, self.senses)
+        metrics = {
+            "mean_speed_error_m_s": self._error_sums[:, 0] / judged,
+            "mean_turn_error_rad_s": self._error_sums[:, 1] / judged,
+            "worst_speed_error_m_s": self._worst_errors[:, 0],
+            "worst_turn_error_rad_s": self._worst_errors[:, 1],
+        }
+        return Verdict(reward=reward, success=ended & ~self._broke_bounds, lost=lost, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for each moment how long the robot followed its command."""

@@ -118,12 +118,11 @@ class WalkHumanoid(HumanoidTask):
         fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
         reward = self._reward(backend, running)
         self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
-        return Verdict(
-            reward=self.control_dt * reward,
-            success=(self._length >= self._episode_length) & ~fallen & (distance >= asked),
-            lost=fallen,
-            metrics={"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed},
-        )
+        reward = self.control_dt * reward
+        success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
+        lost = fallen
+        metrics = {"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed}
+        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for each moment the distance, and whether it fell."""
