@@ -20,15 +20,8 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage import commits, layout, run_plan
-from isaaclab_arena.storage.atomic import (
-    FileThereError,
-    check_plain,
-    flush_to_disk,
-    storage_errors,
-    write_bytes,
-    written_in_place,
-)
+from isaaclab_arena.storage import atomic, commits, layout, run_plan
+from isaaclab_arena.storage.atomic import FileThereError, storage_errors, written_in_place
 from isaaclab_arena.storage.diagnosis import (
     Diagnosis,
     PlannedEpisodes,
@@ -94,7 +87,7 @@ def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
     # The remaining episodes must be intact. Their chunks are copied without recompression.
     with written_in_place(dataset, overwrite=True) as temporary:
         make_dataset([(index, dataset) for index in remaining], temporary)
-        flush_to_disk(temporary)
+        atomic.flush_to_disk(temporary)
 
 
 def _names(directory: Path, name: str) -> Iterator[Path]:
@@ -273,7 +266,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
             keep_aside(path, aside)
             notes.append(f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}")
         if torn or len(kept) < len(lines):
-            write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
+            atomic.write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
 
     if runs_again := diagnosis.withdrawn - diagnosis.finished:
         episodes = in_words(sorted(runs_again))
@@ -500,7 +493,7 @@ def _recover_job(
     named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
     for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
         try:
-            check_plain(path)
+            atomic.check_plain(path)
         except DamagedFileError as error:
             set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
             move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)

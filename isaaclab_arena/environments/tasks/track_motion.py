@@ -15,15 +15,8 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
-from isaaclab_arena.environments.tasks.humanoid import (
-    HUMANOID,
-    JOINTS,
-    KEYPOINTS,
-    PELVIS,
-    HumanoidTask,
-    ReferenceMotion,
-    read_motion,
-)
+from isaaclab_arena.environments.tasks import humanoid
+from isaaclab_arena.environments.tasks.humanoid import HUMANOID, JOINTS, PELVIS, HumanoidTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
@@ -66,7 +59,7 @@ class TrackMotion(HumanoidTask):
     moment_fields = ("qpos", "site_xpos")
     capturable = True
 
-    def __init__(self, motion: ReferenceMotion, start: Start) -> None:
+    def __init__(self, motion: humanoid.ReferenceMotion, start: Start) -> None:
         self._motion = motion
         self._starts_anywhere = start == "anywhere"
         self._last_frame = motion.num_frames - 1
@@ -229,8 +222,8 @@ def _astray(rise: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
 
 def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
     """Return the mean distance of the keypoints from the motion's [m]. Shape: (n, p, 3) -> (n,)."""
-    points = torch.stack([state.site_position(site) for site in KEYPOINTS], dim=1)
-    return total(norm(points - keypoints)) / len(KEYPOINTS)
+    points = torch.stack([state.site_position(site) for site in humanoid.KEYPOINTS], dim=1)
+    return total(norm(points - keypoints)) / len(humanoid.KEYPOINTS)
 
 
 def _make_task(config: TrackMotionConfig) -> TrackMotion:
@@ -238,7 +231,7 @@ def _make_task(config: TrackMotionConfig) -> TrackMotion:
         message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
         raise ConfigError(Problem(message, key="start"))
     path = _DEFAULT_MOTION if config.motion_file is None else Path(config.motion_file)
-    return TrackMotion(read_motion(path, HUMANOID, KEYPOINTS, HumanoidTask.control_dt), config.start)
+    return TrackMotion(humanoid.read_motion(path, HUMANOID, humanoid.KEYPOINTS, HumanoidTask.control_dt), config.start)
 
 
 TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=_make_task)

@@ -12,14 +12,9 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import locomotion_terms as terms
+from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
-from isaaclab_arena.environments.mdp.spaces import (
-    FloorSenses,
-    ObservationTerm,
-    last_action_term,
-    sense_terms,
-    vector_term,
-)
+from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
@@ -119,10 +114,10 @@ class VelocityGo1(FloorTask):
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return its proprioception, its last action, a gait clock, and its command."""
         return {
-            **sense_terms(GO1, lambda: self.senses),
-            "last_action": last_action_term(GO1, lambda: self.actions),
-            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._gait_clock()),
-            "velocity_command": vector_term(("vx", "vy", "turn"), "m/s, rad/s", lambda _: self._command),
+            **spaces.sense_terms(GO1, lambda: self.senses),
+            "last_action": spaces.last_action_term(GO1, lambda: self.actions),
+            "gait_clock": spaces.vector_term(("cos", "sin"), "", lambda _: self._gait_clock()),
+            "velocity_command": spaces.vector_term(("vx", "vy", "turn"), "m/s, rad/s", lambda _: self._command),
         }
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:

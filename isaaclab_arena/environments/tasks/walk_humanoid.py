@@ -14,15 +14,8 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm, number_term, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
-from isaaclab_arena.environments.tasks.humanoid import (
-    FEET,
-    HUMANOID,
-    PELVIS,
-    ROOT,
-    STANDING_HEIGHT_M,
-    HumanoidTask,
-    heading,
-)
+from isaaclab_arena.environments.tasks import humanoid
+from isaaclab_arena.environments.tasks.humanoid import HUMANOID, PELVIS, ROOT, HumanoidTask
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor
@@ -38,7 +31,7 @@ _STANCE = 0.55
 _NEARLY = 0.8
 _SEEN_WAY_M = 0.5
 _SWING_HEIGHT_M = 0.09
-_CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in FEET)
+_CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in humanoid.FEET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +52,7 @@ class WalkHumanoid(HumanoidTask):
     def __init__(self) -> None:
         feet = (
             ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
-            for name, foot in zip(_CONTACTS, FEET, strict=True)
+            for name, foot in zip(_CONTACTS, humanoid.FEET, strict=True)
         )
         spec = TaskSpec(name="walk_humanoid", instruction="walk straight ahead", time_limit_s=_TIME_LIMIT_S)
         super().__init__(replace(spec, contact_sensors=tuple(feet)))
@@ -72,7 +65,7 @@ class WalkHumanoid(HumanoidTask):
         num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
         self._speed, self._length = zeros(num_envs), torch.zeros_like(self.held_steps)
         self._start, self._ahead = zeros(num_envs, 2), zeros(num_envs, 2)
-        self._feet = zeros(num_envs, len(FEET), 3)
+        self._feet = zeros(num_envs, len(humanoid.FEET), 3)
         turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
         self._clock = backend.qpos.new_tensor([(math.cos(turn), math.sin(turn)) for turn in turns])
         self._aside = torch.tensor(_ASIDE, device=backend.device)
@@ -87,7 +80,7 @@ class WalkHumanoid(HumanoidTask):
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the humanoid upright at the origin."""
-        root = upright_pose((0.0, 0.0, STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"])
+        root = upright_pose((0.0, 0.0, humanoid.STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"])
         return StartState(joint_positions=HUMANOID.by_joint(root, point(conditions["robot.joint_position"])))
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
@@ -99,7 +92,7 @@ class WalkHumanoid(HumanoidTask):
         super().begin(backend, env_ids)
         self._length[env_ids] = 0
         self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
-        self._ahead[env_ids] = heading(backend)[env_ids]
+        self._ahead[env_ids] = humanoid.heading(backend)[env_ids]
         self._feet[env_ids] = _feet(backend)[env_ids]
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
@@ -127,7 +120,7 @@ class WalkHumanoid(HumanoidTask):
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for each moment the distance, and whether it fell."""
         place = moments.body_position(PELVIS)[:, :2]
-        way, ahead = place - place[:1], heading(moments)[:1]
+        way, ahead = place - place[:1], humanoid.heading(moments)[:1]
         distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
         made = distance / _asked_m(self._speed[env_id].cpu()).numpy()
         fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)).numpy())
@@ -150,12 +143,12 @@ class WalkHumanoid(HumanoidTask):
         miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
         cosine = self._heading_error(backend)[:, 0]
         tilt = 1 + self.senses.gravity()[:, 2]
-        height = backend.body_position(PELVIS)[:, 2] - STANDING_HEIGHT_M
+        height = backend.body_position(PELVIS)[:, 2] - humanoid.STANDING_HEIGHT_M
         spin = self.senses.angular_velocity()
 
         # The gait is up to 1 for feet that stand and swing by the clock, and swing high enough.
         gait = torch.zeros_like(self._speed)
-        for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
+        for index, (foot, contact) in enumerate(zip(humanoid.FEET, _CONTACTS, strict=True)):
             step = (self._length % self._gait_steps + index * self._gait_steps // 2) % self._gait_steps
             stands = step < _STANCE * self._gait_steps
             lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
@@ -180,7 +173,7 @@ class WalkHumanoid(HumanoidTask):
         )
 
     def _heading_error(self, backend: Backend) -> torch.Tensor:
-        now = heading(backend)
+        now = humanoid.heading(backend)
         return torch.stack((_along(now, self._ahead), _across(now, self._ahead)), dim=-1)
 
 
@@ -203,7 +196,7 @@ def _asked_m(speed: torch.Tensor) -> torch.Tensor:
 
 def _feet(backend: Backend) -> torch.Tensor:
     """Return the positions of the soles [m]. Shape: (num_envs, 2, 3)."""
-    return torch.stack([backend.site_position(foot) for foot in FEET], dim=1)
+    return torch.stack([backend.site_position(foot) for foot in humanoid.FEET], dim=1)
 
 
 def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:

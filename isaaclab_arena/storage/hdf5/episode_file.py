@@ -14,15 +14,10 @@ import h5py
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.storage import recorded_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import DATA_GROUP, demo_name
-from isaaclab_arena.storage.recorded_episode import (
-    AttributeValue,
-    Compression,
-    RecordedEpisode,
-    array_checksum,
-    num_samples_of,
-)
+from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
 
 # The bytes of HDF5's structures, according to its format specification 3.0; pure functions, no file.
 #
@@ -375,11 +370,12 @@ class EpisodeTemplate:
                 return None
             if not num_bytes:
                 absent.append(slot.layout_at)
-            crc = array_checksum(slot.name, slot.dtype, shape, view[position : position + num_bytes], crc)
+            values = view[position : position + num_bytes]
+            crc = recorded_episode.array_checksum(slot.name, slot.dtype, shape, values, crc)
             position += num_bytes + -num_bytes % 8
         try:
             attributes, end = self._read_values(view, address, position)
-            num_samples_of(attributes)
+            recorded_episode.num_samples_of(attributes)
         except ValueError:
             return None
         if attributes.get("checksum") != crc:

@@ -24,19 +24,12 @@ from h5py import (
 )
 
 from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
+from isaaclab_arena.storage import recorded_episode
 from isaaclab_arena.storage.atomic import check_plain, storage_error, storage_errors, write_bytes
 from isaaclab_arena.storage.hdf5 import episode_file
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
-from isaaclab_arena.storage.recorded_episode import (
-    JSON_ATTRIBUTES,
-    AttributeValue,
-    Compression,
-    RecordedEpisode,
-    checksum,
-    num_samples_of,
-    parsed_mapping,
-)
+from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
 
 # Bound the work of reading a recording: compare its declared sizes with the size of its file.
 #
@@ -216,7 +209,8 @@ class OpenRecording:
 
     def env_args(self) -> Mapping[str, Any]:
         """Return the description of the environment."""
-        return parsed_mapping(self.attributes(self.data).get("env_args", "{}"), f"{self.path}: env_args")
+        text = self.attributes(self.data).get("env_args", "{}")
+        return recorded_episode.parsed_mapping(text, f"{self.path}: env_args")
 
     def attributes(self, group: h5py.h5g.GroupID) -> dict[str, AttributeValue]:
         """Return the attributes of a group that are scalar strings or numbers."""
@@ -234,11 +228,11 @@ class OpenRecording:
         """Return the attributes of an episode. DamagedFileError if its arrays do not match their checksum."""
         group = self.group(episode_index)
         attributes = self.attributes(group)
-        found = checksum(self.arrays(group))
+        found = recorded_episode.checksum(self.arrays(group))
         if attributes.get("checksum") != found:
             place = f"/{DATA_GROUP}/{demo_name(episode_index)}"
             raise DamagedFileError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
-        num_samples_of(attributes)
+        recorded_episode.num_samples_of(attributes)
         return attributes
 
     def template(self, group: h5py.h5g.GroupID) -> episode_file.EpisodeTemplate | None:
@@ -356,7 +350,7 @@ def write_episode(
 ) -> int:
     """Write one episode's file atomically, and return the checksum of its arrays, which ``crc`` may state already."""
     # FileThereError if the file exists, ConfigError if the compression is not installed.
-    crc = checksum(episode.arrays) if crc is None else crc
+    crc = recorded_episode.checksum(episode.arrays) if crc is None else crc
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
     if compression is not Compression.NONE:
@@ -425,8 +419,9 @@ def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
             attributes=recording.attributes(group),
             env_args=recording.env_args(),
         )
-    for name in (name for name in JSON_ATTRIBUTES if name in episode.attributes):
-        parsed_mapping(episode.attributes[name], f"{path}: the attribute '{name}' of {demo_name(episode_index)}")
+    for name in (name for name in recorded_episode.JSON_ATTRIBUTES if name in episode.attributes):
+        what = f"{path}: the attribute '{name}' of {demo_name(episode_index)}"
+        recorded_episode.parsed_mapping(episode.attributes[name], what)
     return episode
 
 
