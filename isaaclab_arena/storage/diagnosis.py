@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain
 from isaaclab_arena.errors import DamagedFileError, StorageError
@@ -46,9 +47,9 @@ class EpisodeExaminer:
     """Check recorded episodes one by one; equal structure makes the next one twenty times as fast."""
 
     def __init__(
-        self, open_recording: Callable[[Path], AbstractContextManager[episodes.OpenRecording]] = episodes.opened
+        self, opened: Callable[[Path], AbstractContextManager[episodes.OpenRecording]] = episodes.opened
     ) -> None:
-        self._opened = open_recording
+        self._opened = opened
         self._episodes = episodes.AlikeEpisodes()
 
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
@@ -76,12 +77,12 @@ class EpisodeExaminer:
             return error
 
 
-def read_recordings(
-    job_directory: Path, job: str, lines: Iterable[CommitLine]
-) -> tuple[Mapping[int, list[RecordedCopy]], list[tuple[Path, str]]]:
+JobRecordings: TypeAlias = tuple[Mapping[int, Sequence[RecordedCopy]], Sequence[tuple[Path, str]]]
+"""The recordings of each episode by index, datasets first; and files that are no datasets by content, with reasons."""
+
+
+def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
     """Compare every recorded array of a job with its checksum and commit line. StorageError if a file is unreadable."""
-    # Returned are the recordings of each episode by index, datasets first, and files that are named like datasets but
-    # are not, with the reason.
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     unreadable: list[tuple[Path, str]] = []
     by_index = {line.episode_index: line for line in lines}
@@ -192,11 +193,7 @@ class Diagnosis:
     has_stray_lines: bool = False  # commit files hold lines that are torn, malformed or of another job
 
 
-def diagnose(
-    expected: PlannedEpisodes,
-    log: CommitLog,
-    recordings: tuple[Mapping[int, Sequence[RecordedCopy]], Sequence[tuple[Path, str]]],
-) -> Diagnosis:
+def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
     """Compare the commit lines of a job with its `read_recordings`; see `Diagnosis`."""
     copies, unreadable = recordings
     diagnosis = Diagnosis(unreadable=list(unreadable))

@@ -114,9 +114,8 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
         # episodes were checked before.
         indices = [index for index, _ in sources]
         with opened(target) as recording:
-            if sorted(recording.names) != sorted(indices) or layout.ACTIONS.encode() not in recording.group(
-                indices[-1]
-            ):
+            is_whole = sorted(recording.names) == sorted(indices)
+            if not is_whole or layout.ACTIONS.encode() not in recording.group(indices[-1]):
                 raise StorageError(f"{target} does not hold the episodes that were written to it")
     return True
 
@@ -292,14 +291,13 @@ def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
     # vector of size one. Images become RGB if their layout is certain. `FLAT` is added if group ``policy`` was
     # recorded.
     seen: dict[str, np.ndarray] = {}
+    plain = {layout.OBSERVATIONS, layout.CAMERA_OBSERVATIONS}
     for path, array in sorted(arrays.items(), key=lambda item: item[0].partition("/")[0] != layout.OBSERVATIONS):
         group, _, term = path.partition("/")
-        if array.size == 0 or not (
-            group in {layout.OBSERVATIONS, layout.CAMERA_OBSERVATIONS} or group.startswith("obs_")
-        ):
+        if array.size == 0 or not (group in plain or group.startswith("obs_")):
             continue
         name = term.replace("/", "_")
-        if group not in {layout.OBSERVATIONS, layout.CAMERA_OBSERVATIONS} or name in seen:
+        if group not in plain or name in seen:
             name = f"{group.removeprefix('obs_')}_{name}"
         shown = array
         if group == layout.CAMERA_OBSERVATIONS:

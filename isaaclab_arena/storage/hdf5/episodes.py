@@ -27,6 +27,7 @@ from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
 from isaaclab_arena.storage import recorded_episode
 from isaaclab_arena.storage.atomic import check_plain, storage_error, storage_errors, write_bytes
 from isaaclab_arena.storage.hdf5 import episode_file
+from isaaclab_arena.storage.hdf5.episode_file import EpisodeTemplate, WholeEpisode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
@@ -235,7 +236,7 @@ class OpenRecording:
         recorded_episode.num_samples_of(attributes)
         return attributes
 
-    def template(self, group: h5py.h5g.GroupID) -> episode_file.EpisodeTemplate | None:
+    def template(self, group: h5py.h5g.GroupID) -> EpisodeTemplate | None:
         """Return the structure of an episode's group, None if this program cannot have written it."""
         kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
         attributes = []
@@ -286,11 +287,9 @@ class AlikeEpisodes:
     """Read episodes of equal structure without HDF5's library, in a twentieth of its time."""
 
     def __init__(self) -> None:
-        self.template: episode_file.EpisodeTemplate | None = None  # structure of the last episode
+        self.template: EpisodeTemplate | None = None  # structure of the last episode
 
-    def read(
-        self, recording: OpenRecording, episode_index: int, content: memoryview
-    ) -> episode_file.WholeEpisode | None:
+    def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
         """Return an intact episode, None if only the library can judge it. StorageError if the file lacks it."""
         group = recording.group(episode_index)
         address = h5o.get_info(group).addr
