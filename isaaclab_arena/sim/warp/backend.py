@@ -17,16 +17,8 @@ import warp
 
 from isaaclab_arena.device_reads import on_cpu, on_device
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import (
-    Backend,
-    ModelChange,
-    ModelNames,
-    StartState,
-    model_names,
-    posed,
-    write_changes,
-    write_starts,
-)
+from isaaclab_arena.sim import backend
+from isaaclab_arena.sim.backend import Backend, ModelChange, ModelNames, StartState
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.replayed import Capture, Replayed
 from isaaclab_arena.sim.warp.kernels import Launcher
@@ -68,7 +60,7 @@ class VariedModel:
         wanted = {
             name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0) for name in self.changed
         }
-        write_changes(changes, wanted, np.arange(len(changes)))
+        backend.write_changes(changes, wanted, np.arange(len(changes)))
         # A world without any variation has no say in a shared field.
         asking = np.array([bool(own) for own in changes])
         for name in wanted.keys() & _SHARED:
@@ -109,7 +101,7 @@ class StartSender:
         packed = torch.empty((len(starts), self._rest.shape[1]), pin_memory=self._device.type == "cuda")
         packed.copy_(self._rest.expand_as(packed))
         host = {name: values.numpy() for name, values in self._fields(packed).items()}
-        write_starts(starts, self._names, host, np.arange(len(starts)))
+        backend.write_starts(starts, self._names, host, np.arange(len(starts)))
         return self._fields(packed.to(self._device, non_blocking=True))
 
     def _fields(self, packed: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -368,7 +360,7 @@ class WarpBackend(Backend):
         # On a GPU the order of contacts is a race in MuJoCo-Warp 4, with any option.
         self.reproducible = device.type == "cpu"
         self.physics_dt = float(model.opt.timestep)
-        self.names = model_names(model)
+        self.names = backend.model_names(model)
         self._has_early_sensors = bool((model.sensor_needstage < int(mujoco.mjtStage.mjSTAGE_ACC)).any())
         self.sizes = sizes or probed_sizes(model)
         self.launcher = launcher or Launcher(device)
@@ -512,7 +504,7 @@ class WarpBackend(Backend):
             self._shown_model = model = self._shown_model or copy.copy(self.model)
             for name in self._varied.fields:
                 getattr(model, name)[:] = self.model_field(name)[env_id]
-        return posed(model, next(self._on_host([env_id])))
+        return backend.posed(model, next(self._on_host([env_id])))
 
     def close(self) -> None:
         """Release the memory of graphs; see `Backend.close`."""

@@ -19,17 +19,8 @@ from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
+from isaaclab_arena.storage.hdf5 import episodes
 from isaaclab_arena.storage.hdf5.episode_file import SUPERBLOCK_BYTES, EpisodeBlock, block_of, groups_above, superblock
-from isaaclab_arena.storage.hdf5.episodes import (
-    AlikeEpisodes,
-    OpenRecording,
-    hdf5_errors,
-    list_episodes,
-    mapped,
-    opened,
-    read_checksums,
-    verify_episodes,
-)
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import Arrays, RecordedEpisode, num_samples_of
 
@@ -43,17 +34,17 @@ def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
         return
     target.unlink(missing_ok=True)
     copy_episodes(sources, target)
-    verify_episodes(target, told([index for index, _ in sources], "verifying", _final_name(target)))
+    episodes.verify_episodes(target, told([index for index, _ in sources], "verifying", _final_name(target)))
 
 
 def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     """Make a new file with episodes of other files through HDF5's library; compressed chunks are copied unchanged."""
-    with hdf5_errors("write", target), h5py.File(target, "x", locking=False) as file:
+    with episodes.hdf5_errors("write", target), h5py.File(target, "x", locking=False) as file:
         data = file.create_group(layout.DATA_GROUP)
         total, env_args = 0, "{}"
         counted = told(sources, "consolidating", _final_name(target))
         for path, group_of_sources in groupby(counted, key=lambda source: source[1]):
-            with opened(path) as source:
+            with episodes.opened(path) as source:
                 env_args = str(source.attributes(source.data).get("env_args", env_args))
                 for index, _ in group_of_sources:
                     group = source.group(index)
@@ -68,9 +59,9 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
     # Each episode is read once and compared with its own checksum. On False the target is not a valid recording, and
     # `copy_episodes` can replace it.
     total, env_args = 0, "{}"
-    datasets: dict[Path, tuple[OpenRecording, memoryview, str]] = {}
-    alike = AlikeEpisodes()
-    with hdf5_errors("write", target):
+    datasets: dict[Path, tuple[episodes.OpenRecording, memoryview, str]] = {}
+    alike = episodes.AlikeEpisodes()
+    with episodes.hdf5_errors("write", target):
         with target.open("xb", buffering=1 << 20) as file, ExitStack() as kept_open:
             members: dict[str, int] = {}
             # The superblock's place is kept free, and the file is valid HDF5 only once it is written.
@@ -82,9 +73,9 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                 else:
                     # An episode of a dataset, which stays open for the next one.
                     if path not in datasets:
-                        recording = kept_open.enter_context(opened(path))
+                        recording = kept_open.enter_context(episodes.opened(path))
                         described = str(recording.attributes(recording.data).get("env_args", "{}"))
-                        datasets[path] = recording, mapped(path), described
+                        datasets[path] = recording, episodes.mapped(path), described
                     recording, content, described = datasets[path]
                     whole = alike.read(recording, index, content)
                     if whole is None:
@@ -113,7 +104,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
         # HDF5 can read the file now that it is closed. It reads the table of contents and one episode; the bytes of all
         # episodes were checked before.
         indices = [index for index, _ in sources]
-        with opened(target) as recording:
+        with episodes.opened(target) as recording:
             is_whole = sorted(recording.names) == sorted(indices)
             if not is_whole or layout.ACTIONS.encode() not in recording.group(indices[-1]):
                 raise StorageError(f"{target} does not hold the episodes that were written to it")
@@ -147,11 +138,11 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
     except StorageError:
         # Verification of each part is slow, so it follows only a failure, and excludes the damaged parts.
         reasons: dict[int, str] = {}
-        kept = list_episodes(dataset) if dataset.exists() else []
+        kept = episodes.list_episodes(dataset) if dataset.exists() else []
         for index, part in sources.items():
             if os.path.lexists(part):
                 try:
-                    verify_episodes(part, [index])
+                    episodes.verify_episodes(part, [index])
                 except DamagedFileError as error:
                     reasons[index] = str(error)
             elif index not in kept:
@@ -162,22 +153,22 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
         indices = _consolidate(sources, dataset)
     loss = None
     if damaged:
-        episodes = "an episode" if len(damaged) == 1 else f"{len(damaged)} episodes"
+        number = "an episode" if len(damaged) == 1 else f"{len(damaged)} episodes"
         first = damaged[0][1]
-        loss = f"recordings of {episodes} are damaged or gone since they finished ({first}); --resume runs them again"
+        loss = f"recordings of {number} are damaged or gone since they finished ({first}); --resume runs them again"
     return Consolidation(episode_indices=indices, damaged=tuple(damaged), loss=loss)
 
 
 def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
-    kept = list_episodes(dataset) if dataset.exists() else []
+    kept = episodes.list_episodes(dataset) if dataset.exists() else []
     # While this process was paused, another one may have presumed it dead and have consolidated the parts.
     sources = {index: part for index, part in sources.items() if part.exists() or index not in kept}
     # An episode that the dataset and a part both hold must be the same in both.
     if twice := {index: sources[index] for index in kept if index in sources}:
-        checksums = read_checksums(dataset, twice)
+        checksums = episodes.read_checksums(dataset, twice)
         comparing = told(twice.items(), "comparing", dataset.name)
         for (index, part), checksum in zip(comparing, checksums, strict=True):
-            if read_checksums(part, [index]) != [checksum]:
+            if episodes.read_checksums(part, [index]) != [checksum]:
                 raise StorageError(f"{dataset} and {part} both hold {layout.demo_name(index)}, with different content")
     everything = {**sources, **dict.fromkeys(kept, dataset)}
     if sources:
@@ -220,7 +211,7 @@ _KEPT_ATTRIBUTES = (
 
 def write_robomimic_file(
     path: Path,
-    episodes: Iterable[RecordedEpisode],
+    recorded: Iterable[RecordedEpisode],
     env_args: Mapping[str, Any],
     *,
     scaled: Callable[[np.ndarray], np.ndarray] = np.asarray,
@@ -231,12 +222,12 @@ def write_robomimic_file(
     num_steps = 0
     with (
         written_in_place(path) as temporary,
-        hdf5_errors("write", path),
+        episodes.hdf5_errors("write", path),
         h5py.File(temporary, "w", locking=False) as file,
     ):
         data = file.create_group(layout.DATA_GROUP)
         # One episode at a time is held in memory.
-        for episode in episodes:
+        for episode in recorded:
             group_name = layout.demo_name(episode.episode_index)
             group = data.create_group(group_name)
             actions = episode.arrays[layout.ACTIONS]
