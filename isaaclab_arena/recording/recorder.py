@@ -96,7 +96,9 @@ class EpisodeRecorder(Observer):
         self._first_seen: dict[int, int] = {}
         self._finished_in_env: dict[int, int] = {}
         self._parts: list[Path] = []
-        self._underway: dict[Environment, _UnderWay] = {}
+        # The arrays of an environment's running episodes, None without recording; and the identity of the run and of
+        # the simulated world, as JSON.
+        self._underway: dict[Environment, tuple[EpisodeArrays | None, str]] = {}
         self._slots = SlotNumbers()
 
     def on_episode_start(
@@ -104,11 +106,10 @@ class EpisodeRecorder(Observer):
     ) -> None:
         """Keep the initial states of the episodes."""
         if environment not in self._underway:
-            self._underway[environment] = _UnderWay(
-                arrays=EpisodeArrays(environment, self._options.observations) if self._options.write_dataset else None,
-                # Called once: it may hash the whole model.
-                provenance=json_line({**environment.provenance(), **self._job.provenance}),
-            )
+            observations, is_on = self._options.observations, self._options.write_dataset
+            # Called once: it may hash the whole model.
+            provenance = json_line({**environment.provenance(), **self._job.provenance})
+            self._underway[environment] = EpisodeArrays(environment, observations) if is_on else None, provenance
         started_s = time.perf_counter()
         self._started_s.update({self._slots.of(environment, start.env_id): started_s for start in starts})
         for start in starts:
@@ -120,20 +121,20 @@ class EpisodeRecorder(Observer):
                 for _, values in leaves(observation):
                     crc = zlib.crc32(values[start.env_id].cpu().contiguous().numpy().tobytes(), crc)
                 self._first_seen[self._slots.of(environment, start.env_id)] = crc
-        arrays = self._underway[environment].arrays
+        arrays, _ = self._underway[environment]
         if arrays is not None:
             arrays.start([start.env_id for start in starts])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Keep the observation, the action, the reward and the resulting state."""
-        arrays = self._underway[environment].arrays
+        arrays, _ = self._underway[environment]
         if arrays is not None:
             arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Write the episode's file, then commit it; drop it if another rank has taken it over."""
         # An episode without steps has no file.
-        underway, arrays = self._underway[environment].arrays, None
+        (underway, provenance), arrays = self._underway[environment], None
         if underway is not None and record.length:
             arrays = underway.take(record.env_id)
         elif underway is not None:
@@ -168,7 +169,7 @@ class EpisodeRecorder(Observer):
             return
 
         # The recording holds the text of its commit line, too.
-        more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
+        more = {"control_dt": environment.control_dt, "provenance": provenance}
         if self._contents is not None:
             more[layout.CONTENTS_ATTRIBUTE] = self._contents
         env_args = {"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args}
@@ -200,11 +201,3 @@ class EpisodeRecorder(Observer):
         """Close the commit file and drop running episodes; episode files stay in place."""
         self._commits.close()
         self.begin_rebuild(())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _UnderWay:
-    """The data of the running episodes in one environment."""
-
-    arrays: EpisodeArrays | None  # None without recording
-    provenance: str  # identity of the run and of the simulated world, as JSON
