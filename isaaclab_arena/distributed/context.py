@@ -111,16 +111,10 @@ def _task(environ: Mapping[str, str]) -> _Task | None:
         values = [environ.get(str(name), "") for name in names]
         if not all(value.isdecimal() for value in values) or int(values[1]) < 2:
             continue
-        rank, size, local_rank, local_size = values
-        is_one_node = size == local_size
+        is_one_node = values[1] == values[3]
         return _Task(
             starter=starter,
-            variables={
-                "RANK": rank,
-                "LOCAL_RANK": local_rank,
-                "WORLD_SIZE": size,
-                "LOCAL_WORLD_SIZE": local_size,
-            },
+            variables=dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), values, strict=True)),
             num_nodes=1 if is_one_node else None,
             master_address="127.0.0.1" if is_one_node else None,
             together=environ.get(namespace) if namespace else None,
@@ -285,19 +279,13 @@ def variables_of_rank(
     # ``port`` is that of the launcher's store. ``directory`` is for the files that ranks leave for the launcher; see
     # `failure_file` and `run_directory_file`.
     return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "GROUP_RANK": "0",
-        "ROLE_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(world_size)),
+        **dict.fromkeys(("GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"), "0"),
         "GROUP_WORLD_SIZE": "1",
-        "ROLE_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **thread_variables(environ),
@@ -449,7 +437,7 @@ def process_is_running(pid: int, start_ticks: int | None) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 

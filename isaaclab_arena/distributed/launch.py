@@ -98,13 +98,11 @@ def _refuse_contradictions(options: LaunchOptions) -> None:
     ]
     if len(asked) > 1:
         raise ConfigError("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node")
-    if options.nproc_per_node is not None and options.nproc_per_node < 1:
-        raise ConfigError(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node")
     # Each rank on the CPU loads torch.
-    most = max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * (os.cpu_count() or 1))
-    if options.nproc_per_node is not None and options.nproc_per_node > most:
-        message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
-        raise ConfigError(message, key="--nproc_per_node")
+    most, number = max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * (os.cpu_count() or 1)), options.nproc_per_node
+    if number is not None and not 1 <= number <= most:
+        message = f"{number} ranks are more than this machine can hold; at most {most} are started"
+        raise ConfigError(message if number > most else f"must be at least 1, got {number}", key="--nproc_per_node")
     if asked and is_a_rank():
         way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
         because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"

@@ -311,13 +311,9 @@ class _RankProcesses:
         self._first_failed_at: float | None = None
         self._reported: Failure | None = None
         self._reported_at = 0.0
-        run_id = uuid.uuid4().hex
-        envs: dict[int, dict[str, str]] = {}
-        for rank in range(launch.num_processes):
-            own = variables_of_rank(
-                rank, world_size=launch.num_processes, port=port, run_id=run_id, directory=directory
-            )
-            envs[rank] = {**own, **launch.variables}
+        shared = {"world_size": launch.num_processes, "port": port, "run_id": uuid.uuid4().hex, "directory": directory}
+        ranks = range(launch.num_processes)
+        envs = {rank: {**variables_of_rank(rank, **shared), **launch.variables} for rank in ranks}
         self._processes = SubprocessContext(
             name="rank",
             entrypoint=sys.executable,
@@ -351,10 +347,8 @@ class _RankProcesses:
             if failure is not None and failure.rank not in self._ended and hung_s > _HANGS_AFTER_S:
                 with suppress(ProcessLookupError):
                     os.kill(self._processes.pids()[failure.rank], signal.SIGKILL)
-            if not self._is_waiting_for_same_mistake():
-                result = self._processes.wait(0)
-                if result is not None:
-                    break
+            if not self._is_waiting_for_same_mistake() and (result := self._processes.wait(0)) is not None:
+                break
             time.sleep(_POLL_INTERVAL_S)
         codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
         if not codes:

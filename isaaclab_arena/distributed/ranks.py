@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
@@ -49,25 +50,21 @@ class PeerStoppedError(DistributedError):
     """Another rank gave up during start-up, and has reported the reason."""
 
 
+@dataclass(kw_only=True)
 class Ranks:
     """All ranks of this run, seen from one of them during start-up. ValueError if a message name is used twice."""
 
-    def __init__(
-        self, context: DistributedContext, *, backend: str | None, store: Store, timeout_s: float, prefix: str = ""
-    ) -> None:
-        self.context = context
-        # ``backend`` is None for a single process; ``timeout_s`` limits the wait for another rank's message [s].
-        self.backend = backend
-        self._store = store
-        self._timeout_s = timeout_s
-        self._prefix = prefix
-        self._said: set[str] = set()
+    context: DistributedContext = field(kw_only=False)
+    backend: str | None  # None for a single process
+    store: Store
+    timeout_s: float  # limit of the wait for another rank's message [s]
+    prefix: str = ""  # of the message names
+    said: set[str] = field(default_factory=set)
 
     def within(self, name: str) -> "Ranks":
         """Return the same ranks with fresh message names, for an activity `name` that all ranks begin together."""
         self._use_once(f"within/{name}")
-        prefix = f"{self._prefix}{name}/"
-        return Ranks(self.context, backend=self.backend, store=self._store, timeout_s=self._timeout_s, prefix=prefix)
+        return replace(self, prefix=f"{self.prefix}{name}/", said=set())
 
     def share_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value on every rank; PeerStoppedError or DistributedError if it does not arrive."""
@@ -109,8 +106,8 @@ class Ranks:
 
     def is_announced(self, name: str) -> bool:
         """True if a rank has announced it. Does not wait."""
-        with network_failures(self.context, self._timeout_s):
-            return self._store.check([f"{self._prefix}announced/{name}"])
+        with network_failures(self.context, self.timeout_s):
+            return self.store.check([f"{self.prefix}announced/{name}"])
 
     def share_long_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value of any length on every rank; see `share_from_rank_zero`."""
@@ -129,10 +126,10 @@ class Ranks:
 
         def beat() -> None:
             for number in itertools.count(1):
-                if done.wait(min(_BEAT_INTERVAL_S, self._timeout_s / 4)):
+                if done.wait(min(_BEAT_INTERVAL_S, self.timeout_s / 4)):
                     return
                 try:
-                    self._store.set("patience", str(number))
+                    self.store.set("patience", str(number))
                 except RuntimeError:
                     _LOG.debug("the other ranks cannot be told to wait, the store is gone", exc_info=True)
                     return
@@ -150,7 +147,7 @@ class Ranks:
         if not self.context.is_distributed:
             return
         try:
-            self._store.set("stopped", f"rank {self.context.rank}: {reason}")
+            self.store.set("stopped", f"rank {self.context.rank}: {reason}")
         except RuntimeError:
             _LOG.debug("the other ranks cannot be told, the store is gone", exc_info=True)
         else:
@@ -159,29 +156,29 @@ class Ranks:
 
     def _use_once(self, key: str) -> None:
         """Refuse a key that this rank has used: a slower rank would take the second value for the first."""
-        if key in self._said:
-            raise ValueError(f"the ranks have said '{self._prefix}{key}' before; give each message a name of its own")
-        self._said.add(key)
+        if key in self.said:
+            raise ValueError(f"the ranks have said '{self.prefix}{key}' before; give each message a name of its own")
+        self.said.add(key)
 
     def _say(self, key: str, value: str) -> None:
         self._use_once(key)
-        with network_failures(self.context, self._timeout_s):
-            self._store.set(f"{self._prefix}{key}", value)
+        with network_failures(self.context, self.timeout_s):
+            self.store.set(f"{self.prefix}{key}", value)
 
     def _hear(self, key: str, *, rank: int, name: str) -> str:
-        key = f"{self._prefix}{key}"
+        key = f"{self.prefix}{key}"
         started = time.monotonic()
-        deadline, heard, has_warned = started + self._timeout_s, b"", False
-        with network_failures(self.context, self._timeout_s):
-            while not self._store.check([key]):
+        deadline, heard, has_warned = started + self.timeout_s, b"", False
+        with network_failures(self.context, self.timeout_s):
+            while not self.store.check([key]):
                 # While it waits: stop if a rank gave up, extend the deadline with each beat of rank 0, and tell the
                 # user once.
-                if self._store.check(["stopped"]):
-                    raise PeerStoppedError(f"stopped because of {self._store.get('stopped').decode()}")
-                beat = self._store.get("patience") if self._store.check(["patience"]) else b""
+                if self.store.check(["stopped"]):
+                    raise PeerStoppedError(f"stopped because of {self.store.get('stopped').decode()}")
+                beat = self.store.get("patience") if self.store.check(["patience"]) else b""
                 if beat != heard:
-                    deadline, heard = time.monotonic() + self._timeout_s, beat
-                if not has_warned and time.monotonic() - started > min(_PATIENCE_S, self._timeout_s / 2):
+                    deadline, heard = time.monotonic() + self.timeout_s, beat
+                if not has_warned and time.monotonic() - started > min(_PATIENCE_S, self.timeout_s / 2):
                     has_warned = True
                     left = timedelta(seconds=deadline - time.monotonic())
                     _LOG.warning(
@@ -195,11 +192,11 @@ class Ranks:
                     )
                 if time.monotonic() > deadline:
                     raise DistributedError(
-                        f"rank {rank} did not say its {name} within {self._timeout_s:g} s; check that all "
+                        f"rank {rank} did not say its {name} within {self.timeout_s:g} s; check that all "
                         f"{self.context.world_size} processes were started and are still there"
                     )
                 time.sleep(_POLL_INTERVAL_S)
-            return self._store.get(key).decode()
+            return self.store.get(key).decode()
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
 
     def begin(ranks: Ranks, device: str) -> StartedRun:
         context = replace(ranks.context, device=torch.device(device), local_world_size=len(devices))
-        ranks = Ranks(context, backend="gloo", store=ranks._store, timeout_s=60.0)
+        ranks = Ranks(context, backend="gloo", store=ranks.store, timeout_s=60.0)
         return start_run(request, context, ranks)
 
     with ThreadPoolExecutor(len(devices)) as threads:
@@ -230,7 +230,7 @@ def test_ranks_that_train_together_simulate_with_what_rank_zero_measured():
 
     def settled(ranks: Ranks) -> str:
         context = replace(ranks.context, device=torch.device("cuda", ranks.context.rank))
-        ranks = Ranks(context, backend="gloo", store=ranks._store, timeout_s=60.0)
+        ranks = Ranks(context, backend="gloo", store=ranks.store, timeout_s=60.0)
         return with_settled_backend(small_config(), ranks, num_threads=1, settle=settle).env["backend"]
 
     with ThreadPoolExecutor(2) as threads:
