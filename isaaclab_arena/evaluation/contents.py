@@ -46,10 +46,8 @@ def refuse_changed(job: Job, begun: Contents, *, environment: bool, policy: bool
     why = f"it changed while the run went on; put back what it was, or run the job anew: --resume --rerun {name}"
     now = ContentReader().read(job)
     # Only what was built for this job has read its files again; an earlier job's objects have the contents of `begun`.
-    changed = [
-        *(changes(begun.environment, now.environment) if environment else ()),
-        *(changes(begun.policy, now.policy) if policy else ()),
-    ]
+    changed = [*(changes(begun.environment, now.environment) if environment else ())]
+    changed += changes(begun.policy, now.policy) if policy else ()
     problems = [Problem(f"{how}; {why}", job=name, key=key) for key, how in changed]
     refuse(problems)
 
@@ -143,10 +141,8 @@ _MAX_SHOWN = 20
 
 def check_names(rerun: Sequence[str], jobs: Sequence[str]) -> None:
     """Raise `ConfigError` for every name in ``--rerun`` that is no job."""
-    if unknown := [name for name in dict.fromkeys(rerun) if name not in jobs]:
-        raise ConfigError(
-            [Problem(f"there is no job '{name}'{did_you_mean(name, jobs)}", key=OPTION) for name in unknown]
-        )
+    unknown = [name for name in dict.fromkeys(rerun) if name not in jobs]
+    refuse([Problem(f"there is no job '{name}'{did_you_mean(name, jobs)}", key=OPTION) for name in unknown])
 
 
 def jobs_to_run_anew(

@@ -398,8 +398,8 @@ def described(sampler: Sampler) -> str:
     """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
 
     def shown(values: tuple[float, ...]) -> str:
-        numbers = [f"{value:.4g}" for value in values]
-        return "".join(numbers) if len(numbers) < 2 else f"({', '.join(numbers)})"
+        numbers = ", ".join(f"{value:.4g}" for value in values)
+        return numbers if len(values) < 2 else f"({numbers})"
 
     low, high = shown(sampler.low), shown(sampler.high)
     if sampler.type is SamplerType.UNIFORM:

@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -78,29 +79,25 @@ class ProgressDisplay:
 
     def _show_table(self) -> None:
         # Transient: the table of results takes its place.
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+        with Live(console=self._console, auto_refresh=False, transient=True) as live, ExitStack() as stack:
             # Send console log lines through the live display, which they would otherwise tear.
-            handlers: list[tuple[logging.StreamHandler, object]] = []
             for handler in logging.getLogger("isaaclab_arena").handlers:
                 if type(handler) is logging.StreamHandler:
-                    handlers.append((handler, handler.stream))
+                    stack.callback(handler.setStream, handler.stream)
                     handler.setStream(sys.stderr)
-            try:
-                closing = False
-                while not closing:
-                    closing = self._closing.wait(_DISPLAY_INTERVAL_S)
-                    reports, elapsed_s = self._look(), time.monotonic() - self._started_at
-                    live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
-            finally:
-                for handler, stream in handlers:
-                    handler.setStream(stream)
+            for reports, elapsed_s in self._looks(_DISPLAY_INTERVAL_S):
+                live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
 
     def _log_lines(self) -> None:
+        for reports, elapsed_s in self._looks(self._line_interval_s):
+            _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
+
+    def _looks(self, interval_s: float) -> Iterator[tuple[Sequence[RankReport], float]]:
+        """Yield the ranks' reports and the time since the start [s] again and again, the last time at the end."""
         closing = False
         while not closing:
-            closing = self._closing.wait(self._line_interval_s)
-            reports, elapsed_s = self._look(), time.monotonic() - self._started_at
-            _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
+            closing = self._closing.wait(interval_s)
+            yield self._look(), time.monotonic() - self._started_at
 
 
 def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> RenderableType:
@@ -166,10 +163,9 @@ def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
 def fraction_done(reports: Sequence[RankReport]) -> float:
     """Return the fraction of work done, 0 to 1: by episodes if their number is known, else by jobs."""
     statuses = _statuses(reports)
-    episodes_total = sum(status.episodes_total for status in statuses)
-    jobs_total = sum(status.jobs_total for status in statuses)
-    if episodes_total > 0:
+    if (episodes_total := sum(status.episodes_total for status in statuses)) > 0:
         return min(sum(status.episodes_done for status in statuses) / episodes_total, 1.0)
+    jobs_total = sum(status.jobs_total for status in statuses)
     return sum(status.jobs_done for status in statuses) / jobs_total if jobs_total > 0 else 0.0
 
 

@@ -156,10 +156,8 @@ def settle_latencies(
             settled[name] = known[name]
             continue
         if not machinery.measures:
-            message = (
-                "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
-                f"{machinery.devices[0]}: give steps, ms or a file of measured times"
-            )
+            message = "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
+            message += f"{machinery.devices[0]}: give steps, ms or a file of measured times"
             problems.append(Problem(message, job=name, key="latency"))
             continue
         with watch(name):

@@ -98,13 +98,10 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
         candidates = [named_directory(options.output_dir)]
     # A network file system may show a new file to other nodes only after seconds.
     deadline = time.monotonic() + (0.0 if machine == its_machine else delay_s)
-    seen = made
-    while seen is None:
+    seen = made or next((candidate for candidate in candidates if (candidate / name).exists()), None)
+    while seen is None and time.monotonic() < deadline:
+        time.sleep(0.05)
         seen = next((candidate for candidate in candidates if (candidate / name).exists()), None)
-        if seen is None:
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(0.05)
 
     # Every rank learns all blind ranks, so that all raise the same error.
     own = "" if seen is not None else f"rank {ranks.context.rank} on {host}"
@@ -371,13 +368,9 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
     first: dict[str, str] = json.loads(ranks.share_long_from_rank_zero("contents of rank 0", text))
     told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
     verdicts = ranks.gather("verdict on the contents", "; ".join(told[:5]))
-    raise ConfigError(
-        [
-            Problem(f"rank {rank} is on a node with other files than rank 0: {verdict}; copy the same everywhere")
-            for rank, verdict in enumerate(verdicts)
-            if verdict
-        ]
-    )
+    other = "is on a node with other files than rank 0"
+    told = [f"rank {rank} {other}: {verdict}" for rank, verdict in enumerate(verdicts) if verdict]
+    raise ConfigError([Problem(f"{each}; copy the same everywhere") for each in told])
 
 
 def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
@@ -434,13 +427,8 @@ class _Beginning:
                 anew = jobs_to_run_anew(path, begun, self._plan, options.rerun, has_recorded=going_on.has_recorded)
                 # Refuse before the old results are set aside.
                 refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, self._machinery)
-                number, jobs = take_up(
-                    path,
-                    going_on,
-                    retry_errors=options.retry_errors,
-                    max_equal_errors=options.max_equal_errors,
-                    anew=anew,
-                )
+                errors = {"retry_errors": options.retry_errors, "max_equal_errors": options.max_equal_errors}
+                number, jobs = take_up(path, going_on, anew=anew, **errors)
                 _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
                 if not jobs:
                     return None
@@ -480,31 +468,28 @@ class _Beginning:
                 )
                 for job in jobs
             )
-            attempt = self._attempt(number, entries, begun=self._plan if going_on is None else going_on.plan)
+            plan = self._plan
+            attempt = Attempt(
+                number=number,
+                # This start of the program has an id of its own, the whole run that of its first start.
+                run_id=plan.run_id,
+                run=plan.run_id if going_on is None else going_on.plan.run_id,
+                started_at=now(),
+                command_line=plan.command_line,
+                assignment=options.mode,
+                world_size=plan.world_size,
+                devices=plan.devices,
+                versions=provenance.versions(),
+                git_revision=provenance.git_revision(Path.cwd()),
+                machine=provenance.node(),
+                jobs=entries,
+                retry_errors=options.retry_errors,
+                max_equal_errors=options.max_equal_errors,
+            )
+            # Before anything runs.
             write_attempt(path, attempt)
         except BaseException:
             # Release the lock, because the caller may try again in this process.
             self.lock.release()
             raise
         return attempt
-
-    def _attempt(self, number: int, jobs: tuple[AttemptEntry, ...], *, begun: RunPlan) -> Attempt:
-        """Return the attempt that begins, before anything runs; `begun`: the plan of the run."""
-        plan, options = self._plan, self._request.options
-        return Attempt(
-            number=number,
-            # This start of the program has an id of its own, the whole run that of its first start.
-            run_id=plan.run_id,
-            run=begun.run_id,
-            started_at=now(),
-            command_line=plan.command_line,
-            assignment=options.mode,
-            world_size=plan.world_size,
-            devices=plan.devices,
-            versions=provenance.versions(),
-            git_revision=provenance.git_revision(Path.cwd()),
-            machine=provenance.node(),
-            jobs=jobs,
-            retry_errors=options.retry_errors,
-            max_equal_errors=options.max_equal_errors,
-        )
