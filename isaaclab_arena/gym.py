@@ -3,7 +3,7 @@
 # gymnasium.make("isaaclab_arena.gym:arena/LiftObject-v0", object="can") imports it first.
 import gymnasium
 
-from isaaclab_arena.evaluation.gym_ids.names import ids_of_environments
+from isaaclab_arena.evaluation.gym_ids import ids_of_environments
 
 _MAKING = "isaaclab_arena.evaluation.gym_ids.making"
 

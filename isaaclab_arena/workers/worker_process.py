@@ -29,25 +29,15 @@ from isaaclab_arena.workers.program import frames
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How workers are run.
+    """How workers are run."""
 
-    Attributes:
-        python: Interpreter in which the environment runs, in worker processes; this process by default.
-        environment_variables: What the workers have beside this process's variables.
-        envs_per_worker: Env slots in each worker process.
-        steps_per_message: Steps that a worker makes at once at most, where a policy has planned its actions.
-        steps_while_starting: Control steps that other env slots make before the reset of one is waited for.
-        start_timeout_s: How long a worker may take to make or reset an environment [s].
-        step_timeout_s: How long a worker may take for a step of an environment [s].
-    """
-
-    python: str | None = None
-    environment_variables: dict[str, str] = field(default_factory=dict)
-    envs_per_worker: Count = 1
-    steps_per_message: Count = 1
-    steps_while_starting: NotNegative = 0
-    start_timeout_s: Positive = 300.0
-    step_timeout_s: Positive = 60.0
+    python: str | None = None  # interpreter of the environment's worker processes; this process by default
+    environment_variables: dict[str, str] = field(default_factory=dict)  # of workers, beside this process's
+    envs_per_worker: Count = 1  # env slots in each worker process
+    steps_per_message: Count = 1  # steps that a worker makes at once at most, if a policy has planned its actions
+    steps_while_starting: NotNegative = 0  # control steps of other env slots before the reset of one is waited for
+    start_timeout_s: Positive = 300.0  # limit of a worker's time to make or reset an environment [s]
+    step_timeout_s: Positive = 60.0  # limit of a worker's time for a step [s]
 
     @property
     def interpreter(self) -> str:
@@ -115,7 +105,12 @@ class WorkerProcess:
         self._answered = select.poll()
         self._answered.register(self._answers, select.POLLIN)
         self._stderr: collections.deque[str] = collections.deque(maxlen=_STDERR_LINES)
-        self._reader = threading.Thread(target=self._drain, args=(errors,), daemon=True)
+
+        def drain() -> None:
+            with errors:
+                self._stderr.extend(line.decode(errors="replace").rstrip() for line in errors)
+
+        self._reader = threading.Thread(target=drain, daemon=True)
         self._reader.start()
         self._asked_s = time.monotonic()
         self._number = 0
@@ -156,7 +151,11 @@ class WorkerProcess:
         """Return message and arrays of the answer, due `timeout_s` [s] after the request; RequestError, WorkerError."""
         deadline_s = self._asked_s + timeout_s
         try:
-            self._check_number(*frames.NUMBER.unpack(self._read_exactly(frames.NUMBER.size, deadline_s)))
+            (number,) = frames.NUMBER.unpack(self._read_exactly(frames.NUMBER.size, deadline_s))
+            if number != self._number:
+                raise self._failure(
+                    f"answered nonsense (the answer to request {number} came to request {self._number})"
+                )
             message, arrays = frames.decode(lambda size: self._read_exactly(size, deadline_s))
         except EOFError as error:
             raise self._failure("died") from error
@@ -194,10 +193,6 @@ class WorkerProcess:
         self._answers.close()
         self._memory.close()
 
-    def _check_number(self, number: int) -> None:
-        if number != self._number:
-            raise frames.FrameError(f"the answer to request {number} came to request {self._number}")
-
     def _read_exactly(self, size: int, deadline_s: float) -> bytearray:
         # Most answers are short, so the first read takes as much of the answer as is there.
         if not self._ahead and 0 < size < _READ_AHEAD_BYTES:
@@ -230,16 +225,10 @@ class WorkerProcess:
         if what != "died":
             self._process.kill()
         self.close()
-        status = self._process.returncode
+        status, died = self._process.returncode, what == "died"
         ending = f" by signal {-status}" if status < 0 else f" with exit code {status}"
         said = "\n".join(self._stderr) or "nothing"
-        died = what == "died"
         return WorkerError(f"the worker {what}{ending if died else ''}\nit last wrote:\n{said}", died=died)
-
-    def _drain(self, errors: IO[bytes]) -> None:
-        with errors:
-            for line in errors:
-                self._stderr.append(line.decode(errors="replace").rstrip())
 
 
 def _memory_file() -> IO[bytes]:

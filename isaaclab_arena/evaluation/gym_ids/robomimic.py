@@ -1,7 +1,6 @@
 """Robomimic's side: environments as its ``EnvGym``, and recordings as files that it learns from."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,8 +10,8 @@ import torch
 
 from isaaclab_arena.environments.gym.vector_env import SingleEnv
 from isaaclab_arena.errors import ConfigError, did_you_mean
+from isaaclab_arena.evaluation.gym_ids import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.gym_ids.making import make_single_env
-from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
@@ -84,16 +83,6 @@ def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: A
 _RUN, _JOB = "RUN", "--job"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportedDemonstrations:
-    """The result of an export of one job."""
-
-    file: Path
-    masks: Mapping[str, list[int]]  # filter key -> its episodes
-    num_episodes: int  # in the file
-    num_errors: int  # left out, because they ended in an error
-
-
 def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_import: bool = False) -> Iterator[str]:
     """Write a file for each job with recordings (only `jobs`, if any), and yield a line about each."""
     # `run`: directory of a run or of a job, a recording, or a pattern of recordings. `may_import` permits loading code
@@ -120,10 +109,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         recorded = {name: index_episodes(found, key=_RUN)}
 
     for name, files in recorded.items():
-        exported = export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
-        masks = ", ".join(f"{mask} {len(indices)}" for mask, indices in exported.masks.items())
-        left_out = f"; {exported.num_errors} that ended in an error left out" if exported.num_errors else ""
-        yield f"{exported.file}: {exported.num_episodes} episodes ({masks}){left_out}"
+        yield export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
 
 
 def robomimic_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,10 +124,8 @@ def robomimic_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
     return {"env_name": f"{registered_by}:{ROBOMIMIC_ID}", "type": 2, "env_kwargs": options}
 
 
-def export_for_robomimic(
-    files: Mapping[int, Path], target: Path, *, may_import: bool = False
-) -> ExportedDemonstrations:
-    """Write the recordings of one job (episode index -> file) to `target`, which must not exist."""
+def export_for_robomimic(files: Mapping[int, Path], target: Path, *, may_import: bool = False) -> str:
+    """Write the recordings of one job (episode index -> file) to `target`, which must not exist; return a line."""
     # `ConfigError` if a recording does not name a known environment, or no episode is left.
     sound: dict[int, Path] = {}
     for file in dict.fromkeys(files.values()):
@@ -168,4 +152,6 @@ def export_for_robomimic(
 
     episodes = (read_episode(file, index) for index, file in sound.items())
     masks = write_robomimic_file(target, episodes, robomimic_env_args(env_args), scaled=scaled)
-    return ExportedDemonstrations(file=target, masks=masks, num_episodes=len(sound), num_errors=len(files) - len(sound))
+    shown, num_errors = ", ".join(f"{mask} {len(indices)}" for mask, indices in masks.items()), len(files) - len(sound)
+    left_out = f"; {num_errors} that ended in an error left out" if num_errors else ""
+    return f"{target}: {len(sound)} episodes ({shown}){left_out}"

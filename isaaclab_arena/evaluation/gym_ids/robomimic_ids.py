@@ -5,7 +5,7 @@ Gym imports it by itself for an ``env_name`` such as that of `robomimic_env_args
 
 import importlib
 
-from isaaclab_arena.evaluation.gym_ids.names import ROBOMIMIC_ID
+from isaaclab_arena.evaluation.gym_ids import ROBOMIMIC_ID
 
 # An installation of robomimic's environments includes Gym. Neither of Gym's wrappers supports robomimic's old
 # interface.
