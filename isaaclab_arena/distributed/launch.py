@@ -7,15 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from isaaclab_arena.distributed import devices
 from isaaclab_arena.distributed.context import is_a_rank, launcher_log_variable
-from isaaclab_arena.distributed.devices import (
-    VISIBLE_DEVICES,
-    GpuSelection,
-    narrow_gpus,
-    select_gpus,
-    selectable_gpu_count,
-    visible_devices,
-)
 from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions, without_launch_options
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.garbage import collect_from_now_on
@@ -45,15 +38,17 @@ def launch_if_asked(
     _refuse_contradictions(options)
     if options.gpu_ids is None and options.nproc_per_node is None:
         return None
-    selection, num_processes = GpuSelection(ids=()), options.nproc_per_node or 1
+    selection, num_processes = devices.GpuSelection(ids=()), options.nproc_per_node or 1
     if options.gpu_ids is not None:
-        selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
+        selection = devices.select_gpus(
+            options.gpu_ids, mask=devices.visible_devices(), visible_gpus=devices.selectable_gpu_count()
+        )
         num_processes = max(1, len(selection.ids))
         if selection.note is not None:
             _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
     shown_gpus = ",".join(selection.ids)
     if num_processes == 1:
-        narrow_gpus(shown_gpus)
+        devices.narrow_gpus(shown_gpus)
         return None
 
     # The environment decides before the command line about the log directory. An empty text means no files.
@@ -67,7 +62,7 @@ def launch_if_asked(
             raise ConfigError(f"cannot make '{wanted}': {error.strerror}", key=key) from error
 
     # Ranks write into pipes, so they need the width of the terminal. Without a stdout there is no terminal either.
-    variables = {VISIBLE_DEVICES: shown_gpus}
+    variables = {devices.VISIBLE_DEVICES: shown_gpus}
     with suppress(AttributeError, OSError, ValueError):
         if sys.stdout.isatty():
             variables["COLUMNS"] = str(os.get_terminal_size(sys.stdout.fileno()).columns)

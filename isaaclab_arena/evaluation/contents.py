@@ -10,14 +10,8 @@ from typing import Any
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
+from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.provenance import (
-    is_installed,
-    modules_of_class,
-    modules_of_object,
-    package_content,
-    source_files,
-)
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash, differences_of_contents
 from isaaclab_arena.storage.json_values import json_line
@@ -71,7 +65,7 @@ class ContentReader:
             if (policy_class.traits.remote or "is_remote" in policy_class.offers) and not sources.unknown:
                 # The network may run elsewhere, and no server is queried before the job is built.
                 sources = replace(sources, unknown=("server",))
-            modules = modules_of_class(job.policy_class)
+            modules = provenance.modules_of_class(job.policy_class)
             self._of_policy[key] = self._contents(sources, modules), sources.checkpoint
         policy, checkpoint = self._of_policy[key]
         return Contents(policy=policy, environment=self.environment(job), checkpoint=checkpoint)
@@ -83,7 +77,7 @@ class ContentReader:
             options = sources_in_options(job.config.environment_args)
             known = job.builder.content_sources(job.environment_config) or options
             sources = replace(known, files={**options.files, **known.files})
-            self._of_environment[key] = self._contents(sources, modules_of_object(job.builder.own))
+            self._of_environment[key] = self._contents(sources, provenance.modules_of_object(job.builder.own))
         found = dict(self._of_environment[key])
         if job.saved_conditions is not None:
             found[SAVED_CONDITIONS] = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
@@ -91,16 +85,16 @@ class ContentReader:
 
     def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:
         all_modules = tuple(dict.fromkeys([*modules, *sources.modules]))
-        installed = [name.partition(".")[0] for name in all_modules if is_installed(name)]
+        installed = [name.partition(".")[0] for name in all_modules if provenance.is_installed(name)]
         packages = dict.fromkeys([*installed, *sources.packages])
         found = {name: self._hash(path) for name, path in sources.files.items()}
-        own = tuple(name for name in all_modules if not is_installed(name))
+        own = tuple(name for name in all_modules if not provenance.is_installed(name))
         if own not in self._modules:
-            self._modules[own] = source_files(own)
+            self._modules[own] = provenance.source_files(own)
         for name, path in self._modules[own].items():
             found[f"module {name}"] = _imported_as(name, path, self._hash(path))
         for package in packages:
-            content = None if package in _COMPARED_IN_EVERY_RUN else package_content(package)
+            content = None if package in _COMPARED_IN_EVERY_RUN else provenance.package_content(package)
             if content is not None:
                 found[f"package {package}"] = content
         return {**found, **sources.stated, **dict.fromkeys(sources.unknown, UNKNOWN)}

@@ -21,7 +21,7 @@ from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.distributed.launch_options import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation import planning, provenance
 from isaaclab_arena.evaluation.contents import (
     check_names,
     contents_of_jobs,
@@ -37,13 +37,6 @@ from isaaclab_arena.evaluation.output_directory import (
     make_output_directory,
     named_directory,
 )
-from isaaclab_arena.evaluation.planning import (
-    RunRequest,
-    answer_watch,
-    plan_differences,
-    plan_run,
-    revised_plan,
-)
 from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.evaluation.settled import (
     Machinery,
@@ -54,26 +47,12 @@ from isaaclab_arena.evaluation.settled import (
 )
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage import run_plan
 from isaaclab_arena.storage.commits import ReportedStatus, Reproducible, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
 from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.recovery import recover_run
-from isaaclab_arena.storage.run_plan import (
-    Attempt,
-    AttemptEntry,
-    RunLock,
-    RunPlan,
-    attempt_numbers,
-    plan_copy_path,
-    policy_batches_in_effect,
-    read_attempt,
-    read_attempts,
-    read_run_plan,
-    revise_run_plan,
-    write_attempt,
-    write_run_plan,
-)
 
 
 def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
@@ -131,7 +110,7 @@ _LOG = logging.getLogger(__name__)
 class GoingOn:
     """The plan of a resumed run and its changes."""
 
-    plan: RunPlan
+    plan: run_plan.RunPlan
     is_revised: bool  # whether the plan has changed
     grown: Mapping[str, int]  # new number of episodes, by job, if it has more than before
     # By job: num_envs of the recorded episodes, if the job has another num_envs now.
@@ -139,7 +118,7 @@ class GoingOn:
     has_recorded: Callable[[str], bool]  # by job name
 
 
-def directory_to_resume(options: RunOptions, plan: RunPlan) -> Path | None:
+def directory_to_resume(options: RunOptions, plan: run_plan.RunPlan) -> Path | None:
     """Return the directory of the run to resume, None if no run has begun there; `ConfigError` if there is no run."""
     # `--resume` may name the directory; it is empty without a value.
     if options.resume:
@@ -156,15 +135,15 @@ def directory_to_resume(options: RunOptions, plan: RunPlan) -> Path | None:
     able = None
     for run in runs:
         try:
-            begun = read_run_plan(run)
+            begun = run_plan.read_run_plan(run)
         except ConfigError as error:
             # The user may mean a run that cannot be read, so say that it is skipped.
             _LOG.warning("%s is passed over: %s", run, error)
             continue
-        if plan_differences(begun, plan):
+        if planning.plan_differences(begun, plan):
             continue
         num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (begun, plan))
-        if num_envs == wanted and revised_plan(begun, plan, has_recorded=lambda _: True) is begun:
+        if num_envs == wanted and planning.revised_plan(begun, plan, has_recorded=lambda _: True) is begun:
             return run.absolute()
         able = able or run
     # If none can be resumed, the caller reports the differences of the newest.
@@ -177,14 +156,14 @@ def _directory_of_run(path: Path, *, option: str) -> Path:
     message = f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out"
     if not path.is_dir():
         message = f"there is no directory '{path}'"
-    elif plan_copy_path(path).is_file():
+    elif run_plan.plan_copy_path(path).is_file():
         message = f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
     raise ConfigError(message, key=option)
 
 
-def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
+def check_same_run(output_directory: Path, plan: run_plan.RunPlan) -> GoingOn:
     """Return the plan with which a run goes on; `ConfigError` with every difference that forbids it."""
-    begun = read_run_plan(output_directory)
+    begun = run_plan.read_run_plan(output_directory)
 
     @cache
     def has_recorded(job: str) -> bool:
@@ -203,7 +182,7 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
         for job in (() if begun.settings.get("deterministic") else begun.jobs)
         if wanted.get(job.name, job.config.num_envs) != job.config.num_envs and has_recorded(job.name)
     }
-    differences = plan_differences(begun, plan, has_recorded=has_recorded)
+    differences = planning.plan_differences(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
         reports, _ = read_job_reports(job_directory(output_directory, name), name, begun.run_id)
         only_plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
@@ -219,7 +198,7 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
         message = f"is another run: {differ}; start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
 
-    revised = revised_plan(begun, plan, has_recorded=has_recorded)
+    revised = planning.revised_plan(begun, plan, has_recorded=has_recorded)
     changed = [(was, now) for was, now in zip(begun.jobs, revised.jobs, strict=True) if was is not now]
     grown = {
         now.name: now.config.num_episodes or 0
@@ -240,22 +219,26 @@ def take_up(
     retry_errors: bool,
     max_equal_errors: int = 0,
     anew: Sequence[str] = (),
-) -> tuple[int, tuple[AttemptEntry, ...]]:
+) -> tuple[int, tuple[run_plan.AttemptEntry, ...]]:
     """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
     # The caller holds the run's lock alone. `anew`: jobs whose episodes do not count any more. `retry_errors`: whether
     # episodes with errors run again.
-    number, plan = max(attempt_numbers(output_directory), default=0) + 1, going_on.plan
+    number, plan = max(run_plan.attempt_numbers(output_directory), default=0) + 1, going_on.plan
     set_aside_what_does_not_count(output_directory, anew, attempt=number)
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)
 
-    batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory, plan.run_id)[0])
+    batches = run_plan.policy_batches_in_effect(
+        output_directory, plan.jobs, run_plan.read_attempts(output_directory, plan.run_id)[0]
+    )
     batches = {job: batch for job, batch in batches.items() if job not in anew}
     finished = {each.job.name: each.finished for each in recovery.jobs}
 
     # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
-    watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
+    watch = planning.answer_watch(
+        output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors
+    )
     for each in recovery.jobs:
         if each.reports:
             watch.suspect(each.job.name)
@@ -287,12 +270,12 @@ class StartedRun:
     """A run that all ranks have begun."""
 
     output_directory: Path  # as this rank sees it
-    plan: RunPlan  # as written when the run began
-    attempt: Attempt | None  # None if everything is done and intact
-    lock: RunLock  # held by this rank until it exits
+    plan: run_plan.RunPlan  # as written when the run began
+    attempt: run_plan.Attempt | None  # None if everything is done and intact
+    lock: run_plan.RunLock  # held by this rank until it exits
 
 
-def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
+def start_run(request: planning.RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
     """Agree on the plan, make or repair the run's directory, and return the work of this attempt."""
     # `ConfigError` if the ranks differ, the directory cannot be used or is in use, or there is no such run to resume.
     check_names(request.options.rerun, [job.config.name for job in request.jobs])
@@ -332,21 +315,21 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
             announce_run_directory(path)
             lock = begin.lock.share()
     said = ranks.share_from_rank_zero("attempt", said)
-    lock = lock or RunLock(path).share()
+    lock = lock or run_plan.RunLock(path).share()
     # No rank may leave before all of them hold the lock.
     ranks.gather("lock", "held")
-    attempt = None if said == "nothing" else read_attempt(path, int(said))
-    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
+    attempt = None if said == "nothing" else run_plan.read_attempt(path, int(said))
+    return StartedRun(output_directory=path, plan=run_plan.read_run_plan(path), attempt=attempt, lock=lock)
 
 
-def start_run_alone(request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
+def start_run_alone(request: planning.RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
     """Begin a run whose ranks come later, each with the plan of this process; `devices`: of each rank."""
     # `context` is rank 0 of as many ranks as there may be; see `start_run`.
     check_names(request.options.rerun, [job.config.name for job in request.jobs])
     begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
     attempt = begin.begin()
     announce_run_directory(begin.path)
-    plan = read_run_plan(begin.path)
+    plan = run_plan.read_run_plan(begin.path)
     return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.share())
 
 
@@ -387,14 +370,14 @@ class _Beginning:
 
     def __init__(
         self,
-        request: RunRequest,
+        request: planning.RunRequest,
         context: DistributedContext,
         devices: Sequence[str],
         contents: Mapping[str, Contents],
     ) -> None:
         self._request = request
         self._contents = contents
-        self._plan = plan_run(request, context.world_size, devices, run_id=uuid.uuid4().hex, contents=contents)
+        self._plan = planning.plan_run(request, context.world_size, devices, run_id=uuid.uuid4().hex, contents=contents)
         options = request.options
         self._machinery = Machinery(
             devices=tuple(devices),
@@ -407,15 +390,15 @@ class _Beginning:
         self.path = resumed or make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
-        self.lock = RunLock(self.path).hold_alone()
+        self.lock = run_plan.RunLock(self.path).hold_alone()
 
-    def begin(self) -> Attempt | None:
+    def begin(self) -> run_plan.Attempt | None:
         """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
         try:
             request, options, path = self._request, self._request.options, self.path
             names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
             number, anew, going_on = 1, (), None
-            jobs: Sequence[AttemptEntry] = [AttemptEntry(job=name) for name in names]
+            jobs: Sequence[run_plan.AttemptEntry] = [run_plan.AttemptEntry(job=name) for name in names]
             # A resumed run keeps the backends and latencies that were settled before.
             known: dict[str, str] = {}
             measured: dict[str, Delays] = {}
@@ -455,9 +438,9 @@ class _Beginning:
                     replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
                     for job in self._plan.jobs
                 )
-                write_run_plan(path, replace(self._plan, jobs=planned))
+                run_plan.write_run_plan(path, replace(self._plan, jobs=planned))
             elif going_on.is_revised:
-                revise_run_plan(path, going_on.plan)
+                run_plan.revise_run_plan(path, going_on.plan)
             entries = tuple(
                 replace(
                     job,
@@ -469,7 +452,7 @@ class _Beginning:
                 for job in jobs
             )
             plan = self._plan
-            attempt = Attempt(
+            attempt = run_plan.Attempt(
                 number=number,
                 # This start of the program has an id of its own, the whole run that of its first start.
                 run_id=plan.run_id,
@@ -487,7 +470,7 @@ class _Beginning:
                 max_equal_errors=options.max_equal_errors,
             )
             # Before anything runs.
-            write_attempt(path, attempt)
+            run_plan.write_attempt(path, attempt)
         except BaseException:
             # Release the lock, because the caller may try again in this process.
             self.lock.release()

@@ -25,22 +25,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import model_path
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.run_plan import RunLock
-from isaaclab_arena.training.checkpoints import (
-    export_policy,
-    keep_best,
-    packed,
-    read_together,
-    score_of,
-    write_checkpoint,
-)
-from isaaclab_arena.training.closed_loop import (
-    POLICY_TYPE,
-    ClosedLoopEvaluation,
-    Evaluated,
-    EvaluatedJob,
-    evaluation_jobs,
-    with_settled_backend,
-)
+from isaaclab_arena.training import checkpoints, closed_loop
 from isaaclab_arena.training.config import (
     TrainingConfig,
     checkpoint_infos,
@@ -101,7 +86,7 @@ def line_of_iteration(done: Iteration, *, iterations: int, total: int, left_s: f
     )
 
 
-def measures_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, evaluation_s: float) -> dict[str, float]:
+def measures_of_evaluation(jobs: Mapping[str, closed_loop.EvaluatedJob], *, evaluation_s: float) -> dict[str, float]:
     """Return the measures of an evaluation that took `evaluation_s` [s], without those that no job measured."""
     measures = {EVALUATION_TIME: evaluation_s}
     for name, job in jobs.items():
@@ -112,7 +97,7 @@ def measures_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, evaluation_s: fl
     return measures
 
 
-def line_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, iterations: int) -> str:
+def line_of_evaluation(jobs: Mapping[str, closed_loop.EvaluatedJob], *, iterations: int) -> str:
     """Return the log line of the evaluation after `iterations` iterations."""
     told = [
         f"{name}: success not measured"
@@ -200,7 +185,7 @@ class TrainingRun:
     run_directory: Path  # it exists and is the same for all ranks
     ranks: Ranks
     learner: Learner
-    evaluation: ClosedLoopEvaluation | None  # None without evaluations
+    evaluation: closed_loop.ClosedLoopEvaluation | None  # None without evaluations
     command_line: tuple[str, ...]
     resume: bool
     began_with: FirstWeights | None = None  # the checkpoint whose weights the learner begins with
@@ -219,7 +204,7 @@ class TrainingRun:
     def save_untrained(self, directory: Path) -> Path:
         """Write settings and a checkpoint of the networks as they are, and return the checkpoint's path."""
         self._write_settings(directory)
-        return write_checkpoint(directory, self._learned(), [], iterations=0, kept=1)
+        return checkpoints.write_checkpoint(directory, self._learned(), [], iterations=0, kept=1)
 
     def execute(self, *, stop_file: Path | None = None) -> int:
         """Train to the end; return the exit code 0, or 130 or 143 after an interruption. ArenaError if it fails."""
@@ -231,7 +216,7 @@ class TrainingRun:
             if self.began_with is not None:
                 _LOG.info("%s", self.began_with)
             if self.resume:
-                found = read_together(self.run_directory, self.ranks)
+                found = checkpoints.read_together(self.run_directory, self.ranks)
                 exactly = learner.load(found.learned, found.rank_state)
                 self.env_steps = env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
                 _LOG.info("going on from %s", model_path(self.run_directory, found.iterations))
@@ -268,7 +253,7 @@ class TrainingRun:
                 )
 
             if code == 0 and is_rank_zero and config.checkpoints.export:
-                for path in export_policy(learner.algorithm, self.run_directory):
+                for path in checkpoints.export_policy(learner.algorithm, self.run_directory):
                     _LOG.info("wrote %s", path)
             return code
 
@@ -318,11 +303,11 @@ class TrainingRun:
         """Write a checkpoint; every rank calls it with its own state. OutOfSyncError, before any write."""
         learner, context = self.learner, self.ranks.context
         self._check_synchrony()
-        states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
+        states = gather_bytes_to_rank_zero(checkpoints.packed(learner.rank_state()))
         if not context.is_rank_zero:
             return
         evaluation = self.evaluation
-        path = write_checkpoint(
+        path = checkpoints.write_checkpoint(
             self.run_directory,
             self._learned(),
             states,
@@ -333,7 +318,7 @@ class TrainingRun:
         )
         _LOG.debug("wrote %s", path)
 
-    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(self, evaluated: closed_loop.Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self.learner.iterations
         if evaluated.exit_code != 0:
@@ -343,8 +328,8 @@ class TrainingRun:
             measures_of_evaluation(evaluated.jobs, evaluation_s=evaluation_s),
             told=line_of_evaluation(evaluated.jobs, iterations=iterations),
         )
-        score = score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
-        if score is not None and keep_best(self.run_directory, score):
+        score = checkpoints.score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
+        if score is not None and checkpoints.keep_best(self.run_directory, score):
             _LOG.info("the best so far")
         self._paced_from_s += evaluation_s
 
@@ -382,7 +367,7 @@ def train_rank(
         },
     )
 
-    settled = with_settled_backend(config, ranks, num_threads=num_threads)
+    settled = closed_loop.with_settled_backend(config, ranks, num_threads=num_threads)
     with ExitStack() as stack:
         if options.process_group != "gloo":
             stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
@@ -402,7 +387,7 @@ def train_rank(
 
 def _evaluation(
     config: TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
-) -> ClosedLoopEvaluation | None:
+) -> closed_loop.ClosedLoopEvaluation | None:
     """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
     evaluation = config.evaluation
     if evaluation.interval == 0:
@@ -417,7 +402,7 @@ def _evaluation(
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
         # answers for the same number of env slots. So the result is the same for any number of ranks.
-        jobs = evaluation_jobs(config)
+        jobs = closed_loop.evaluation_jobs(config)
         films = evaluation.video_episodes > 0
         options = {
             "split_jobs": True,
@@ -426,10 +411,10 @@ def _evaluation(
             "record_viewport_video": films,
             "video_episodes": str(evaluation.video_episodes) if films else "all",
         }
-    return ClosedLoopEvaluation(
+    return closed_loop.ClosedLoopEvaluation(
         jobs,
         checkpoint_option="checkpoint_path",
-        policy_type=POLICY_TYPE,
+        policy_type=closed_loop.POLICY_TYPE,
         output_directory=run_directory,
         ranks=ranks,
         device=device,

@@ -9,16 +9,8 @@ from pathlib import Path
 import tyro
 from rich.text import Text
 
+from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.comparison import NotComparableError, Verdict, compare_directories
-from isaaclab_arena.analysis.comparison_files import (
-    document,
-    events_table,
-    markdown,
-    measures_table,
-    rates_table,
-    sentences,
-    write_comparison,
-)
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, kept, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError
@@ -74,23 +66,27 @@ def main(argv: Sequence[str]) -> int:
 
     directory = options.output_dir or options.runs[-1]
     way_out = None if options.output_dir else "name a directory with --output_dir"
-    written = kept(lambda: write_comparison(directory, report)[0], way_out=way_out)
+    written = kept(lambda: comparison_files.write_comparison(directory, report)[0], way_out=way_out)
     if options.github_summary:
-        text, path = markdown(report), os.environ.get("GITHUB_STEP_SUMMARY")
+        text, path = comparison_files.markdown(report), os.environ.get("GITHUB_STEP_SUMMARY")
         if not path:
             raise ConfigError("needs GITHUB_STEP_SUMMARY, which GitHub sets", key="--github_summary")
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(text)
     if options.json:
-        print_json(document(report))
+        print_json(comparison_files.document(report))
     else:
         # The tables, their limits, and the place of the files.
         console = results_console()
-        for table in (rates_table(report), measures_table(report), events_table(report)):
+        for table in (
+            comparison_files.rates_table(report),
+            comparison_files.measures_table(report),
+            comparison_files.events_table(report),
+        ):
             if table.rows:
                 console.print(drawn(table))
         limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
-        for sentence in sentences(report):
+        for sentence in comparison_files.sentences(report):
             console.print(Text(plain_text(sentence)))
         console.print(Text(f"verdict: {report.verdict}{limits}", style="bold"))
         if written is not None:

@@ -13,14 +13,7 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.filming import (
-    Choice,
-    FilmedEpisode,
-    chosen_jobs,
-    discordant_episodes,
-    episodes_by_outcome,
-    film_episodes,
-)
+from isaaclab_arena.evaluation import filming
 from isaaclab_arena.evaluation.options import MAX_FPS
 from isaaclab_arena.evaluation.replaying import ReplaySettings
 from isaaclab_arena.logs import plain_text
@@ -74,22 +67,22 @@ def main(argv: Sequence[str]) -> int:
     )
 
     # Choose the episodes of each job.
-    jobs = chosen_jobs(options.run, options.job)
-    is_discordant = options.episodes == Choice.DISCORDANT
+    jobs = filming.chosen_jobs(options.run, options.job)
+    is_discordant = options.episodes == filming.Choice.DISCORDANT
     if is_discordant != (options.baseline is not None):
         key = "--episodes" if is_discordant else "--baseline"
         raise ConfigError("--episodes discordant and --baseline RUN or JOB belong together", key=key)
     episodes: Mapping[str, Sequence[int]]
     if options.baseline is not None:
-        episodes = discordant_episodes(options.run, jobs, options.baseline)
-    elif options.episodes in set(Choice):
-        episodes = episodes_by_outcome(options.run, jobs, Choice(options.episodes))
+        episodes = filming.discordant_episodes(options.run, jobs, options.baseline)
+    elif options.episodes in set(filming.Choice):
+        episodes = filming.episodes_by_outcome(options.run, jobs, filming.Choice(options.episodes))
     else:
         episodes = dict.fromkeys(jobs, chosen_episodes(options.episodes))
 
-    filmed: list[FilmedEpisode] = []
+    filmed: list[filming.FilmedEpisode] = []
 
-    def show(episode: FilmedEpisode) -> None:
+    def show(episode: filming.FilmedEpisode) -> None:
         filmed.append(episode)
         if episode.reason is not None:
             told = f"no film: {episode.reason}"
@@ -101,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
 
     # Lines for people must not get into the JSON on stdout.
     with stdout_for_json(wanted=options.json):
-        film_episodes(options.run, episodes, video, settings, show, output_directory=options.output_dir)
+        filming.film_episodes(options.run, episodes, video, settings, show, output_directory=options.output_dir)
         with_film = sum(episode.reason is None for episode in filmed)
         print(f"{with_film} of {len(filmed)} episodes filmed")
     if options.json:
