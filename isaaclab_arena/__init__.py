@@ -26,17 +26,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ArenaError": "isaaclab_arena.errors",
-    "Comparison": "isaaclab_arena.api.results",
-    "ConfigError": "isaaclab_arena.errors",
-    "JobResults": "isaaclab_arena.api.results",
-    "PolicyLostError": "isaaclab_arena.errors",
-    "Problem": "isaaclab_arena.errors",
-    "Results": "isaaclab_arena.api.results",
-    "StorageError": "isaaclab_arena.errors",
-    "compare": "isaaclab_arena.api.results",
+    **dict.fromkeys(
+        ("ArenaError", "ConfigError", "PolicyLostError", "Problem", "StorageError"), "isaaclab_arena.errors"
+    ),
+    **dict.fromkeys(("Comparison", "JobResults", "Results", "compare", "load_results"), "isaaclab_arena.api.results"),
     "evaluate": "isaaclab_arena.api.evaluating",
-    "load_results": "isaaclab_arena.api.results",
     "make": "isaaclab_arena.api.making",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""

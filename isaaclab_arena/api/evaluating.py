@@ -306,13 +306,11 @@ def _one_job(
             of_job[name] = value
     if "conditions" in of_job:
         of_job["conditions"] = str(Path(of_job["conditions"]).absolute())
-    block = {
-        "name": environment,
-        **of_job,
-        "arena_env_args": {name: plain_value(value) for name, value in of_environment.items()},
-        "policy_type": policy_type,
-        "policy_config_dict": {name: plain_value(value) for name, value in (policy_config or {}).items()},
-    }
+    arguments, config = (
+        {name: plain_value(value) for name, value in each.items()} for each in (of_environment, policy_config or {})
+    )
+    described = {"arena_env_args": arguments, "policy_type": policy_type, "policy_config_dict": config}
+    block = {"name": environment, **of_job, **described}
     return OneJobAsked(block=block, given=options, policy=lent, only_here=only_here)
 
 

@@ -23,13 +23,10 @@ Seed: TypeAlias = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 MAX_NAME_CHARACTERS = 80
 MAX_NAME_BYTES = 200
+_TABLES = ("results", "suites", "episodes", "timing", "episode_timing")
 RESERVED_NAMES = frozenset(
     {"logs", "attempts", "claims", "launcher", "run.json", "report.html", "results.json", "verification.json"}
-    | {
-        f"{table}.{kind}"
-        for table in ("results", "suites", "episodes", "timing", "episode_timing")
-        for kind in ("csv", "parquet")
-    }
+    | {f"{table}.{kind}" for table in _TABLES for kind in ("csv", "parquet")}
 )
 """Names in an output directory beside the directories of its jobs."""
 
@@ -225,7 +222,7 @@ def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
     """Return the least and the most control steps or time [ms] of one number or two."""
     # A single value stands for both ends.
     given: Any = value if isinstance(value, list | tuple) else (value, value)
-    ends: tuple[Any, Any] = (None, None) if len(given) != 2 else (given[0], given[1])
+    ends: Any = given if len(given) == 2 else (None, None)
     low, high = ends
     if key == "steps":
         if type(low) is not int or type(high) is not int:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -35,14 +35,11 @@ _MORE_INDICES = re.compile(r"[\d\s,\[\]]+", re.ASCII)
 _NEGATIVE = re.compile(r"-\d+", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuSelection:
+class GpuSelection(NamedTuple):
     """The GPUs of the ranks, one each."""
 
-    # Indices or UUIDs as in CUDA_VISIBLE_DEVICES, in rank order; empty for the CPU.
-    ids: tuple[str, ...]
-    # A note for the user if the choice differs from the request.
-    note: str | None = None
+    ids: tuple[str, ...]  # indices or UUIDs as in CUDA_VISIBLE_DEVICES, in rank order; empty for the CPU
+    note: str | None = None  # for the user, if the choice differs from the request
 
 
 def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
@@ -254,15 +251,12 @@ def describe_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str
 VARIABLE = "MUJOCO_GL"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenglChoice:
+class OpenglChoice(NamedTuple):
     """The OpenGL backend, as a value of MUJOCO_GL, and the reason for it."""
 
-    # None if no backend was found; then MuJoCo decides.
-    name: str | None
+    name: str | None  # None if no backend was found; then MuJoCo decides
     reason: str
-    # True if the backend's shared library is not installed; then MuJoCo cannot be imported.
-    lacks_library: bool = False
+    lacks_library: bool = False  # True without the backend's shared library; then MuJoCo cannot be imported
 
     @property
     def variables(self) -> dict[str, str]:
@@ -292,8 +286,7 @@ def choose_opengl(
     return OpenglChoice(name=None, reason=reason)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceChoice:
+class DeviceChoice(NamedTuple):
     """A device (``cpu``, or a GPU with its index), and the reason for the log."""
 
     device: torch.device

@@ -84,10 +84,8 @@ def package_content(package: str) -> str | None:
     return "; ".join(contents)
 
 
-@cache
-def _packages_by_import_name() -> dict[str, list[str]]:
-    # Cached, because it reads the metadata of all installed packages.
-    return dict(metadata.packages_distributions())
+# Cached, because it reads the metadata of all installed packages.
+_packages_by_import_name = cache(metadata.packages_distributions)
 
 
 def git_revision(directory: Path) -> str | None:
