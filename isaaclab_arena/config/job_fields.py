@@ -38,13 +38,11 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
-def parse_tokens(
-    tokens: Sequence[str], *, flags: Collection[str] = FLAGS, scalars: Collection[str] = SCALARS
-) -> tuple[list[str], dict[str, Any]]:
+def parse_tokens(tokens: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Split tokens into positional words and options by name; ConfigError lists every malformed option."""
     # An option is ``--name``, ``--name value``, ``--name=value`` or ``--name value value``; hyphens inside a name read
     # as underscores. Without a value it is True, with several values a list. An option takes all words up to the next
-    # option, unless it is one of ``flags`` or ``scalars``. So positional words come first or after one of those.
+    # option, unless it is one of `FLAGS` or `SCALARS`. So positional words come first or after one of those.
     positionals: list[str] = []
     options: dict[str, Any] = {}
     problems, position = [], 0
@@ -57,7 +55,7 @@ def parse_tokens(
         name, equals, value = token.removeprefix("--").partition("=")
         name = name.replace("-", "_")
         words = [value] if equals else []
-        limit = 0 if equals or name in flags else 1 if name in scalars else len(tokens)
+        limit = 0 if equals or name in FLAGS else 1 if name in SCALARS else len(tokens)
         while len(words) < limit and position < len(tokens) and not _is_option(tokens[position]):
             words.append(tokens[position])
             position += 1
@@ -65,7 +63,7 @@ def parse_tokens(
             problems.append(Problem(f"'{token}' has one hyphen; options begin with two, --{token[1:]}"))
         elif not re.fullmatch(r"[A-Za-z]\w*", name):
             problems.append(Problem(f"'{token}' names no option"))
-        elif name in scalars and not words:
+        elif name in SCALARS and not words:
             problems.append(Problem(f"--{name} needs a value", key=name))
         elif name in options:
             problems.append(Problem(f"--{name} is given twice", key=name))

@@ -364,18 +364,18 @@ def limit_threads(num_threads: int | None = None) -> None:
     torch.set_num_threads(1 if num_threads is None else num_threads)
 
 
-def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: float = _GRACE_S) -> bool:
-    """Signal this process when its parent dies, and end it `grace_s` [s] later; False if not supported."""
+def die_with_parent(*, grace_s: float = _GRACE_S) -> bool:
+    """Send SIGTERM to this process when its parent dies, and end it `grace_s` [s] later; False if not supported."""
     # Otherwise the ranks of a killed launcher would continue writing while the user starts again. Only Linux can
-    # signal. A thread ends the process immediately after ``grace_s``, with exit code 128 + the signal's number. Native
+    # signal. A thread ends the process immediately after ``grace_s``, with exit code 143. Native
     # code that holds Python's lock delays that.
     if not sys.platform.startswith("linux"):
         return False
     parent = os.getppid()
-    arranged = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sent_signal), 0, 0, 0) == 0
+    arranged = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) == 0
     # The parent may have died before the call took effect; then no signal ever comes.
     if os.getppid() != parent or _takes_in_orphans(parent):
-        os.kill(os.getpid(), sent_signal)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def leave() -> None:
         launcher_was_there = not _takes_in_orphans(parent)
@@ -383,7 +383,7 @@ def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: fl
             time.sleep(_LOOK_INTERVAL_S)
         time.sleep(grace_s)
         # No clean-up, because the main thread may never return. Files are consistent at any moment.
-        os._exit(128 + sent_signal)
+        os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=leave, daemon=True).start()
     return arranged

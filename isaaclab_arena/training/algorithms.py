@@ -189,9 +189,7 @@ class PPO(RslRlPPO):
     def begin_iteration(self, iteration: int) -> None:
         """Set the learning rate of an iteration, counted from 0, if the schedule is ``linear``."""
         if self.schedule == "linear":
-            self.learning_rate = falling_learning_rate(self._first_learning_rate, iteration, self._max_iterations)
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.learning_rate
+            set_learning_rate(self, falling_learning_rate(self._first_learning_rate, iteration, self._max_iterations))
 
     def compute_returns(self, obs: TensorDict) -> None:
         """Compute returns and advantages; the latter are normalised over all ranks' samples."""
@@ -232,13 +230,19 @@ class PPO(RslRlPPO):
         self._exchange.exchange(parameters, *optimizers, beside=[mean_kl])
 
         # Every rank adapts the learning rate to the same divergence, by the rule and the numbers of rsl_rl.
-        divergence = mean_kl.item()
+        divergence, rate = mean_kl.item(), self.learning_rate
         if divergence > self.desired_kl * 2.0:
-            self.learning_rate = max(1e-5, self.learning_rate / 1.5)
+            rate = max(1e-5, rate / 1.5)
         elif 0.0 < divergence < self.desired_kl / 2.0:
-            self.learning_rate = min(1e-2, self.learning_rate * 1.5)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
+            rate = min(1e-2, rate * 1.5)
+        set_learning_rate(self, rate)
+
+
+def set_learning_rate(algorithm: Any, rate: float) -> None:
+    """Set the learning rate of an algorithm and its optimiser."""
+    algorithm.learning_rate = rate
+    for group in algorithm.optimizer.param_groups:
+        group["lr"] = rate
 
 
 def falling_learning_rate(first: float, iteration: int, max_iterations: int) -> float:
@@ -321,11 +325,9 @@ class GRPO:
 
     def begin_iteration(self, iteration: int) -> None:
         """Set the learning rate of an iteration, counted from 0, if the schedule is ``linear``."""
-        settings = self.settings
-        if settings.schedule == "linear":
-            self.learning_rate = falling_learning_rate(settings.learning_rate, iteration, settings.max_iterations)
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.learning_rate
+        first, last = self.settings.learning_rate, self.settings.max_iterations
+        if self.settings.schedule == "linear":
+            set_learning_rate(self, falling_learning_rate(first, iteration, last))
 
     def act(self, obs: TensorDict) -> torch.Tensor:
         """Sample an action for every env slot. Shape: (num_envs, action_dim)."""

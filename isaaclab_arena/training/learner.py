@@ -25,7 +25,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, moments_by_name, read_checkpoint
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.training.algorithms import GRPO, PPO
+from isaaclab_arena.training.algorithms import GRPO, PPO, set_learning_rate
 from isaaclab_arena.training.closed_loop import environment_job
 from isaaclab_arena.training.config import TrainingConfig, learning_rate_before
 from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
@@ -585,9 +585,7 @@ class Learner:
         # Use the configured learning rate if it differs from the one that the checkpoint began with.
         before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
         if before is not None and now is not None and now != before:
-            self.algorithm.learning_rate = now
-            for group in self.algorithm.optimizer.param_groups:
-                group["lr"] = now
+            set_learning_rate(self.algorithm, now)
             _LOG.info("the learning rate goes on from %g", now)
 
         snapshot = None if rank_state is None else rank_state.get("environment")

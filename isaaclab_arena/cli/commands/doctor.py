@@ -30,6 +30,7 @@ from isaaclab_arena.distributed.ranks import Ranks, choose_backend, gpu_name, in
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import program, show_results
+from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.hdf5.episode_file import check_compression
@@ -52,11 +53,6 @@ class RankView:
     cores: int  # processors that it may use
 
 
-def usable_cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def gather_views(ranks: Ranks) -> list[RankView]:
     """Return every rank's view, in rank order; all ranks call it."""
     context = ranks.context
@@ -70,7 +66,7 @@ def gather_views(ranks: Ranks) -> list[RankView]:
         gpu=torch.cuda.get_device_name(context.device) if is_gpu else "none",
         gpu_key=gpu_name(context.device),
         variables=describe_variables(),
-        cores=usable_cores(),
+        cores=node().cores,
     )
     gathered = ranks.gather("view of the machine", json.dumps(asdict(own)))
     return [RankView(**json.loads(text)) for text in gathered]
@@ -162,7 +158,7 @@ def examine() -> Iterator[Finding]:
     for name in ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx"):
         yield package_finding(name, "", required=False)
 
-    yield Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable_cores()} of them for this process")
+    yield Finding(subject="processors", text=f"{os.cpu_count()} cores, {node().cores} of them for this process")
     has_gpu = torch.cuda.is_available()
     if not has_gpu:
         yield Finding(subject="gpu", text="no CUDA device; evaluations run on the CPU", present=False)
@@ -243,9 +239,8 @@ def _reduce_alone() -> str:
 
 def _ranks() -> str:
     context = DistributedContext.from_environment()
-    if not context.is_distributed:
-        return f"one process, on {context.device} ({context.device_reason})"
-    return f"rank {context.rank} of {context.world_size}, on {context.device} ({context.device_reason})"
+    who = f"rank {context.rank} of {context.world_size}" if context.is_distributed else "one process"
+    return f"{who}, on {context.device} ({context.device_reason})"
 
 
 def _one_step() -> str:

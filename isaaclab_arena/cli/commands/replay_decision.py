@@ -166,10 +166,8 @@ def _reason_against(arms: Sequence[Arm]) -> str | None:
 
 
 def _write(directory: Path, replay: DecisionReplay) -> Path:
-    stem = directory / f"decision_{replay.question.name}"
-    picture = decision_picture(replay)
-    write_text(stem.with_name(f"{stem.name}.json"), json_text(document(replay)), overwrite=True)
-    write_bytes(stem.with_name(f"{stem.name}.png"), png(picture), overwrite=True)
-    drawn = stem.with_name(f"{stem.name}.svg")
-    write_text(drawn, svg(picture), overwrite=True)
-    return drawn
+    stem, picture = f"decision_{replay.question.name}", decision_picture(replay)
+    write_text(directory / f"{stem}.json", json_text(document(replay)), overwrite=True)
+    write_bytes(directory / f"{stem}.png", png(picture), overwrite=True)
+    write_text(directory / f"{stem}.svg", svg(picture), overwrite=True)
+    return directory / f"{stem}.svg"

@@ -77,9 +77,8 @@ def _go_on_with_training_of_others(directory: Path, more: Sequence[str]) -> int:
     _refuse_elsewhere(settings.get("working_directory"), directory)
     world_size = settings.get("world_size", 1)
     if world_size != 1 and not is_a_rank():
-        launch = (
-            f"python -m torch.distributed.run --nproc_per_node={world_size} -m isaaclab_arena.cli resume {directory}"
-        )
+        torchrun = f"python -m torch.distributed.run --nproc_per_node={world_size}"
+        launch = f"{torchrun} -m isaaclab_arena.cli resume {directory}"
         raise ConfigError(f"had {world_size} ranks; start as many: {launch}", file=str(file), key="world_size")
     kept = without_options([word for word in typed if word != "--resume"], ("output_dir",))
     return MAINS.get(found[0])([*kept, "--output_dir", str(directory), "--resume", *more])
