@@ -2,10 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -62,101 +62,37 @@ def remembered(before: Memory, after: Memory, entries: Sequence[int]) -> Memory:
     return tuple(old.index_copy(1, places, new[:, places]) for old, new in zip(before, after, strict=True))
 
 
-# Turn the output of an rsl_rl network into actions, by the distribution of its training.
-# The operations are those of rsl_rl, in its order, so that the numbers are the same to the last bit.
+# The actor of rsl_rl's checkpoints: a normalised observation through an LSTM or a GRU, if it has one, and a multilayer
+# perceptron, to actions by the distribution of its training.
+# The operations are those of rsl_rl's inference policy, in its order. So a batch entry's action is the same to the last
+# bit for a batch of the same size.
 
-MIN_STD = 1e-6
-
-
-class ActionDistribution(ABC):
-    """Makes actions from the output of a network's last layer."""
-
-    # Numbers of the last layer for each action.
-    features_per_action: ClassVar[int] = 1
-    knows_std: bool = False
-
-    @abstractmethod
-    def mean(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the mean action (batch, num_actions) of features (batch, num_actions) or (batch, 2, num_actions)."""
-
-    def std(self, features: torch.Tensor) -> torch.Tensor | None:
-        """Return the standard deviation, None if the distribution has none. Shape: (batch, num_actions)."""
-        del features
-        return None
+_MIN_STD = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class StdRange:
-    """The encoding of a standard deviation, and its bounds."""
+class Distribution:
+    """Makes actions from the features of a network's last layer, of shape (batch, num_actions)."""
 
-    is_log: bool = False  # True if the numbers are logarithms of standard deviations
-    low: float = MIN_STD  # never below `MIN_STD`
-    high: float = 1e6
-
-    def of(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the standard deviations that numbers encode, in their shape."""
-        low, high = max(self.low, MIN_STD), self.high
-        if self.is_log:
-            return torch.exp(numbers.clamp(math.log(low), math.log(high)))
-        return numbers.clamp(low, high)
+    mean: Callable[[torch.Tensor], torch.Tensor]
+    std: Callable[[torch.Tensor], torch.Tensor] | None = None  # None for one without a standard deviation
+    features_per_action: int = 1  # the shape of features is (batch, features_per_action, num_actions) if there are more
 
 
-class Gaussian(ActionDistribution):
-    """The last layer is the mean; the standard deviation does not depend on the observation."""
-
-    def __init__(self, numbers: torch.Tensor | None, std_range: StdRange) -> None:
-        # ``numbers`` has shape (num_actions,), None for a distribution without a standard deviation.
-        self._std = None if numbers is None else std_range.of(numbers)
-        self.knows_std = numbers is not None
-
-    def mean(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the features."""
-        return features
-
-    def std(self, features: torch.Tensor) -> torch.Tensor | None:
-        """Return the learned standard deviation for every batch entry."""
-        return None if self._std is None else self._std.expand_as(features)
+def std_of(numbers: torch.Tensor, *, is_log: bool, low: float, high: float) -> torch.Tensor:
+    """Return the standard deviations that numbers or their logarithms encode, within bounds and in their shape."""
+    low = max(low, _MIN_STD)
+    return torch.exp(numbers.clamp(math.log(low), math.log(high))) if is_log else numbers.clamp(low, high)
 
 
-class HeteroscedasticGaussian(ActionDistribution):
-    """The last layer is the mean, then the encoded standard deviation."""
+def beta_mean(features: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """Return the mean of a Beta distribution within bounds: (batch, 2, num_actions) to (batch, num_actions)."""
+    # As in rsl_rl, both parameters are above 1, so that the distribution has one peak.
+    raw_alpha, raw_beta = torch.unbind(features, dim=-2)
+    alpha = torch.nn.functional.softplus(raw_alpha) + 1.0
+    beta = torch.nn.functional.softplus(raw_beta) + 1.0
+    return (alpha / (alpha + beta)) * (high - low) + low
 
-    features_per_action: ClassVar[int] = 2
-    knows_std = True
-
-    def __init__(self, std_range: StdRange) -> None:
-        self._std_range = std_range
-
-    def mean(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the first half."""
-        return features[..., 0, :]
-
-    def std(self, features: torch.Tensor) -> torch.Tensor | None:
-        """Return the standard deviation that the second half encodes."""
-        return self._std_range.of(features[..., 1, :])
-
-
-class Beta(ActionDistribution):
-    """The last layer is the two parameters of a Beta distribution over the interval from `low` to `high`."""
-
-    features_per_action: ClassVar[int] = 2
-
-    def __init__(self, low: float, high: float) -> None:
-        self._offset = low
-        self._scale = high - low
-
-    def mean(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the mean of the distribution, within the interval."""
-        # As in rsl_rl, both parameters are above 1, so that the distribution has one peak.
-        raw_alpha, raw_beta = torch.unbind(features, dim=-2)
-        alpha = torch.nn.functional.softplus(raw_alpha) + 1.0
-        beta = torch.nn.functional.softplus(raw_beta) + 1.0
-        return (alpha / (alpha + beta)) * self._scale + self._offset
-
-
-# The actor of rsl_rl's checkpoints: a normalised observation through a multilayer perceptron.
-# The operations are those of rsl_rl's inference policy, in its order. So a batch entry's action is the same to the last
-# bit for a batch of the same size.
 
 ACTIVATIONS = {
     "elu": torch.nn.functional.elu,
@@ -177,79 +113,36 @@ ACTIVATIONS = {
 NORMALIZER_EPSILON = 1e-2
 """Added to every standard deviation of an observation; rsl_rl's number."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Normalizer:
-    """The mean and the standard deviation of the observations in training, both of shape (1, num_inputs)."""
-
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def normalized(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return observations of about zero mean and unit spread. Shape: (batch, num_inputs)."""
-        return (observation - self.mean) / (self.std + NORMALIZER_EPSILON)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layer:
-    """One linear layer: weight of shape (num_outputs, num_inputs), bias of shape (num_outputs,)."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor
+Parameters: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""A layer's weight (num_outputs, num_inputs) and bias (num_outputs,), or a normaliser's mean and standard deviation,
+both of shape (1, num_inputs)."""
 
 
 class Actor(PolicyNetwork):
-    """A multilayer perceptron after rsl_rl's normaliser (None for none) and before one of its distributions."""
+    """rsl_rl's normaliser (None for none), recurrent part (None for none), perceptron and distribution."""
 
     def __init__(
         self,
-        layers: Sequence[Layer],
+        layers: Sequence[Parameters],
         *,
         activation: str,
-        normalizer: Normalizer | None,
-        distribution: ActionDistribution,
+        normalizer: Parameters | None,
+        rnn: torch.nn.LSTM | torch.nn.GRU | None,
+        distribution: Distribution,
     ) -> None:
         # From the observation to the features; the last layer has no activation.
         self._layers = tuple(layers)
         self._activation = ACTIVATIONS[activation]
-        self._normalizer = normalizer
-        self._distribution = distribution
-        self.num_inputs = self._layers[0].weight.shape[1]
-        self.num_outputs = self._layers[-1].weight.shape[0] // distribution.features_per_action
-        self.knows_std = distribution.knows_std
-
-    @torch.no_grad()
-    def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
-        """Return the actions for a batch; see `PolicyNetwork.answer`."""
-        return self.acted(self.normalized(observation), memory)
-
-    def normalized(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return the input of the first layer. Shape: (batch, num_inputs)."""
-        return observation if self._normalizer is None else self._normalizer.normalized(observation)
-
-    def acted(self, latent: torch.Tensor, memory: Memory) -> Answer:
-        """Return the answer to a first layer's input of shape (batch, size); `memory` is passed on."""
-        features = latent
-        for layer in self._layers[:-1]:
-            features = self._activation(torch.nn.functional.linear(features, layer.weight, layer.bias))
-        last = self._layers[-1]
-        features = torch.nn.functional.linear(features, last.weight, last.bias)
-        if self._distribution.features_per_action > 1:
-            features = features.unflatten(-1, (self._distribution.features_per_action, self.num_outputs or 0))
-        return Answer(mean=self._distribution.mean(features), memory=memory, std=self._distribution.std(features))
-
-
-class RecurrentActor(Actor):
-    """An actor with a memory of each batch entry; the output of its LSTM or GRU is the first layer's input."""
-
-    def __init__(self, rnn: torch.nn.LSTM | torch.nn.GRU, layers: Sequence[Layer], **parts: Any) -> None:
-        super().__init__(layers, **parts)
-        self._rnn = rnn
-        self.num_inputs = rnn.input_size
+        self._normalizer, self._rnn, self._distribution = normalizer, rnn, distribution
+        self.num_inputs = layers[0][0].shape[1] if rnn is None else rnn.input_size
+        self.num_outputs = layers[-1][0].shape[0] // distribution.features_per_action
+        self.knows_std = distribution.std is not None
 
     def new_memory(self, batch_size: int) -> Memory:
         """Return zeros: one part for a GRU; hidden and cell state for an LSTM."""
         rnn = self._rnn
+        if rnn is None:
+            return ()
         device = next(rnn.parameters()).device
         parts = 2 if isinstance(rnn, torch.nn.LSTM) else 1
         return tuple(torch.zeros(rnn.num_layers, batch_size, rnn.hidden_size, device=device) for _ in range(parts))
@@ -257,14 +150,25 @@ class RecurrentActor(Actor):
     @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
         """Return the actions for a batch and its new memory; see `PolicyNetwork.answer`."""
-        sequence = self.normalized(observation).unsqueeze(0)
+        features = observation
+        if self._normalizer is not None:
+            mean, std = self._normalizer
+            features = (observation - mean) / (std + NORMALIZER_EPSILON)
         if isinstance(self._rnn, torch.nn.LSTM):
             hidden, cell = memory
-            latent, memory = self._rnn(sequence, (hidden, cell))
-        else:
-            latent, hidden = self._rnn(sequence, memory[0])
-            memory = (hidden,)
-        return self.acted(latent.squeeze(0), memory)
+            latent, memory = self._rnn(features.unsqueeze(0), (hidden, cell))
+            features = latent.squeeze(0)
+        elif self._rnn is not None:
+            latent, hidden = self._rnn(features.unsqueeze(0), memory[0])
+            features, memory = latent.squeeze(0), (hidden,)
+        for weight, bias in self._layers[:-1]:
+            features = self._activation(torch.nn.functional.linear(features, weight, bias))
+        features = torch.nn.functional.linear(features, *self._layers[-1])
+        distribution = self._distribution
+        if distribution.features_per_action > 1:
+            features = features.unflatten(-1, (distribution.features_per_action, self.num_outputs or 0))
+        std = None if distribution.std is None else distribution.std(features)
+        return Answer(mean=distribution.mean(features), memory=memory, std=std)
 
 
 class ActionScaling(StrEnum):

@@ -15,19 +15,7 @@ import torch
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, StorageError, did_you_mean, first_line, problems_at
-from isaaclab_arena.models.network import (
-    ACTIVATIONS,
-    ActionDistribution,
-    ActionScaling,
-    Actor,
-    Beta,
-    Gaussian,
-    HeteroscedasticGaussian,
-    Layer,
-    Normalizer,
-    RecurrentActor,
-    StdRange,
-)
+from isaaclab_arena.models.network import ACTIVATIONS, ActionScaling, Actor, Distribution, beta_mean, std_of
 from isaaclab_arena.paths import not_a_plain_file
 
 # Read ``params/agent.yaml``, the settings of an rsl_rl training that its checkpoints lack.
@@ -163,7 +151,7 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
         weight, bias = state.pop(f"mlp.{index}.weight"), state.pop(f"mlp.{index}.bias", None)
         if weight.dim() != 2 or bias is None or bias.shape != weight.shape[:1]:
             raise ConfigError(f"has a layer mlp.{index} that is not linear with a bias; {EXPORT}")
-        layers.append(Layer(weight=weight, bias=bias))
+        layers.append((weight, bias))
 
     rnn = _take_rnn(state)
     prefix, normalizer = "obs_normalizer.", None
@@ -172,29 +160,26 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
         mean, std = parts.get(f"{prefix}_mean"), parts.get(f"{prefix}_std")
         if mean is None or std is None:
             raise ConfigError(f"has an observation normaliser that is not rsl_rl's EmpiricalNormalization; {EXPORT}")
-        normalizer = Normalizer(mean=mean.reshape(1, -1), std=std.reshape(1, -1))
+        normalizer = mean.reshape(1, -1), std.reshape(1, -1)
 
     distribution = _take_distribution(state, network.distribution)
     if state:
         names = ", ".join(sorted(state)[:5])
         raise ConfigError(f"has parts that are not known here ({names}), so it is no network of {CLASSES[0]}; {EXPORT}")
     # Some distributions need two network outputs per action.
-    if layers[-1].weight.shape[0] % distribution.features_per_action:
+    num_features = layers[-1][0].shape[0]
+    if num_features % distribution.features_per_action:
         raise ConfigError(
-            f"gives {layers[-1].weight.shape[0]} numbers, which cannot be two for each action, as "
+            f"gives {num_features} numbers, which cannot be two for each action, as "
             f"{network.distribution.get('class_name')} needs; its configuration is of another network"
         )
-    shared: dict[str, Any] = {"activation": network.activation, "normalizer": normalizer, "distribution": distribution}
-    actor = Actor(layers, **shared) if rnn is None else RecurrentActor(rnn, layers, **shared)
+    actor = Actor(layers, activation=network.activation, normalizer=normalizer, rnn=rnn, distribution=distribution)
 
     # Each part takes as many numbers as the part before it gives.
-    num_inputs = actor.num_inputs or 0
-    sizes = [layer.weight.shape[0] for layer in layers]
-    first = [] if rnn is None else [(rnn.hidden_size, layers[0].weight.shape[1])]
-    joints = [*first, *((size, layer.weight.shape[1]) for size, layer in zip(sizes, layers[1:], strict=False))]
-    if normalizer is not None:
-        joints.append((normalizer.mean.shape[1], num_inputs))
-        joints.append((normalizer.std.shape[1], num_inputs))
+    inputs, outputs = ([weight.shape[side] for weight, _ in layers] for side in (1, 0))
+    joints = list(zip([] if rnn is None else [rnn.hidden_size], inputs, strict=False))
+    joints += zip(outputs, inputs[1:], strict=False)
+    joints += [(part.shape[1], actor.num_inputs or 0) for part in normalizer or ()]
     if wrong := [f"{given} numbers meet {taken}" for given, taken in joints if given != taken]:
         raise ConfigError(f"has parts whose sizes do not fit: {', '.join(wrong)}; the file is damaged or mixed up")
 
@@ -225,17 +210,28 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
     return rnn.requires_grad_(requires_grad=False).eval()
 
 
-def _take_distribution(state: State, options: Mapping[str, Any]) -> ActionDistribution:
+def _take_distribution(state: State, options: Mapping[str, Any]) -> Distribution:
     std, log_std = state.pop("distribution.std_param", None), state.pop("distribution.log_std_param", None)
     name = str(options.get("class_name") or "GaussianDistribution").replace(":", ".").rpartition(".")[2]
     if name == "BetaDistribution":
-        return Beta(*_interval(options, "action_range", (-1.0, 1.0)))
+        interval = _interval(options, "action_range", (-1.0, 1.0))
+        return Distribution(mean=lambda features: beta_mean(features, *interval), features_per_action=2)
     low, high = _interval(options, "std_range", (1e-6, 1e6))
     if name == "GaussianDistribution":
+        # The standard deviation does not depend on the observation.
         numbers = std if log_std is None else log_std
-        return Gaussian(numbers, StdRange(is_log=log_std is not None, low=low, high=high))
+        if numbers is None:
+            return Distribution(mean=lambda features: features)
+        learned = std_of(numbers, is_log=log_std is not None, low=low, high=high)
+        return Distribution(mean=lambda features: features, std=learned.expand_as)
     if name == "HeteroscedasticGaussianDistribution":
-        return HeteroscedasticGaussian(StdRange(is_log=options.get("std_type") == "log", low=low, high=high))
+        # The first half of the features is the mean, the second encodes the standard deviation.
+        encoding = {"is_log": options.get("std_type") == "log", "low": low, "high": high}
+        return Distribution(
+            mean=lambda features: features[..., 0, :],
+            std=lambda features: std_of(features[..., 1, :], **encoding),
+            features_per_action=2,
+        )
     known = "GaussianDistribution, HeteroscedasticGaussianDistribution, BetaDistribution"
     raise ConfigError(f"has the distribution '{name}'; known are {known}; {EXPORT}")
 
