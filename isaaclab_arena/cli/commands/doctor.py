@@ -7,11 +7,12 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,51 +38,35 @@ from isaaclab_arena.storage.hdf5.episode_file import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankView:
-    """One rank's view of its machine."""
-
-    rank: int
-    local_rank: int
-    host: str
-    device: str
-    reason: str
-    gpu: str
-    # Unique name of the GPU, for the choice of a backend.
-    gpu_key: str
-    variables: dict[str, str]  # environment variables that affect devices and threads
-    cores: int  # processors that it may use
-
-
-def gather_views(ranks: Ranks) -> list[RankView]:
+def gather_views(ranks: Ranks) -> list[dict[str, Any]]:
     """Return every rank's view, in rank order; all ranks call it."""
     context = ranks.context
     is_gpu = context.device.type == "cuda"
-    own = RankView(
-        rank=context.rank,
-        local_rank=context.local_rank,
-        host=socket.gethostname(),
-        device=str(context.device),
-        reason=context.device_reason,
-        gpu=torch.cuda.get_device_name(context.device) if is_gpu else "none",
-        gpu_key=gpu_name(context.device),
-        variables=describe_variables(),
-        cores=node().cores,
-    )
-    gathered = ranks.gather("view of the machine", json.dumps(asdict(own)))
-    return [RankView(**json.loads(text)) for text in gathered]
+    own = {
+        "rank": context.rank,
+        "local_rank": context.local_rank,
+        "host": socket.gethostname(),
+        "device": str(context.device),
+        "reason": context.device_reason,
+        "gpu": torch.cuda.get_device_name(context.device) if is_gpu else "none",
+        # The unique name of the GPU, for the choice of a backend.
+        "gpu_key": gpu_name(context.device),
+        "variables": describe_variables(),
+        "cores": node().cores,
+    }
+    return [json.loads(text) for text in ranks.gather("view of the machine", json.dumps(own))]
 
 
-def show_views(views: Sequence[RankView], console: Console) -> None:
+def show_views(views: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Show one line per rank, and the backend that the ranks would use."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0].variables, "cores"):
+    for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0]["variables"], "cores"):
         table.add_column(heading, overflow="fold")
     for view in views:
-        facts = (view.rank, view.local_rank, view.host, view.device, view.reason, view.gpu)
-        table.add_row(*map(str, (*facts, *view.variables.values(), view.cores)))
+        facts = [view[name] for name in ("rank", "local_rank", "host", "device", "reason", "gpu")]
+        table.add_row(*map(str, (*facts, *view["variables"].values(), view["cores"])))
     console.print(table)
-    backend, reason = choose_backend([view.gpu_key for view in views])
+    backend, reason = choose_backend([view["gpu_key"] for view in views])
     console.print(f"{len(views)} ranks talk over {backend}: {reason}")
 
 
@@ -131,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
         return _show(options, views) if context.is_rank_zero else 0
 
 
-def _show(options: DoctorOptions, views: Sequence[RankView]) -> int:
+def _show(options: DoctorOptions, views: Sequence[Mapping[str, Any]]) -> int:
     """Show the findings of this machine and each rank's view; return the exit code."""
     findings: list[Finding] = []
     for finding in examine():
