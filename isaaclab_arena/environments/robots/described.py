@@ -31,10 +31,8 @@ def menagerie_embodiment(name: str) -> Embodiment:
     descriptions = {path.stem: path for path in (ASSETS / "robots" / "menagerie").glob("*.yaml")}
     if name not in descriptions:
         hint = did_you_mean(name, descriptions)
-        raise ConfigError(
-            f"no description of the robot '{name}' of MuJoCo Menagerie{hint}; any other is used through a description "
-            f"of your own, as docs/how_to/robots.md shows"
-        )
+        way_out = "any other is used through a description of your own, as docs/how_to/robots.md shows"
+        raise ConfigError(f"no description of the robot '{name}' of MuJoCo Menagerie{hint}; {way_out}")
 
     # A checkout comes before the package, which is optional.
     root = menagerie_root()
@@ -43,10 +41,10 @@ def menagerie_embodiment(name: str) -> Embodiment:
         if not directory.is_dir():
             raise ConfigError(f"MENAGERIE_ROOT is '{root}', which holds no directory '{name}'")
     elif importlib.util.find_spec(_PACKAGE) is None:
-        raise ConfigError(
-            f"the files of '{name}' are not here: set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install "
-            f"mujoco-menagerie, which downloads them"
+        way_out = (
+            "set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install mujoco-menagerie, which downloads them"
         )
+        raise ConfigError(f"the files of '{name}' are not here: {way_out}")
     else:
         package = importlib.import_module(_PACKAGE)
         try:

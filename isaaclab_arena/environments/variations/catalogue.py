@@ -401,19 +401,9 @@ def _variation(
 ) -> Variation:
     """Return a uniform variation of one number, or of as many as its ends have."""
     low, high, unchanged = (end if isinstance(end, tuple) else (float(end),) for end in (*span, nominal))
-    minimum, maximum = limits
-    return Variation(
-        asset=asset,
-        name=name,
-        unit=unit,
-        description=description,
-        sampler=Sampler(low=low, high=high),
-        minimum=minimum,
-        maximum=maximum,
-        sizes=(len(low),),
-        nominal=unchanged,
-        **more,
-    )
+    more |= {"minimum": limits[0], "maximum": limits[1], "sizes": (len(low),), "nominal": unchanged}
+    sampler = Sampler(low=low, high=high)
+    return Variation(asset=asset, name=name, unit=unit, description=description, sampler=sampler, **more)
 
 
 def _cm(value: float) -> float:

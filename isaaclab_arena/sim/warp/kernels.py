@@ -65,10 +65,9 @@ def trim_graph_memory(device: warp.Device) -> None:
 def check_same_gpu(device: torch.device, torch_address: str, warp_address: str) -> None:
     """Raise EnvironmentBuildError if torch and Warp see different PCI addresses for one device index."""
     if torch_address.upper() != warp_address.upper():
-        raise EnvironmentBuildError(
-            f"torch's {device} is the GPU at PCI {torch_address}, and Warp's the one at {warp_address}: they count "
-            "GPUs differently; set CUDA_DEVICE_ORDER=PCI_BUS_ID, and CUDA_VISIBLE_DEVICES to one GPU for each rank"
-        )
+        way_out = "set CUDA_DEVICE_ORDER=PCI_BUS_ID, and CUDA_VISIBLE_DEVICES to one GPU for each rank"
+        seen = f"torch's {device} is the GPU at PCI {torch_address}, and Warp's the one at {warp_address}"
+        raise EnvironmentBuildError(f"{seen}: they count GPUs differently; {way_out}")
 
 
 @contextmanager
