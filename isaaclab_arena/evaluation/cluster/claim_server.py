@@ -12,7 +12,7 @@ from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
-from isaaclab_arena.evaluation.cluster.nodes import Life
+from isaaclab_arena.evaluation.cluster.nodes import Life, LifeEnd
 from isaaclab_arena.evaluation.job import episode_of
 from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
 from isaaclab_arena.evaluation.running_episodes import ranks_lost
@@ -70,15 +70,6 @@ class BeatAnswer:
 
     stop_signal: int | None = None  # signal that stops the run, None if none
     jobs_over: tuple[str, ...] = ()  # names of jobs that need no further episode
-
-
-@dataclass(frozen=True, kw_only=True)
-class LifeEnd:
-    """The consequences of a rank's end."""
-
-    pieces: int = 0  # open to other ranks again
-    was_fruitful: bool = False  # the rank had finished something in that life
-    lives_explained: int = 0  # deaths over an episode that is now an error, or a failed job
 
 
 class ClaimServer:

@@ -10,7 +10,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.nodes import NodeNeeds, RunOrders, needs_of
 from isaaclab_arena.evaluation.cluster.supervisor import RankSupervisor
-from isaaclab_arena.evaluation.heartbeat import RankWatch, status_path
+from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
@@ -102,7 +102,6 @@ class ClusterHost(Host):
             orders,
             self.watch(directory, attempt).look,
             interruption,
-            forget=lambda rank: status_path(directory, rank).unlink(missing_ok=True),
             fail_fast=options.fail_fast,
         )
 

@@ -55,20 +55,22 @@ class Life:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndedRank:
-    """A rank that has ended."""
+class LifeEnd:
+    """The consequences of a rank's end."""
 
-    life: Life
-    state: str | None = None  # final `RankState`; None if it died, was refused or raised an error
-    refused: str | None = None  # reason why its node cannot take part
-    host: str = ""  # name of that node
-    node: str = ""  # id of that node in the cluster
-    error: Exception | None = None  # raised by the rank
-    reason: str = ""  # cause of its process's death, in one line
+    pieces: int = 0  # open to other ranks again
+    was_fruitful: bool = False  # the rank had finished something in that life
+    lives_explained: int = 0  # deaths over an episode that is now an error, or a failed job
 
 
 class RefusedError(ArenaError):
-    """A node cannot take part in the run; it has run nothing."""
+    """A node cannot take part in the run, so a rank has run nothing there."""
+
+    host, node = "", ""  # name of the node, and its id in the cluster
+
+
+class RankDiedError(Exception):
+    """The process of a rank has died, for a reason in one line."""
 
 
 def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:

@@ -33,9 +33,9 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
 from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
 from isaaclab_arena.evaluation.cluster.nodes import (
     WAY_OUT,
-    EndedRank,
     Life,
     NodeNeeds,
+    RankDiedError,
     RefusedError,
     RunOrders,
     problem_of_node,
@@ -277,10 +277,10 @@ class RayEngine:
         # Ray's public list of actors needs the dashboard, which a cluster may lack.
         return [life for life, actor in self._actors.items() if not actors(actor._actor_id.hex()).get("Pid")]
 
-    def wait(self, timeout_s: float) -> Sequence[EndedRank]:
-        """Return the ranks that have ended since the last call."""
+    def wait(self, timeout_s: float) -> Sequence[tuple[Life, str | Exception]]:
+        """Return the ranks that have ended since the last call, each with its final state or its error."""
         ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s) if self._running else ((), ())
-        return [self._ended(reference) for reference in ended]
+        return [(self._running[reference], self._outcome(reference)) for reference in ended]
 
     def kill(self, life: Life) -> None:
         """End a rank at once."""
@@ -303,25 +303,24 @@ class RayEngine:
         total = ray.cluster_resources()
         return f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU"
 
-    def _ended(self, reference: Any) -> EndedRank:
-        life = self._running.pop(reference)
-        actor = self._actors.pop(life, None)
+    def _outcome(self, reference: Any) -> str | Exception:
+        actor = self._actors.pop(self._running.pop(reference), None)
         try:
-            return EndedRank(life=life, state=ray.get(reference))
+            return ray.get(reference)
         except RayTaskError as error:
             if not isinstance(error.cause, RefusedError):
-                return EndedRank(life=life, error=error.cause if isinstance(error.cause, Exception) else error)
+                return error.cause if isinstance(error.cause, Exception) else error
             refused = str(error.cause)
         except RayError as error:
-            if CANNOT_IMPORT not in str(error):
-                return EndedRank(life=life, reason=why(error))
+            if CANNOT_IMPORT not in str(error) or actor is None:
+                return RankDiedError(why(error))
             # The node cannot load the code of the rank.
             refused = f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}"
-        if actor is None:
-            return EndedRank(life=life, reason=refused)
-        node = actors(actor._actor_id.hex())["Address"]["NodeID"]
-        hosts = (each["NodeManagerHostname"] for each in ray.nodes() if each["NodeID"] == node)
-        return EndedRank(life=life, refused=refused, host=next(hosts, "unknown"), node=node)
+        refusal = RefusedError(refused)
+        refusal.node = actors(actor._actor_id.hex())["Address"]["NodeID"] if actor is not None else ""
+        hosts = (each["NodeManagerHostname"] for each in ray.nodes() if each["NodeID"] == refusal.node)
+        refusal.host = next(hosts, "unknown")
+        return refusal
 
 
 def name_of_rank(orders: RunOrders, life: Life) -> str:

@@ -4,13 +4,13 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, first_line
-from isaaclab_arena.evaluation.cluster.claim_server import LifeEnd
-from isaaclab_arena.evaluation.cluster.nodes import EndedRank, Life, RunOrders
-from isaaclab_arena.evaluation.heartbeat import RankReport, RankState
+from isaaclab_arena.evaluation.cluster.nodes import Life, LifeEnd, RankDiedError, RefusedError, RunOrders
+from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, status_path
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.storage.json_values import adapter
 
@@ -38,7 +38,6 @@ class RankSupervisor:
         look: Callable[[], Sequence[RankReport]],
         interruption: Interruption,  # request of the user to stop
         *,
-        forget: Callable[[int], None] = lambda _: None,  # removes the status of a rank that begins anew
         fail_fast: bool = False,  # stop the run after the first failed job
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,7 +46,6 @@ class RankSupervisor:
         self._orders = orders
         self._look = look
         self._interruption = interruption
-        self._forget = forget
         self._fail_fast = fail_fast
         self._clock = clock
         self._lives = {rank: Life(rank=rank) for rank in range(orders.num_ranks)}
@@ -65,8 +63,8 @@ class RankSupervisor:
         began_s = looked_s = watching_since_s = self._clock()
         has_begun = False
         while True:
-            for ended in self._cluster.wait(_INTERVAL_S):
-                self._take_note(ended)
+            for life, outcome in self._cluster.wait(_INTERVAL_S):
+                self._take_note(life, outcome)
             num_unfinished_jobs: int = self._cluster.ask([("num_unfinished_jobs", (), None)])
             heard = {each.rank: each.silent_s for each in self._look() if each.status is not None}
             has_begun = has_begun or bool(heard)
@@ -80,7 +78,7 @@ class RankSupervisor:
                 silent_s, life = min(heard[rank], at - watching_since_s), self._lives[rank]
                 if silent_s > _SILENT_S:
                     self._cluster.kill(life)
-                    self._take_note(EndedRank(life=life, reason=f"nothing was heard of it for {silent_s:.0f} s"))
+                    self._take_note(life, RankDiedError(f"nothing was heard of it for {silent_s:.0f} s"))
                     heard.pop(rank)
 
             # The run is over if no rank or no work is left, or if the ranks take too long to stop.
@@ -98,40 +96,44 @@ class RankSupervisor:
         for life in self._lives.values():
             self._cluster.kill(life)
 
-    def _take_note(self, ended: EndedRank) -> None:
-        rank, life = ended.life.rank, ended.life
+    def _take_note(self, life: Life, outcome: str | Exception) -> None:
+        """Note the final state of a rank that has ended, or its error."""
+        rank = life.rank
         if self._lives.get(rank) != life:
             return
-        # `reason` is set only if the process died, so only then its running episodes are suspected.
-        end = adapter(LifeEnd).validate_python(self._cluster.ask([("end", (life, ended.reason), None)]))
+        # Only if the process died its running episodes are suspected.
+        reason = str(outcome) if isinstance(outcome, RankDiedError) else ""
+        end = adapter(LifeEnd).validate_python(self._cluster.ask([("end", (life, reason), None)]))
         del self._lives[rank]
-        open_again = f"{end.pieces} pieces are open to others again"
-        # After a lost claim server, a death or a refusal the rank gets another life. Any other error ends the run.
-        if ended.refused is not None:
-            if ended.node not in self._refused:
-                self._refused[ended.node] = f"node {ended.host} has no ranks of this run: it {ended.refused}"
-                _LOG.error("%s", self._refused[ended.node])
-                self._cluster.avoid(ended.node)
-            self._begin_anew(life, costs=0)
-        elif isinstance(ended.error, DistributedError):
-            _LOG.error("rank %d has ended: %s; %s", rank, ended.error, open_again)
-            self._begin_anew(life, costs=int(not end.was_fruitful))
-        elif ended.error is not None and self.failure is not None:
-            _LOG.debug("rank %d has failed too: %s", rank, ended.error)
-        elif ended.error is not None:
-            # The first error ends the run, as with a launcher.
-            self.failure = error = ended.error
-            what = str(error) if isinstance(error, ArenaError) else f"{type(error).__name__}: {first_line(error)}"
-            mend = ": make room, then go on with --resume" if isinstance(error, DiskUnusableError) else ""
-            _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
-            self._stop(signal.SIGTERM)
-        elif ended.state is None:
-            _LOG.error("rank %d has died: %s; %s", rank, ended.reason, open_again)
-            self._restarts_left = min(self._restarts_left + end.lives_explained, self._max_restarts)
-            self._begin_anew(life, costs=int(not end.was_fruitful))
-        elif ended.state == RankState.FAILED and self._fail_fast:
-            _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
-            self._stop(signal.SIGTERM)
+        costs, open_again = int(not end.was_fruitful), f"{end.pieces} pieces are open to others again"
+        # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
+        match outcome:
+            case RankDiedError():
+                _LOG.error("rank %d has died: %s; %s", rank, reason, open_again)
+                self._restarts_left = min(self._restarts_left + end.lives_explained, self._max_restarts)
+                self._begin_anew(life, costs=costs)
+            case RefusedError(host=host, node=node):
+                if node not in self._refused:
+                    self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
+                    _LOG.error("%s", self._refused[node])
+                    self._cluster.avoid(node)
+                self._begin_anew(life, costs=0)
+            case DistributedError():
+                _LOG.error("rank %d has ended: %s; %s", rank, outcome, open_again)
+                self._begin_anew(life, costs=costs)
+            case Exception() if self.failure is not None:
+                _LOG.debug("rank %d has failed too: %s", rank, outcome)
+            case Exception():
+                # The first error ends the run, as with a launcher.
+                self.failure = outcome
+                is_known = isinstance(outcome, ArenaError)
+                what = str(outcome) if is_known else f"{type(outcome).__name__}: {first_line(outcome)}"
+                mend = ": make room, then go on with --resume" if isinstance(outcome, DiskUnusableError) else ""
+                _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+                self._stop(signal.SIGTERM)
+            case RankState.FAILED if self._fail_fast:
+                _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
+                self._stop(signal.SIGTERM)
 
     def _begin_anew(self, life: Life, *, costs: int) -> None:
         if self._stop_by is not None:
@@ -140,7 +142,7 @@ class RankSupervisor:
             _LOG.error("rank %d does not begin anew: ranks of this run have died too often", life.rank)
             return
         self._restarts_left -= costs
-        self._forget(life.rank)
+        status_path(Path(self._orders.output_directory), life.rank).unlink(missing_ok=True)
         self._lives[life.rank] = following = Life(rank=life.rank, number=life.number + 1)
         self._start(following)
 

@@ -8,12 +8,14 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.evaluation.cluster.claim_server import Call, LifeEnd
-from isaaclab_arena.evaluation.cluster.nodes import EndedRank, Life
+from isaaclab_arena.evaluation.cluster.claim_server import Call
+from isaaclab_arena.evaluation.cluster.nodes import Life, LifeEnd, RankDiedError, RefusedError
 from isaaclab_arena.evaluation.cluster.supervisor import RankSupervisor
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus
 from isaaclab_arena.evaluation.process import Interruption
 from tests.evaluation.cluster.test_claim_server import ORDERS
+
+Ended = tuple[Life, str | Exception]
 
 
 class PretendedCluster:
@@ -25,7 +27,7 @@ class PretendedCluster:
         jobs_end_s: When nothing is left to do.
     """
 
-    def __init__(self, story: dict[int, list[EndedRank]], *, starts: dict[int, int], jobs_end_s: int) -> None:
+    def __init__(self, story: dict[int, list[Ended]], *, starts: dict[int, int], jobs_end_s: int) -> None:
         self.now_s = 0
         self.told: list[object] = []
         self.silent: dict[int, float] = {}
@@ -49,7 +51,7 @@ class PretendedCluster:
     def waiting(self) -> Sequence[Life]:
         return [life for rank, life in self._lives.items() if rank not in self._starts]
 
-    def wait(self, timeout_s: float) -> Sequence[EndedRank]:
+    def wait(self, timeout_s: float) -> Sequence[Ended]:
         self.now_s += 300 if self.now_s == self.sleeps_at_s else 1
         return self._story.get(self.now_s, [])
 
@@ -98,20 +100,22 @@ def work(cluster: PretendedCluster, interruption: Interruption | None = None, **
     return cluster.told
 
 
-def died(rank: int, life: int = 0) -> EndedRank:
-    return EndedRank(life=Life(rank=rank, number=life), reason="its node has died")
+def died(rank: int, life: int = 0) -> Ended:
+    return Life(rank=rank, number=life), RankDiedError("its node has died")
 
 
-def refused(rank: int, life: int = 0, node: str = "bad") -> EndedRank:
-    return EndedRank(life=Life(rank=rank, number=life), refused="has other versions", host=f"the {node} one", node=node)
+def refused(rank: int, life: int = 0, node: str = "bad") -> Ended:
+    error = RefusedError("has other versions")
+    error.host, error.node = f"the {node} one", node
+    return Life(rank=rank, number=life), error
 
 
-def raised(rank: int, error: Exception) -> EndedRank:
-    return EndedRank(life=Life(rank=rank), error=error)
+def raised(rank: int, error: Exception) -> Ended:
+    return Life(rank=rank), error
 
 
-def finished(rank: int, life: int = 0) -> EndedRank:
-    return EndedRank(life=Life(rank=rank, number=life), state="finished")
+def finished(rank: int, life: int = 0, state: str = "finished") -> Ended:
+    return Life(rank=rank, number=life), state
 
 
 def test_a_rank_that_dies_begins_anew(caplog):
@@ -181,7 +185,7 @@ def test_all_ranks_are_stopped_when_the_run_is_and_none_begins_anew():
 
 
 def test_the_first_failure_ends_the_run_where_that_is_asked_for():
-    failed = EndedRank(life=Life(rank=0), state="failed")
+    failed = finished(0, state="failed")
     cluster = PretendedCluster({3: [failed], 4: [finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=99)
     assert ("stop", 15) in work(cluster, fail_fast=True)
 
