@@ -195,7 +195,7 @@ def problem_told(node: str, reference: Any, ask_again: Callable[[], Any]) -> str
 
 
 class RayEngine:
-    """A Ray cluster; see `Cluster`. `ConfigError` on entry if it cannot be reached. A context manager."""
+    """A Ray cluster that runs the processes of a run. A context manager: `ConfigError` if it cannot be reached."""
 
     # On exit the remaining processes end.
     def __init__(self, options: ClusterOptions) -> None:
