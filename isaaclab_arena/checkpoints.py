@@ -4,14 +4,14 @@ import filecmp
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ def _contradiction(header: Mapping[str, Any], num_bytes: int) -> str | None:
         if any(type(number) is not int or number < 0 for number in numbers):
             return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
         bits = _BITS.get(dtype) if isinstance(dtype, str) else None
-        if bits is not None and prod(shape) * bits != 8 * (end - begin):
+        if bits is not None and math.prod(shape) * bits != 8 * (end - begin):
             return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
         ends.append((begin, end))
     # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
@@ -325,6 +325,45 @@ def _in_order(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     for checkpoint in sorted(checkpoints):
         by_step.setdefault(checkpoint.step, checkpoint)
     return tuple(by_step.values())
+
+
+# Find the last checkpoint of a training, and the one that it names as its best, by its own files.
+
+
+def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Checkpoint | None:
+    """Return the final checkpoint of a training, None as long as no file shows that it is there."""
+    # `until` is the step to wait for, None for none; it replaces rsl_rl's unknown number of iterations.
+    if not found:
+        return None
+    newest = found[-1]
+    if re.fullmatch(r"model_\d+\.pt", newest.path.name) is None:
+        # LeRobot and transformers write the number of steps beside each checkpoint.
+        counts = (("train_config.json", "steps"), ("trainer_state.json", "max_steps"))
+        ends = [_document(newest.path / name).get(key) for name, key in counts]
+        return newest if any(type(end) is int and 0 < end <= newest.step for end in ends) else None
+
+    # rsl_rl counts iterations from 0: after 1,000 of them its last checkpoint is `model_999.pt`. This package writes
+    # `model_1000.pt`.
+    settings, steps = newest.path.parent / "params", [each.step for each in found]
+    iterations, interval = (_setting(settings / "agent.yaml", key) for key in ("max_iterations", "save_interval"))
+    if (settings / "train.yaml").is_file():
+        is_last = iterations is not None and newest.step >= iterations
+    elif interval is None or iterations is None:
+        usual = math.gcd(*steps[:-1])
+        is_last = newest.step + 1 == until and (usual == 0 or newest.step % usual != 0)
+    else:
+        # A resumed run ends later, and only its last checkpoint is not a multiple of the save interval.
+        is_last = (steps[0] == 0 and newest.step + 1 >= iterations) or newest.step % interval != 0
+    return newest if is_last else None
+
+
+def _setting(file: Path, key: str) -> int | None:
+    """Return a positive number at the top of a YAML file, None if there is none; Python objects beside it stay text."""
+    text = ""
+    with suppress(OSError, ValueError):
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(rf"^{key}: *([1-9]\d*) *(#.*)?$", text, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:

@@ -233,31 +233,20 @@ Ask: TypeAlias = Callable[[Sequence[int], int], Sequence[torch.Tensor]]
 answer of each step. Shape of each: (batch, ...)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arrangement:
-    """One order of the examples in a batch."""
-
-    examples: tuple[int, ...]  # index of the example at each place
-    num_steps: int  # a second step also tests a policy's memory of the first
-
-
 def num_examples(batch: int) -> int:
     """Return the number of distinct examples in the arrangements of a batch."""
     return batch + (batch + 1) // 2
 
 
-def arrangements(batch: int) -> tuple[Arrangement, ...]:
-    """Return the orders in which `answers_follow_from_examples` shows the examples."""
+def arrangements(batch: int) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Return the orders of the examples in a batch, each with a number of steps."""
     forwards = tuple(range(batch))
     moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
     among_others = tuple(example if example % 2 else batch + example // 2 for example in moved_on)
     # First the original order. Then reversed, because a matrix library computes the last places differently. Then
-    # shifted by half a batch with every second example replaced, so that the neighbours differ too.
-    return (
-        Arrangement(examples=forwards, num_steps=2),
-        Arrangement(examples=forwards[::-1], num_steps=2),
-        Arrangement(examples=among_others, num_steps=1),
-    )
+    # shifted by half a batch with every second example replaced, so that the neighbours differ too. A second step also
+    # tests a policy's memory of the first.
+    return (forwards, 2), (forwards[::-1], 2), (among_others, 1)
 
 
 def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
@@ -266,11 +255,11 @@ def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
     if batch == 1:
         return True
     answered: dict[tuple[int, int], bytes] = {}
-    for arrangement in arrangements(batch):
-        for step, answer in enumerate(ask(arrangement.examples, arrangement.num_steps)):
+    for examples, num_steps in arrangements(batch):
+        for step, answer in enumerate(ask(examples, num_steps)):
             # Bytes tell 0.0 from -0.0, unlike values, and NaN equals itself.
             raw = answer.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy()
-            for example, row in zip(arrangement.examples, raw, strict=True):
+            for example, row in zip(examples, raw, strict=True):
                 answered_bits = row.tobytes()
                 if answered.setdefault((example, step), answered_bits) != answered_bits:
                     return False
@@ -337,12 +326,9 @@ def _asking(policy: PolicyBase, view: WideView, batch: int, *, continues: bool) 
         starts = []
         for env_id, example in enumerate(examples):
             episode = Episode(job="probe", episode_index=example, seed=_SEED)
-            drawn = view.draw_conditions(episode.conditions_generator())
-            conditions = view.vary_conditions(drawn, episode)
-            words = view.instruction(conditions)
-            starts.append(
-                EpisodeStart(env_id=env_id, episode=episode, conditions=conditions, language_instruction=words)
-            )
+            drawn = view.vary_conditions(view.draw_conditions(episode.conditions_generator()), episode)
+            words = view.instruction(drawn)
+            starts.append(EpisodeStart(env_id=env_id, episode=episode, conditions=drawn, language_instruction=words))
         policy.start_episodes(view, starts)
 
         order = torch.tensor(examples, device=view.device)
@@ -508,6 +494,10 @@ class BatchSizeChoice:
         """The batch size without padding."""
         return self.fixed_batch or max(environment.num_envs for environment in self.environments)
 
+    def slots_per_call(self, policy: PolicyBase) -> int | None:
+        """Return the env slots of each call of a policy that divides a batch into calls, None for any other."""
+        return policy.slots_per_call(self.num_envs) if "slots_per_call" in policy.offers else None
+
 
 def filled_up(num_envs: int) -> tuple[int, ...]:
     """Return the padded batch sizes to try, in order. A batch of one needs no padding."""
@@ -536,49 +526,42 @@ def asked_policies(choice: BatchSizeChoice, *, simulated_on: str) -> AskedPolici
     elif because is None and doubtful is not None:
         because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
     because = because or choice.probe_environment()
+    batch, own = None, None
     if because is None and not policies[0].traits.batch_invariant:
-        settled = _settled(choice, policies[0])
-        if isinstance(settled, AskedPolicies):
-            return settled
-        because = settled
+        own = choice.slots_per_call(policies[0])
+        batch, because = _settled(choice, own)
 
-    # The policies as they are, without padding.
-    policies, own = choice.make(choice.fixed_batch), None
-    first = policies[0]
-    if "slots_per_call" in first.offers:
-        for policy in policies:
-            policy.fill_calls_up_to(None)
-        own = first.slots_per_call(choice.num_envs)
-    return AskedPolicies(
-        policies=[on_fixed_batch(policy, choice.fixed_batch) for policy in policies],
-        batch=None if first.traits.batch_invariant or first.is_remote else own or choice.num_envs,
-        plan_because=because,
-    )
+    # Without a settled size the policies are as they are, without padding.
+    policies = _made(choice, own, batch)
+    wide = choice.fixed_batch if batch is None or own is not None else batch
+    if batch is None and not (policies[0].traits.batch_invariant or policies[0].is_remote):
+        batch = choice.slots_per_call(policies[0]) or choice.num_envs
+    wrapped = [on_fixed_batch(policy, wide) for policy in policies]
+    return AskedPolicies(policies=wrapped, batch=batch, plan_because=because)
 
 
-def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies | str:
-    """Return the policies on a settled batch size, or the reason if they cannot be probed."""
-    # The size is the stored one, or the first at which places in the batch make no difference. A policy that divides a
-    # batch into calls pads each call instead of the batch.
-    own = policy.slots_per_call(choice.num_envs) if "slots_per_call" in policy.offers else None
-    num_envs = choice.num_envs if own is None else own
-
-    def made(batch: int) -> Sequence[PolicyBase]:
-        if own is None:
-            return choice.make(batch)
-        policies = choice.make(choice.fixed_batch)
-        for each in policies:
+def _made(choice: BatchSizeChoice, own: int | None, batch: int | None) -> Sequence[PolicyBase]:
+    """Return the policies for a settled batch size, None for no padding."""
+    # A policy that divides a batch into calls, of `own` env slots, pads each call instead of the batch.
+    policies = choice.make(choice.fixed_batch if batch is None or own is not None else batch)
+    for each in policies if batch is None or own is not None else ():
+        if "slots_per_call" in each.offers:
             each.fill_calls_up_to(batch)
-        return policies
+    return policies
 
+
+def _settled(choice: BatchSizeChoice, own: int | None) -> tuple[int | None, str | None]:
+    """Return the settled batch size, None if it cannot be probed, and the reason if the same bits are not promised."""
+    # The size is the stored one, or the first at which places in the batch make no difference.
+    num_envs = choice.num_envs if own is None else own
     earlier, sizes = _sizes(choice, num_envs)
     batch, result = sizes[0], ProbeResult(passes=False)
     for batch in sizes:
-        result = choice.probe(made(batch)[0], batch)
+        result = choice.probe(_made(choice, own, batch)[0], batch)
         if result.passes or result.error is not None:
             break
     if result.error is not None:
-        return (
+        return None, (
             "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each other "
             f"({result.error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in "
             "its class"
@@ -586,13 +569,13 @@ def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies | str
 
     # If no batch size passes, use the smallest padding.
     counts, problem = _kept(choice, batch if result.passes else sizes[0], num_envs)
-    policies = made(counts)
+    policy = _made(choice, own, counts)[0]
     if counts != batch:
         # No size passed, or another rank stored another size first.
         sizes = sizes if counts in sizes else (counts,)
-        result = choice.probe(policies[0], counts)
+        result = choice.probe(policy, counts)
     if counts > num_envs:
-        _LOG.info("calls of %s are filled up from %d env slots to %d", type(policies[0]).__name__, num_envs, counts)
+        _LOG.info("calls of %s are filled up from %d env slots to %d", type(policy).__name__, num_envs, counts)
 
     if problem is None and counts > 1 and counts % MULTIPLES[0]:
         problem = (
@@ -606,10 +589,7 @@ def _settled(choice: BatchSizeChoice, policy: PolicyBase) -> AskedPolicies | str
             "on this machine a row's answer depends on its place or its neighbours in a batch of "
             f"{rows}{', which the job has kept since it began' if counts == earlier else ''}; a single row has neither"
         )
-    shown = choice.fixed_batch if own is not None else counts
-    return AskedPolicies(
-        policies=[on_fixed_batch(each, shown) for each in policies], batch=counts, plan_because=problem
-    )
+    return counts, problem
 
 
 def _sizes(choice: BatchSizeChoice, num_envs: int) -> tuple[int | None, tuple[int, ...]]:

@@ -1,28 +1,28 @@
 """Films of episodes after a run: their choice, and their simulation from the recordings."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from isaaclab_arena.analysis.arms import differences_of_tasks, match, named_arm, read_run
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, did_you_mean, first_line
 from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.video import FilmPlace, VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.hdf5.episodes import read_attributes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
 from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run_plan import PlanEntry, read_run_plan
+from isaaclab_arena.storage.run_plan import read_run_plan
 
 # Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
 
@@ -146,75 +146,64 @@ def film_episodes(
     # The films go to the jobs' directories in `output_directory`, by default the run. `tell` gets each result at once.
     entries = {job.name: job for job in read_run_plan(run).jobs}
     for name, indices in episodes.items():
-        lines = {line.episode_index: line for line in read_commits(job_directory(run, name), name).lines}
-        files, reasons = _recordings(job_directory(run, name), lines, indices)
-        for index, reason in reasons.items():
-            tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
+        directory = job_directory(run, name)
+        lines = {line.episode_index: line for line in read_commits(directory, name).lines}
+        located, problems = locate_episodes(directory, name)
+        files: dict[int, Path] = {}
+        for index in indices:
+            line, candidates = lines.get(index), located.get(index, [])
+            if line is None:
+                tell(FilmedEpisode(job=name, episode_index=index, reason="it has not finished"))
+                continue
+            whole = [file for file in candidates if read_attributes(file, index).get("checksum") == line.checksum]
+            if whole:
+                files[index] = whole[0]
+            else:
+                reason = "; ".join(["there is no recording of it", *problems])
+                tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
         if not files:
             continue
-        recorder = VideoRecorder(
+        recorder = _Recorder(
             job_directory(output_directory or run, name),
             name,
             options,
             num_threads=settings.num_threads,
-            places={index: _place(entries[name], lines[index]) for index in files},
+            places={index: _place(entries[name].config, lines[index]) for index in files},
+            lines=lines,
+            tell=tell,
         )
-        filming = _Filming(recorder, lines, tell)
         try:
             with closing(recorder):
-                replay(files, settings, filming.judge, [filming])
+                replay(files, settings, recorder.judge, [recorder])
         except StorageError:
             raise
         except ArenaError as error:
             # If one environment cannot be built again, the other jobs are still filmed.
-            for index in files:
-                if index not in filming.told:
-                    filming.tell(index, reason=first_line(error))
+            for index in [index for index in files if index not in recorder.told]:
+                tell(FilmedEpisode(job=name, episode_index=index, reason=first_line(error)))
 
 
-class _Filming(Observer):
+class _Recorder(VideoRecorder):
     """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
-    def __init__(self, recorder: VideoRecorder, lines: Mapping[int, CommitLine], tell: Tell) -> None:
-        # Episodes whose result was reported by `tell`.
-        self.told: set[int] = set()
-        self._recorder = recorder
-        self._lines = lines
-        self._tell = tell
+    def __init__(self, *films: Any, lines: Mapping[int, CommitLine], tell: Tell, **more: Any) -> None:
+        super().__init__(*films, **more)
+        self._lines, self._tell = lines, tell
+        self.told: set[int] = set()  # episodes with a result
         self._replayed: dict[int, ReplayedEpisode] = {}
-
-    def tell(self, index: int, films: Sequence[Path] = (), **what: str | float | None) -> None:
-        """Report the result of an episode."""
-        self.told.add(index)
-        job = self._lines[index].job_name
-        self._tell(dataclasses.replace(FilmedEpisode(job=job, episode_index=index, films=tuple(films)), **what))
 
     def judge(self, replayed: ReplayedEpisode) -> None:
         """Remember the result of a replay, before the episode's end is observed."""
         if replayed.is_damaged:
-            self.tell(replayed.episode_index, reason="its recording is damaged")
+            self._told(replayed.episode_index, reason="its recording is damaged")
         else:
             self._replayed[replayed.episode_index] = replayed
-
-    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        """Return the env slots whose pictures the recorder films."""
-        return self._recorder.pictures_to_see(environment, starting)
-
-    def on_episode_start(
-        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
-    ) -> None:
-        """Start filming."""
-        self._recorder.on_episode_start(environment, starts, observation)
-
-    def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Film a control step."""
-        self._recorder.on_step(environment, transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Keep the film if the replay equals the recording, with the recorded outcome."""
         index = record.episode.episode_index
         replayed, line = self._replayed.pop(index), self._lines[index]
-        films = self._recorder.videos_under_way(environment, record.env_id)
+        films = self.videos_under_way(environment, record.env_id)
         apart, reason = replayed.pose_difference, None
         if not films:
             reason = "its environment has no such cameras"
@@ -224,39 +213,22 @@ class _Filming(Observer):
             because += [f"when this was recorded, {each}" for each in replayed.other_provenance]
             reason = "; ".join([f"it came out otherwise, {replayed.difference}", *because])
         if reason is not None:
-            self._recorder.discard(environment, record.env_id)
-            self.tell(index, reason=reason)
+            self.discard(environment, record.env_id)
+            self._told(index, reason=reason)
             return
         # A replayed episode ends with its last action, even if the run cut it off. The film shows the recorded outcome.
-        recorded = dataclasses.replace(record, outcome=line.outcome, success=line.success)
-        self._recorder.on_episode_end(environment, recorded)
-        self.tell(index, films, pose_difference=0.0 if replayed.difference is None else apart or 0.0)
+        super().on_episode_end(environment, replace(record, outcome=line.outcome, success=line.success))
+        self._told(index, films=films, pose_difference=0.0 if replayed.difference is None else apart or 0.0)
+
+    def _told(self, index: int, **result: Any) -> None:
+        self.told.add(index)
+        self._tell(FilmedEpisode(job=self._lines[index].job_name, episode_index=index, **result))
 
 
-def _place(entry: PlanEntry, line: CommitLine) -> FilmPlace:
-    config = entry.config
+def _place(config: JobConfig, line: CommitLine) -> FilmPlace:
+    """Return the env slot and the rebuild of an episode, which its film's name holds."""
     if config.num_rebuilds == 1 or config.num_episodes is None:
         return FilmPlace(env_id=line.env_id)
     rebuilds = split_evenly(config.num_episodes, config.num_rebuilds)
     rebuild = next(number for number, indices in enumerate(rebuilds) if line.episode_index in indices)
     return FilmPlace(env_id=line.env_id, rebuild=rebuild)
-
-
-def _recordings(
-    directory: Path, lines: Mapping[int, CommitLine], indices: Sequence[int]
-) -> tuple[dict[int, Path], dict[int, str]]:
-    """Return the file of each recorded episode, and the reason for each one without."""
-    located, problems = locate_episodes(directory, directory.name)
-    files: dict[int, Path] = {}
-    reasons: dict[int, str] = {}
-    for index in indices:
-        line, candidates = lines.get(index), located.get(index, [])
-        if line is None:
-            reasons[index] = "it has not finished"
-            continue
-        whole = [file for file in candidates if read_attributes(file, index).get("checksum") == line.checksum]
-        if whole:
-            files[index] = whole[0]
-        else:
-            reasons[index] = "; ".join(["there is no recording of it", *problems])
-    return files, reasons

@@ -5,6 +5,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -93,13 +94,11 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
         raise refusal(f" cannot be read: {first_line(error)}") from error
     if not 1 <= len(texts) <= max_latencies:
         raise refusal(f" has {len(texts)} latencies; 1 to {max_latencies} can be drawn from")
-
     latencies = []
     for number, text in enumerate(texts, start=2):
-        try:
+        value = math.nan
+        with suppress(ValueError):
             value = float(text or "")
-        except ValueError:
-            value = math.nan
         if not 0.0 <= value <= MAX_MS:
             raise refusal(f": line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms")
         latencies.append(value)
@@ -241,30 +240,27 @@ def refusals(
     traits: ChunkTraits | None = None,
 ) -> list[Problem]:
     """Return every problem with its key within the job. `traits`: the policy's chunks, None if unknown."""
-    problems, longest = [], delays.longest
+    longest, wrong = delays.longest, list[str]()
+    problems = []
     if longest >= environment.max_episode_length:
         message = f"answers are up to {longest} control steps late; an episode has {environment.max_episode_length}"
         problems.append(Problem(message, key="latency"))
     if meanwhile is Meanwhile.HOLD and longest and environment.hold_action is None:
-        message = (
+        wrong.append(
             "'hold' needs an action that keeps the robot still, and the environment declares none "
             "(Environment.hold_action); declare it, or say wait or chunk"
         )
-        problems.append(Problem(message, key="latency.meanwhile"))
-    if meanwhile not in (Meanwhile.CHUNK, Meanwhile.RTC):
-        return problems
+    plays_on = traits if meanwhile in (Meanwhile.CHUNK, Meanwhile.RTC) else None
     # A chunk loses its first `longest` actions, and must then last `longest` steps until the next one.
-    if traits is not None and 2 * longest > traits.predicted:
-        predicted = f"{traits.predicted} action{'s' if traits.predicted > 1 else ''}"
-        message = (
-            f"'{meanwhile}': answers are up to {longest} control steps late and the policy predicts {predicted}, which "
-            f"would be used up; at most {traits.predicted // 2} steps late are possible, or say hold"
+    if plays_on is not None and 2 * longest > plays_on.predicted:
+        wrong.append(
+            f"'{meanwhile}': answers are up to {longest} control steps late and the policy predicts "
+            f"{plays_on.predicted} action{'s' if plays_on.predicted > 1 else ''}, which would be used up; at most "
+            f"{plays_on.predicted // 2} steps late are possible, or say hold"
         )
-        problems.append(Problem(message, key="latency.meanwhile"))
-    if meanwhile is Meanwhile.RTC and traits is not None and not traits.can_continue:
-        message = "'rtc' needs a policy that can be given the actions to go on from, and this one cannot; say chunk"
-        problems.append(Problem(message, key="latency.meanwhile"))
-    return problems
+    if meanwhile is Meanwhile.RTC and plays_on is not None and not plays_on.can_continue:
+        wrong.append("'rtc' needs a policy that can be given the actions to go on from, and this one cannot; say chunk")
+    return problems + [Problem(message, key="latency.meanwhile") for message in wrong]
 
 
 # The plan, the pending answer and the next query of each env slot, in control steps of its own episode.
@@ -306,9 +302,8 @@ class Timelines:
     def played(self, env_ids: Sequence[int]) -> torch.Tensor:
         """Return the number of plan actions of earlier steps, `predicted` without a plan. Shape: (n,)."""
         slots = torch.tensor(list(env_ids), dtype=torch.int64)
-        is_first = self.queries[slots] == 0
         played = (self.length - self._begin)[slots].clamp(max=self._traits.predicted)
-        return played.masked_fill(is_first, self._traits.predicted)
+        return played.masked_fill(self.queries[slots] == 0, self._traits.predicted)
 
     def ask(self, env_ids: Sequence[int], chunks: torch.Tensor, delays: Sequence[int]) -> None:
         """Store the answers (n, predicted, action_dim) to this step's queries, to arrive after `delays` [steps]."""
@@ -322,9 +317,9 @@ class Timelines:
     def next_actions(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Advance a step. Return the actions (num_envs, action_dim) and the mask (num_envs,) of slots with one."""
         place = self.length - self._begin
-        has_one = self.active & (self.queries > 0) & (place < self._traits.predicted) & (self.length < self._end)
-        if self._goes_on:
-            has_one = self.active & (self.queries > 0) & (place < self._traits.predicted)
+        has_one = self.active & (self.queries > 0) & (place < self._traits.predicted)
+        if not self._goes_on:
+            has_one &= self.length < self._end
         slots = torch.arange(len(place))
         action = torch.where(has_one[:, None], self.plans[slots, place.clamp(0, self._traits.predicted - 1)], 0.0)
         self.stale_steps += self.active & (self._due != _NEVER)
@@ -393,14 +388,12 @@ class LatePolicy(PolicyWrapper):
             if going_on is not None:
                 chunks = bound(chunks, going_on)
 
-            delays = []
-            for env_id in asking:
+            delays = [0] * len(asking)
+            for number, env_id in enumerate(asking):
                 generator = self._generators.get(env_id)
                 # The first answer of an episode has no delay.
-                if not int(timelines.queries[env_id]) or generator is None or self._meanwhile is Meanwhile.WAIT:
-                    delays.append(0)
-                else:
-                    delays.append(self._delays.draw(generator))
+                if int(timelines.queries[env_id]) and generator is not None and self._meanwhile is not Meanwhile.WAIT:
+                    delays[number] = self._delays.draw(generator)
             timelines.ask(asking, chunks, delays)
             self._times.add(time.perf_counter() - began_s)
 
@@ -431,9 +424,9 @@ class LatePolicy(PolicyWrapper):
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
         """Return the share of stale steps and the queries per second; see `PolicyBase.episode_metrics`."""
         timelines = self._timelines
-        if self._meanwhile is Meanwhile.WAIT or timelines is None or not int(timelines.length[env_id]):
+        length = 0 if timelines is None else int(timelines.length[env_id])
+        if self._meanwhile is Meanwhile.WAIT or timelines is None or not length:
             return {}
-        length = int(timelines.length[env_id])
         return {
             STALE_SHARE: int(timelines.stale_steps[env_id]) / length,
             QUERIES_PER_S: int(timelines.queries[env_id]) / (length * self._control_dt),
@@ -450,13 +443,8 @@ class LatePolicy(PolicyWrapper):
     def _timelines_of(self, env: Environment) -> Timelines:
         if self._timelines is None or len(self._timelines.length) != env.num_envs:
             goes_on = self._meanwhile in (Meanwhile.CHUNK, Meanwhile.RTC)
-            self._timelines = Timelines(
-                env.num_envs,
-                self._answers.traits,
-                env.action_spec.shape[0],
-                lead=self._delays.longest if goes_on else 0,
-                goes_on=goes_on,
-            )
+            traits, (action_dim,), lead = self._answers.traits, env.action_spec.shape, self._delays.longest
+            self._timelines = Timelines(env.num_envs, traits, action_dim, lead=goes_on * lead, goes_on=goes_on)
         return self._timelines
 
 
@@ -510,9 +498,8 @@ def job_latency(
     # Nothing is simulated here.
     if config is None:
         return None
-    latency = JobLatency(config=config, latencies_ms=latencies_of(config, directory))
-    if config.steps is not None:
-        latency = replace(latency, delays=in_steps(*config.steps))
+    delays = None if config.steps is None else in_steps(*config.steps)
+    latency = JobLatency(config=config, latencies_ms=latencies_of(config, directory), delays=delays)
     builder, environment_config = environment
     try:
         sample = None if config.measured else builder.sample(environment_config)
@@ -521,10 +508,10 @@ def job_latency(
         return latency
     if sample is None:
         return latency
+    # The chunk traits, as far as they matter and are known before the policy is built.
+    policy_class, options = policy
     try:
         delays, traits = latency.delays_in(sample), None
-        # The chunk traits, as far as they matter and are known before the policy is built.
-        policy_class, options = policy
         if config.meanwhile is not Meanwhile.WAIT and "chunks" not in policy_class.offers:
             traits = ONE_STEP
         elif config.meanwhile is not Meanwhile.WAIT:

@@ -51,27 +51,25 @@ class Difference:
 
     def __str__(self) -> str:
         """Describe the place, the field and the size of the difference."""
-        where = (
-            "at the start" if self.at_start else "at the end" if self.step is None else f"at control step {self.step}"
-        )
-        if self.max_abs is not None:
-            return f"{where}: {self.field} by {self.max_abs:.3g}"
-        return f"{where}: {self.field} was {self.recorded}, is now {self.found}"
+        where = "at the end" if self.step is None else f"at control step {self.step}"
+        size = f"was {self.recorded}, is now {self.found}" if self.max_abs is None else f"by {self.max_abs:.3g}"
+        return f"{'at the start' if self.at_start else where}: {self.field} {size}"
 
 
 def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Difference | None:
     """Return the first difference between a recording and its repetition, bit for bit; None if there is none."""
     # The order is that of an episode: start state, then observation, action, state and reward of each step, then the
     # length and the result. Fields that only the repetition has are ignored.
-    differences: list[tuple[tuple[int, int, str], Difference]] = []
-    for name in sorted(recorded.arrays.keys() - {layout.DONES}):
-        difference = _array_difference(name, recorded.arrays[name], found.arrays.get(name))
-        if difference is not None:
-            step = -1 if difference.step is None else difference.step
-            differences.append(((step, _rank(name.partition("/")[0]), name), difference))
-    # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
+    compared = (
+        _array_difference(name, array, found.arrays.get(name))
+        for name, array in recorded.arrays.items()
+        if name != layout.DONES
+    )
+    differences = [each for each in compared if each is not None]
     if differences:
-        return min(differences, key=lambda each: each[0])[1]
+        # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
+        step_of = {each.field: -1 if each.step is None else each.step for each in differences}
+        return min(differences, key=lambda each: (step_of[each.field], *_place_in_step(each.field)))
     before, now = len(recorded.arrays[layout.ACTIONS]), len(found.arrays[layout.ACTIONS])
     if before != now:
         return Difference(field="num_samples", recorded=str(before), found=str(now))
@@ -80,16 +78,15 @@ def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Diffe
 
 def largest_pose_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> float | None:
     """Return the largest distance of positions and angles [m, rad]; None if poses cannot be compared."""
-    poses = ("/joint_position", "/root_pose")
-    names = [name for name in recorded.arrays if name.startswith(f"{layout.STATES}/") and name.endswith(poses)]
     distances = []
-    for name in names:
-        before, now = recorded.arrays[name], found.arrays.get(name)
-        if now is None or now.shape != before.shape:
-            return None
-        distances.append(_largest_difference(before, now))
+    for name, before in recorded.arrays.items():
+        if name.startswith(f"{layout.STATES}/") and name.endswith(("/joint_position", "/root_pose")):
+            now = found.arrays.get(name)
+            if now is None or now.shape != before.shape:
+                return None
+            distances.append(_largest_difference(before, now))
     known = [distance for distance in distances if distance is not None]
-    return max(known) if known and len(known) == len(names) else None
+    return max(known) if known and len(known) == len(distances) else None
 
 
 def result_difference(
@@ -97,64 +94,65 @@ def result_difference(
 ) -> Difference | None:
     """Return the first attribute of the episode's end that differs; an absent attribute counts as None."""
     for name in ("outcome", "success", "termination", "episode_return", "metrics", "error"):
-        values: list[Any] = []
-        for attributes in (recorded, found):
-            value = attributes.get(name)
-            values.append(json.loads(value) if name == "metrics" and isinstance(value, str) else value)
-        before, now = values
+        values: list[Any] = [recorded.get(name), found.get(name)]
+        if name == "metrics":
+            values = [json.loads(value) if isinstance(value, str) else value for value in values]
         both_nan = all(isinstance(value, float) and math.isnan(value) for value in values)
-        if before != now and not both_nan:
-            told = ["not there" if value is None else str(value) for value in values]
-            return Difference(field=name, recorded=told[0], found=told[1])
+        if values[0] != values[1] and not both_nan:
+            before, now = ("not there" if value is None else str(value) for value in values)
+            return Difference(field=name, recorded=before, found=now)
     return None
 
 
 def compared_fields(episode: RecordedEpisode) -> tuple[str, ...]:
     """Return the groups of a recording that can be compared, in the order of an episode: `states`, `obs` etc."""
     groups = {name.partition("/")[0] for name in episode.arrays} - {layout.DONES}
-    return tuple(sorted(groups, key=lambda group: (_rank(group), group)))
+    return tuple(sorted(groups, key=_place_in_step))
+
+
+def _place_in_step(name: str) -> tuple[int, str]:
+    """Return the position of an array or a group within a control step."""
+    group = name.partition("/")[0]
+    known = {layout.INITIAL_STATE: 0, layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
+    return known.get(group, 1), name
 
 
 def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None) -> Difference | None:
     """Return the first difference between two recordings of an array, bit for bit; None if there is none."""
     at_start = name.startswith(f"{layout.INITIAL_STATE}/")
 
-    def of_kind(before: str, now: str) -> Difference:
+    def of_kind(before: object, now: object) -> Difference:
         # It exists from the first step on.
-        return Difference(field=name, recorded=before, found=now, step=None if at_start else 0, at_start=at_start)
+        step = None if at_start else 0
+        return Difference(field=name, recorded=str(before), found=str(now), step=step, at_start=at_start)
 
     if found is None:
         return of_kind("recorded", "absent")
     if recorded.dtype != found.dtype:
-        return of_kind(str(recorded.dtype), str(found.dtype))
+        return of_kind(recorded.dtype, found.dtype)
+    # The first control step of both arrays that is not equal to the last bit. What has no steps is one.
     whole = at_start or recorded.ndim == 0 or found.ndim == 0
-    if (recorded.shape if whole else recorded.shape[1:]) != (found.shape if whole else found.shape[1:]):
+    before, now = (recorded[None], found[None]) if whole else (recorded, found)
+    if before.shape[1:] != now.shape[1:]:
         return of_kind(f"of shape {recorded.shape}", f"of shape {found.shape}")
-
-    before, now, step = recorded, found, None
-    if whole and recorded.tobytes() == found.tobytes():
+    length = min(len(before), len(now))
+    if before[:length].size == 0:
         return None
-    if not whole:
-        # The first control step of both arrays that is not equal to the last bit.
-        length = min(len(recorded), len(found))
-        if recorded[:length].size == 0:
-            return None
-        rows, rows_now = (
-            np.ascontiguousarray(array[:length]).reshape(length, -1).view(np.uint8) for array in (recorded, found)
-        )
-        unequal = (rows != rows_now).any(axis=1)
-        if not unequal.any():
-            return None
-        step = int(unequal.argmax())
-        before, now = recorded[step], found[step]
-    told = [np.array2string(each.reshape(-1), precision=6, threshold=8, edgeitems=4) for each in (before, now)]
+    rows, rows_now = (np.ascontiguousarray(each[:length]).reshape(length, -1).view(np.uint8) for each in (before, now))
+    unequal = (rows != rows_now).any(axis=1)
+    if not unequal.any():
+        return None
+    step = int(unequal.argmax())
+    told, told_now = (
+        np.array2string(each[step].reshape(-1), precision=6, threshold=8, edgeitems=4) for each in (before, now)
+    )
     return Difference(
         field=name,
-        recorded=told[0],
-        found=told[1],
-        step=step,
+        recorded=told,
+        found=told_now,
+        step=None if whole else step,
         at_start=whole,
-        max_abs=_largest_difference(before, now),
+        max_abs=_largest_difference(before[step], now[step]),
     )
 
 
@@ -167,14 +165,6 @@ def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None
     # If only one of two numbers is NaN or infinite, their distance is undefined.
     distance[np.isnan(before) & np.isnan(now) | (before == now)] = 0.0
     return None if np.isnan(distance).any() else float(distance.max(initial=0.0))
-
-
-def _rank(group: str) -> int:
-    """Return the position of a group within a control step."""
-    if group == layout.INITIAL_STATE:
-        return 0
-    known = {layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
-    return known.get(group, 1)
 
 
 # Run recorded episodes through the loop: each starts from its recorded state, and a policy plays its actions.

@@ -56,8 +56,8 @@ def batched(observations: Mapping[int, SlotObservation], spec: Mapping[str, Any]
     for group, terms in spec.items():
         batch[group] = {}
         for name, term in terms.items():
-            slots = {env_id: each for env_id, each in observations.items() if group != CAMERAS or group in each}
-            there = {env_id: each[group][name] for env_id, each in slots.items()}
+            # Only the pictures may be missing.
+            there = {env_id: each[group][name] for env_id, each in observations.items() if group in each}
             if len(there) == len(observations):
                 wide = torch.zeros((num_envs, *term.shape), dtype=term.dtype)
                 for env_id, part in there.items():
@@ -79,8 +79,9 @@ def _refuse_other_names(what: str, given: Mapping[str, Any], due: Mapping[str, A
     if missing:
         raise ObservationRefusedError(f"the observation lacks the {what} {listed}")
     if unknown:
-        hint = did_you_mean(unknown[0], due)
-        raise ObservationRefusedError(f"the observation has {what} that are not known: {listed}{hint}")
+        raise ObservationRefusedError(
+            f"the observation has {what} that are not known: {listed}{did_you_mean(unknown[0], due)}"
+        )
 
 
 def _checked(name: str, values: Any, spec: ArraySpec) -> torch.Tensor:
@@ -114,11 +115,11 @@ class ServedEnvironment(Environment):
         spec: Mapping[str, Any] = real.observation_spec
         if shown is not None:
             # Keep the environment's order of terms: a network may rely on it.
-            parts = {
-                group: {name: term for name, term in terms.items() if name in shown.get(group, ())}
+            spec = {
+                group: chosen
                 for group, terms in spec.items()
+                if (chosen := {name: term for name, term in terms.items() if name in shown.get(group, ())})
             }
-            spec = {group: terms for group, terms in parts.items() if terms}
         self.observation_spec = spec
         self.action_spec = real.action_spec
         self.task_description = real.task_description
@@ -146,74 +147,53 @@ class ServedEnvironment(Environment):
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BuiltTogether:
-    """One policy for the env slots of all clients."""
-
-    policy: PolicyBase
-    environment: ServedEnvironment  # may have more env slots than there are clients
-    # Env slots of each call; None if the number varies with the clients that ask, or makes no difference.
-    slots_per_call: int | None = None
-    # Whether an env slot's answer depends on its place and on other clients; None if unknown.
-    others_matter: bool | None = None
+Built: TypeAlias = tuple[PolicyBase, ServedEnvironment]
+"""A policy for the env slots of all clients, and its environment, which may have more env slots than there are
+clients."""
 
 
 @torch.no_grad()
-def settled(first: BuiltTogether, build: Callable[[int], BuiltTogether]) -> BuiltTogether:
+def settled(first: Built, build: Callable[[int], Built]) -> tuple[Built, int | None]:
     """Choose the smallest call size at which an env slot's answer is independent of the others. May return `first`."""
-    # `build` builds the policy again for an environment of the given number of env slots.
-    policy, traits, num_envs = first.policy, first.policy.traits, first.environment.num_envs
-    if traits.batch_invariant:
-        return BuiltTogether(policy=policy, environment=first.environment, others_matter=False)
-    if policy.is_remote or not traits.reproducible:
-        return first
+    # `build` builds the policy again for an environment of the given number of env slots. The size is None if it varies
+    # with the clients that ask, or makes no difference.
+    (policy, environment), traits = first, first[0].traits
+    if traits.batch_invariant or policy.is_remote or not traits.reproducible:
+        return first, None
+    is_divided = "slots_per_call" in policy.offers
+    own = policy.slots_per_call(environment.num_envs) if is_divided else environment.num_envs
+    if own is None:
+        return first, None
     result = ProbeResult(passes=False)
-
-    # A policy that divides its calls is only given the size.
-    if "slots_per_call" in policy.offers:
-        own = policy.slots_per_call(num_envs)
-        if own is None:
-            return first
-        for size in filled_up(own):
+    for size in filled_up(own):
+        # A policy that divides its calls is only given the size. Any other remembers something of each env slot of a
+        # call: it is always called with all of them, so it is built with more.
+        built = first
+        if is_divided:
             policy.fill_calls_up_to(size)
-            result = probe_policy(policy, first.environment, batch=size)
-            if result.passes:
-                return _said(first, size, result)
-        policy.fill_calls_up_to(None)
-        return _said(first, own, result)
-
-    # Any other remembers something of each env slot of a call: it is always called with all of them, so it is built
-    # with more.
-    for size in filled_up(num_envs):
-        built = first if size == num_envs else build(size)
-        result = probe_policy(built.policy, built.environment, batch=size)
-        if result.passes:
-            if built is not first:
-                policy.close()
-            return _said(built, size, result)
+        elif size != own:
+            built = build(size)
+        result = probe_policy(*built, batch=size)
         if built is not first:
-            built.policy.close()
-    return _said(first, num_envs, result)
+            (first if result.passes else built)[0].close()
+        if result.passes:
+            name = type(policy).__name__
+            _LOG.info("each call of %s has %d env slots, whose answers do not depend on each other", name, size)
+            return built, size
 
-
-def _said(built: BuiltTogether, size: int, result: ProbeResult) -> BuiltTogether:
-    name = type(built.policy).__name__
-    # A probe that failed leaves the question open.
-    others_matter = None if result.error is not None else not result.passes
-    if others_matter:
+    # No size passes. A probe that failed leaves the question open.
+    if is_divided:
+        policy.fill_calls_up_to(None)
+    if result.error is not None:
+        _LOG.info("it is unknown if clients influence each other's last digits: %s", result.error)
+    else:
         _LOG.warning(
             "on this machine the last digits of an answer of %s depend on its place and its neighbours in a call of %d "
             "env slots, and so on other clients",
-            name,
-            size,
+            type(policy).__name__,
+            own,
         )
-    elif others_matter is None:
-        _LOG.info("it is unknown if clients influence each other's last digits: %s", result.error)
-    else:
-        _LOG.info("each call of %s has %d env slots, whose answers do not depend on each other", name, size)
-    return BuiltTogether(
-        policy=built.policy, environment=built.environment, slots_per_call=size, others_matter=others_matter
-    )
+    return first, own
 
 
 # Build a job's policy to act in the env slots of clients, together where it can, else by one object for each.
@@ -255,23 +235,20 @@ class HostedPolicy:
             # `shown` chooses the terms that clients send; it may refuse the environment.
             terms = shown(real.observation_spec)
 
-            def build(num_envs: int) -> BuiltTogether:
+            def build(num_envs: int) -> Built:
                 environment = ServedEnvironment(real, num_envs=num_envs, shown=terms)
-                return BuiltTogether(policy=self._built(environment), environment=environment)
+                return self._built(environment), environment
 
             # Env slots of each call; None if the number varies with the clients that ask, or makes no difference.
             self.slots_per_call: int | None = 1
             together = build(num_slots)
-            self.policy, self.environment = together.policy, together.environment
-            self.acts_together = "act_in_some" in self.policy.offers
+            self.acts_together = "act_in_some" in together[0].offers
             if self.acts_together:
-                together = settled(together, build)
-                self.policy, self.environment = together.policy, together.environment
-                self.slots_per_call = together.slots_per_call
+                together, self.slots_per_call = settled(together, build)
             else:
-                self.environment = ServedEnvironment(real, num_envs=1, shown=terms)
-                self.policy.close()
-                self.policy = self._built(self.environment)
+                together[0].close()
+                together = build(1)
+            self.policy, self.environment = together
         finally:
             real.close()
         self._policies[0] = self.policy
@@ -287,8 +264,8 @@ class HostedPolicy:
             answer = error
         self.policy.reset()
         if isinstance(answer, Exception):
-            name = job.config.policy_type
-            raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
+            wrong = f"the policy '{job.config.policy_type}' cannot be served: {first_line(answer)}"
+            raise ConfigError(wrong) from answer
         # Actions that follow from an episode's first observation.
         self.chunk_length = len(answer.planned)
         self.reads_instruction = self._started.instruction_was_read
@@ -303,26 +280,22 @@ class HostedPolicy:
 
     def start(self, env_id: int, begun: BegunEpisode) -> None:
         """Begin an episode in an env slot."""
-        policy = self._policy_of(env_id)
+        policy, place = self._place_of(env_id)
         words = begun.instruction or self._instruction or self.environment.task_description
-        place = env_id if self.acts_together else 0
-        start = WatchedStart(env_id=place, episode=begun.episode, conditions={}, language_instruction=words)
-        policy.start_episodes(self.environment, [start])
-        self._started = start
+        self._started = WatchedStart(env_id=place, episode=begun.episode, conditions={}, language_instruction=words)
+        policy.start_episodes(self.environment, [self._started])
 
     def end(self, env_id: int) -> None:
         """End the episode in an env slot."""
-        self._policy_of(env_id).end_episodes(self.environment, [env_id if self.acts_together else 0])
+        policy, place = self._place_of(env_id)
+        policy.end_episodes(self.environment, [place])
 
     @torch.no_grad()
     def act(self, observations: Mapping[int, SlotObservation]) -> dict[int, SlotAnswer | Exception]:
         """Map each env slot to its answer, or to the error of its query. Each must have an episode under way."""
         if self.acts_together:
             return self._asked(self.policy, observations)
-        answers: dict[int, SlotAnswer | Exception] = {}
-        for env_id, observation in observations.items():
-            answers[env_id] = self._asked(self._policy_of(env_id), {0: observation})[0]
-        return answers
+        return {env_id: self._asked(self._place_of(env_id)[0], {0: each})[0] for env_id, each in observations.items()}
 
     def close(self) -> None:
         """Close every policy."""
@@ -340,12 +313,13 @@ class HostedPolicy:
         self._instruction = agreed_instruction(policy, environment, self.job.config.language_instruction)
         return policy
 
-    def _policy_of(self, env_id: int) -> PolicyBase:
+    def _place_of(self, env_id: int) -> tuple[PolicyBase, int]:
+        """Return the policy of a client's env slot, and the env slot in its environment."""
         if self.acts_together:
-            return self.policy
+            return self.policy, env_id
         if env_id not in self._policies:
             self._policies[env_id] = self._built(self.environment)
-        return self._policies[env_id]
+        return self._policies[env_id], 0
 
     def _asked(
         self, policy: PolicyBase, observations: Mapping[int, SlotObservation]
@@ -370,12 +344,10 @@ class HostedPolicy:
             planned = actions[env_id][None]
             if "planned" in policy.offers:
                 planned = np.concatenate((planned, policy.planned(env_id).cpu().numpy().astype(np.float32)))
-            if np.isfinite(planned).all():
-                looks_next = looks is None or env_id in looks
-                answers[env_id] = SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)
-            else:
-                message = f"the policy's action holds NaN or infinity: {planned[0].tolist()}"
-                answers[env_id] = PolicyError(message)
+            looks_next = looks is None or env_id in looks
+            answers[env_id] = SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)
+            if not np.isfinite(planned).all():
+                answers[env_id] = PolicyError(f"the policy's action holds NaN or infinity: {planned[0].tolist()}")
         return answers
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.evaluation.process import signals_held_back
 from isaaclab_arena.evaluation.replaying import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
-from isaaclab_arena.evaluation.verification_worker import PROGRAM, plan_sample, read_contents
+from isaaclab_arena.evaluation.verification_worker import PROGRAM, read_contents
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.in_memory import STATE
@@ -34,11 +34,8 @@ from isaaclab_arena.storage.run_plan import (
     PlanEntry,
     RunPlan,
     contents_in_effect,
-    policy_batches_in_effect,
     read_attempts,
     read_run_plan,
-    write_attempt,
-    write_run_plan,
 )
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
@@ -153,19 +150,6 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
     return finished
 
 
-def prepare_sample(
-    output_directory: Path, directory: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
-) -> RunPlan:
-    """Write and return the plan that runs a sample of a run's episodes again, in an empty `directory`."""
-    # `num_envs` None: numbers that differ from the run's. `ConfigError` if the plan lacks what builds its jobs.
-    begun = read_run_plan(output_directory)
-    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory, begun.run_id)[0])
-    plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks, policy_batches=batches)
-    write_run_plan(directory, plan)
-    write_attempt(directory, attempt)
-    return plan
-
-
 def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
     """Run a sample of `prepare_sample` in processes of their own; `ArenaError` if a rank could not do its work."""
     begun, num_ranks = read_run_plan(output_directory), read_run_plan(directory).world_size
@@ -212,11 +196,10 @@ def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> i
 
 def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
     """Yield for each episode of a sample the comparison of the run with its repetition in `directory`."""
-    first, second = _Run(output_directory), _Run(directory)
+    first, second = (_recorded_jobs(each, sample) for each in (output_directory, directory))
     for job, episodes in sample.items():
-        before, now = first.job(job), second.job(job)
         for index in episodes:
-            yield _compared(before, now, index)
+            yield _compared(first[job], second[job], index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,27 +241,24 @@ class _RecordedJob:
         return Provenance(facts={**ran.provenance.facts, **kind, **said})
 
 
-class _Run:
-    """The files of a run."""
-
-    def __init__(self, output_directory: Path) -> None:
-        self._directory = output_directory
-        self._plan = read_run_plan(output_directory)
-        attempts = read_attempts(output_directory, self._plan.run_id)[0]
-        self._attempts = {attempt.number: attempt for attempt in attempts}
-        self._contents = {**contents_in_effect(self._plan.jobs, attempts), **read_contents(output_directory)}
-
-    def job(self, name: str) -> _RecordedJob:
-        directory = job_directory(self._directory, name)
-        return _RecordedJob(
-            job=next(job for job in self._plan.jobs if job.name == name),
+def _recorded_jobs(output_directory: Path, names: Iterable[str]) -> dict[str, _RecordedJob]:
+    """Return the named jobs of a run."""
+    plan = read_run_plan(output_directory)
+    attempts = read_attempts(output_directory, plan.run_id)[0]
+    contents = {**contents_in_effect(plan.jobs, attempts), **read_contents(output_directory)}
+    entries, jobs = {job.name: job for job in plan.jobs}, {}
+    for name in names:
+        directory = job_directory(output_directory, name)
+        jobs[name] = _RecordedJob(
+            job=entries[name],
             lines=read_commits(directory, name).lines,
-            reports=read_job_reports(directory, name, self._plan.run_id)[0],
-            contents=self._contents.get(name),
-            plan=self._plan,
-            attempts=self._attempts,
+            reports=read_job_reports(directory, name, plan.run_id)[0],
+            contents=contents.get(name),
+            plan=plan,
+            attempts={attempt.number: attempt for attempt in attempts},
             files=locate_episodes(directory, name)[0],
         )
+    return jobs
 
 
 def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEpisode:

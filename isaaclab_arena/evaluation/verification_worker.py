@@ -29,14 +29,25 @@ from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.queues import jobs_of_rank
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
+from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter, json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, PlanEntry, RunPlan, read_attempt, read_run_plan
+from isaaclab_arena.storage.run_plan import (
+    Attempt,
+    AttemptEntry,
+    PlanEntry,
+    RunPlan,
+    policy_batches_in_effect,
+    read_attempt,
+    read_attempts,
+    read_run_plan,
+    write_attempt,
+    write_run_plan,
+)
 
 # Choose the episodes that a verification runs again. Pure functions.
 
@@ -73,81 +84,81 @@ ATTEMPT = 1
 _CONTENTS_FILE = "contents.json"
 
 
-def plan_sample(
-    plan: RunPlan,
+def prepare_sample(
+    output_directory: Path,
+    directory: Path,
     sample: Mapping[str, Sequence[int]],
     *,
     num_envs: int | None,
-    world_size: int,
-    policy_batches: Mapping[str, int],
-) -> tuple[RunPlan, Attempt]:
-    """Return a plan and an attempt that run a sample of a run's episodes, by job, and nothing else."""
-    # `num_envs` None: numbers that differ from the run's; `ConfigError` if it exceeds the run's fixed batch.
-    # `policy_batches`: env slots of each policy call in the run, kept if they are enough.
-    jobs = _jobs_of_sample(plan, sample, num_envs)
+    num_ranks: int,
+) -> RunPlan:
+    """Write and return the plan that runs a sample of a run's episodes again, by job, in an empty `directory`."""
+    # `num_envs` None: numbers that differ from the run's. `ConfigError` if it exceeds the run's fixed batch, or if the
+    # plan lacks what builds its jobs.
+    begun = read_run_plan(output_directory)
+    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory, begun.run_id)[0])
+    jobs = _jobs_of_sample(begun, sample, num_envs)
     # The ranks state their devices in their reports.
     here: dict[str, Any] = {
         "run_id": uuid.uuid4().hex,
-        "world_size": world_size,
+        "world_size": num_ranks,
         "versions": provenance.versions(),
         "machine": provenance.node(),
         "devices": (),
     }
-    started_at = now()
+    plan = dataclasses.replace(begun, created_at=now(), jobs=jobs, **here)
     attempt = Attempt(
         number=ATTEMPT,
-        started_at=started_at,
-        command_line=plan.command_line,
+        started_at=plan.created_at,
+        command_line=begun.command_line,
         assignment="round_robin",
-        git_revision=plan.git_revision,
+        git_revision=begun.git_revision,
         jobs=tuple(
             AttemptEntry(
                 job=job.name,
                 finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(sample[job.name])),
-                policy_batch=batch if (batch := policy_batches.get(job.name, 0)) >= job.config.num_envs else None,
+                # The env slots of each policy call in the run are kept if they are enough.
+                policy_batch=batch if (batch := batches.get(job.name, 0)) >= job.config.num_envs else None,
             )
             for job in jobs
         ),
         **here,
     )
-    return dataclasses.replace(plan, created_at=started_at, jobs=jobs, **here), attempt
+    write_run_plan(directory, plan)
+    write_attempt(directory, attempt)
+    return plan
 
 
 def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
     """Return the checked jobs of a plan of `plan_sample`; `ConfigError` if one cannot be built any more."""
     # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
-    # user.
-
-    # Latencies come from the plan, because their file may be gone.
-    configs = [
-        config
-        if config.latency is None or config.latency.file is None
-        else dataclasses.replace(config, latency=dataclasses.replace(config.latency, file=None, measured=True))
-        for config in (job.config for job in plan.jobs)
-    ]
+    # user. Latencies come from the plan, because their file may be gone.
+    configs = [job.config for job in plan.jobs]
+    for index, config in enumerate(configs):
+        if config.latency is not None and config.latency.file is not None:
+            latency = dataclasses.replace(config.latency, file=None, measured=True)
+            configs[index] = dataclasses.replace(config, latency=latency)
     policy_batch = options_of_plan(plan).fixed_policy_batch()
     file = str(source / RUN_PLAN_FILE)
-    jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
-    # The backend of the run is used again, even if another one would be faster here.
-    settled = [
-        (job.with_settled(planned.backend, planned.latency), planned)
-        for job, planned in zip(jobs, plan.jobs, strict=True)
-    ]
-    return tuple(
-        job
-        if planned.conditions_checksum is None
-        else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
-        for job, planned in settled
-    )
-
-
-def write_contents(directory: Path, jobs: Sequence[Job]) -> None:
-    """Write the contents that the jobs of a sample evaluate now."""
-    write_text(directory / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
+    jobs = []
+    for job, planned in zip(
+        resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device),
+        plan.jobs,
+        strict=True,
+    ):
+        # The backend of the run is used again, even if another one would be faster here, and its conditions.
+        settled = job.with_settled(planned.backend, planned.latency)
+        if planned.conditions_checksum is not None:
+            lines = read_commits(job_directory(source, planned.name), planned.name).lines
+            saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
+            conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
+            settled = dataclasses.replace(settled, saved_conditions=conditions)
+        jobs.append(settled)
+    return tuple(jobs)
 
 
 def read_contents(directory: Path) -> dict[str, Contents]:
-    """Return the contents written by `write_contents`, by job; empty if there is no file."""
+    """Return the contents that the jobs of a sample evaluated, by job; empty in another run."""
     path = directory / _CONTENTS_FILE
     return adapter(dict[str, Contents]).validate_json(read_whole(path)) if path.is_file() else {}
 
@@ -166,21 +177,20 @@ def _jobs_of_sample(plan: RunPlan, sample: Mapping[str, Sequence[int]], num_envs
         raise ConfigError(
             Problem(f"must be at most {largest}, the run's policy_batch, got {num_envs}", key="--num_envs")
         )
-    known = {job.name: job for job in plan.jobs}
-    again = {name: num_envs or another_num_envs(known[name].config.num_envs, largest=largest) for name in sample}
-    jobs = []
+    known, jobs = {job.name: job for job in plan.jobs}, []
     for index, (name, episodes) in enumerate(sample.items()):
         job = known[name]
         config, policy_config = job.config, dict(job.policy_config)
+        again = num_envs or another_num_envs(config.num_envs, largest=largest)
         if policy_config.get("num_envs") == config.num_envs:
-            policy_config["num_envs"] = again[name]
+            policy_config["num_envs"] = again
         if config.num_episodes is None:
             # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
             config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
         config = dataclasses.replace(
             config,
             index=index,
-            num_envs=again[name],
+            num_envs=again,
             policy_config_dict=policy_config,
             variations=job.variations,
             conditions=None,
@@ -190,14 +200,6 @@ def _jobs_of_sample(plan: RunPlan, sample: Mapping[str, Sequence[int]], num_envs
         )
         jobs.append(dataclasses.replace(job, rank=None, policy_config=policy_config, config=config))
     return tuple(jobs)
-
-
-def _conditions(source: Path, job: PlanEntry) -> tuple[Conditions, ...]:
-    lines = {line.episode_index: line for line in read_commits(job_directory(source, job.name), job.name).lines}
-    return tuple(
-        conditions_from_json(lines[index].variations) if index in lines else {}
-        for index in range(job.config.num_episodes or 0)
-    )
 
 
 # One rank of a verification: it runs its share of a sample, end to end, as the verified run did.
@@ -241,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             calculate_deterministically()
         jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
         if context.is_rank_zero:
-            write_contents(options.output_dir, jobs)
+            write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
         settings = rank_settings(
             run_options,
             context,

@@ -1,12 +1,10 @@
-"""Services that keep results: what they are told of a run, and curves that several processes measure."""
+"""Services that keep results: what they are told of a run, and curves that a process goes on with after another."""
 
 import logging
 import threading
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -137,7 +135,7 @@ def open_tracker(name: str, run: TrackedRun) -> Tracker:
     return imported(classes[TrackerName(name)])(run)
 
 
-# Show a curve that several processes measure in services that keep results, each point once.
+# Show a curve in services that keep results, each point once, also if another process goes on with it.
 
 _SCHEMA_VERSION = 1
 _LOG = logging.getLogger(__name__)
@@ -161,15 +159,12 @@ class TrackedSeries:
         names: Iterable[str],
         *,
         record: Path,
-        held: Callable[[], AbstractContextManager[bool]],
         longest_wait_s: float = 120.0,
         opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
     ) -> None:
         self._names = tuple(dict.fromkeys(names))
-        # ``record`` is the file with the points that services have. ``held`` locks out all other processes that measure
-        # the curve; it yields whether the lock is held.
+        # ``record`` is the file with the points that services have. One process at a time measures the curve.
         self._record = record
-        self._held = held
         self._longest_wait_s = longest_wait_s  # for each `tell` [s]
         self._opened = opened
         self._thread: threading.Thread | None = None
@@ -179,20 +174,16 @@ class TrackedSeries:
         # The run's ``run_id`` is taken from the record. While an earlier call still runs, this one does nothing.
         if not self._names or (self._thread is not None and self._thread.is_alive()):
             return
-        self._thread = threading.Thread(target=self._tell_all, args=(run, points), name="tracking", daemon=True)
+
+        def tell_all() -> None:
+            for name in self._names:
+                self._tell(name, run, points)
+
+        self._thread = threading.Thread(target=tell_all, name="tracking", daemon=True)
         self._thread.start()
         self._thread.join(self._longest_wait_s)
         if self._thread.is_alive():
             _LOG.warning("services have not taken the curve after %.0f s, and the watch goes on", self._longest_wait_s)
-
-    def _tell_all(self, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
-        # Another process may hold the lock for a while.
-        is_mine = False
-        while not is_mine:
-            with self._held() as is_mine:
-                for name in self._names if is_mine else ():
-                    self._tell(name, run, points)
-            time.sleep(0.0 if is_mine else 0.2)
 
     def _tell(self, name: str, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
         """Send a service the points that it lacks, and record them."""
@@ -203,7 +194,7 @@ class TrackedSeries:
                 told = SentPoints(run_id=uuid.uuid4().hex)
                 write_text(self._record, json_text(told), overwrite=True)
             known = {(point.step, point.series): point for point in told.points.get(name, ())}
-            # Another process may have sent points that this one has not seen yet.
+            # An earlier process may have sent points of checkpoints that this one does not show.
             together = known | {(point.step, point.series): point for point in points}
             tracker = self._opened(name, replace(run, run_id=told.run_id))
             for place, point in sorted(together.items(), key=lambda item: item[0]):

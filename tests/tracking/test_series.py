@@ -1,11 +1,8 @@
-"""A curve that several watchers measure: services have each point once, whoever tells it."""
+"""A curve that one process after the other goes on with: services have each point once."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries
 from tests.tracking.runs import NotingTracker
 
@@ -52,19 +49,8 @@ class Telling(NotingTracker):
 
 def series_in(directory: Path, service: Service, **options) -> TrackedSeries:
     directory.mkdir(exist_ok=True)
-
-    @contextmanager
-    def held() -> Iterator[bool]:
-        with RunLock(directory) as lock:
-            try:
-                lock.hold_alone()
-            except Exception:  # noqa: BLE001  somebody else has it
-                yield False
-                return
-            yield True
-
     options = {"opened": service.open, **options}
-    return TrackedSeries(["tensorboard"], record=directory / "told.json", held=held, **options)
+    return TrackedSeries(["tensorboard"], record=directory / "told.json", **options)
 
 
 def points(*steps: int, rate: float = 0.5) -> list[CheckpointMeasures]:
@@ -74,24 +60,17 @@ def points(*steps: int, rate: float = 0.5) -> list[CheckpointMeasures]:
 RUN = TrackedRun(run_id="", name="watch", directory=Path(), settings={}, jobs={}, series=["reach"])
 
 
-def test_a_server_gets_each_point_once_from_watchers_that_know_more_and_more(tmp_path):
+def test_a_server_gets_each_point_once_from_watches_that_know_more_and_more(tmp_path):
     service = Service(has_server=True)
-
-    def watch() -> None:
+    for _ in range(2):
         mine = series_in(tmp_path / "tracking", service)
         for count in range(1, 6):
             mine.tell(RUN, points(*range(count)))
-
-    watchers = [threading.Thread(target=watch) for _ in range(2)]
-    for each in watchers:
-        each.start()
-    for each in watchers:
-        each.join(timeout=60.0)
     assert sorted(service.points) == [("reach", step) for step in range(5)]
     assert len(service.run_ids) == 1
 
 
-def test_files_have_all_points_in_the_order_of_their_steps_also_of_other_watchers(tmp_path):
+def test_files_have_all_points_in_the_order_of_their_steps_also_of_an_earlier_watch(tmp_path):
     service = Service(has_server=False)
     series_in(tmp_path / "tracking", service).tell(RUN, points(200, 100))
     series_in(tmp_path / "tracking", service).tell(RUN, points(150))

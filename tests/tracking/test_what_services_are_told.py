@@ -3,7 +3,6 @@
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -187,7 +186,7 @@ def test_wandb_goes_on_in_the_run_of_a_watch_with_the_points_that_its_server_doe
     ids = []
     for steps in ((100,), (100, 200)):
         points = [CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}) for step in steps]
-        series = TrackedSeries(["wandb"], record=tmp_path / "told.json", held=lambda: nullcontext(enter_result=True))
+        series = TrackedSeries(["wandb"], record=tmp_path / "told.json")
         series.tell(series_run(tmp_path), points)
         ids.append((service.begun["id"], service.begun["resume"]))
     assert ids[0] == ids[1]

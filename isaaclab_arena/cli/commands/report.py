@@ -11,7 +11,7 @@ from pydantic import Field
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem, refuse
-from isaaclab_arena.evaluation.watching.watch import is_watch, points_of_watch, write_watch_page
+from isaaclab_arena.evaluation.watching.curve import points_of_watch, read_records, write_watch_page
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.writing import EMBEDDED_MB, write_report
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         problems.append(Problem("name the directory of a run", key="RUNS"))
     refuse(problems)
     directories = list(dict.fromkeys(options.runs))
-    watches = [directory for directory in directories if is_watch(directory)]
+    watches = [directory for directory in directories if read_records(directory)]
     if not watches:
         path = write_report(directories, options.output, embed_mb=options.embed_mb)
     elif len(directories) > 1:

@@ -21,10 +21,9 @@ from isaaclab_arena.evaluation.verification import (
     compare_runs,
     episodes_to_draw_from,
     jobs_of_one_program,
-    prepare_sample,
     run_sample,
 )
-from isaaclab_arena.evaluation.verification_worker import draw_sample
+from isaaclab_arena.evaluation.verification_worker import draw_sample, prepare_sample
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.merge import MergedResults, merge_results

@@ -1,357 +1,458 @@
-"""Watch a training until its end: evaluate its checkpoints, draw the curve and the page, score the best again."""
+"""Watch a training: evaluate its checkpoints as they appear, show the curve, promote the good ones, score the best."""
 
+import hashlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
-from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.watching.curve import Point, Score, best_of, points_of, scores_of, write_curve
-from isaaclab_arena.evaluation.watching.evaluator import OTHER_SEED, Evaluator, best_of_watch, fresh_run, score_again
-from isaaclab_arena.evaluation.watching.watcher import Evaluate, Ledger, Pass, Verdict, Watched, Watcher, promote
-from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.groups import Curve, PooledRate
-from isaaclab_arena.report.jobs import percent_text
-from isaaclab_arena.report.writing import REPORT_FILE, rendered
-from isaaclab_arena.results.rows import of_conditions
-from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries, Tracker, open_tracker
+from pydantic import Field
 
-# Write the page of a watch: success of every checkpoint, linked to its run, and both scores of the best.
+from isaaclab_arena.analysis.comparison import Question, compare_directories
+from isaaclab_arena.analysis.comparison_files import write_comparison
+from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
+from isaaclab_arena.config.options import Amount, Count, Positive, Share
+from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
+from isaaclab_arena.evaluation.watching import curve, jobs
+from isaaclab_arena.evaluation.watching.curve import Best, Evaluated, Point, Score, run_directory
+from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
+from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
+from isaaclab_arena.storage.contents import content_hash
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.run_plan import RunLock
+from isaaclab_arena.tracking.trackers import TrackedRun, TrackedSeries, Tracker, open_tracker
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreOnPage:
-    """A score of the best checkpoint."""
-
-    name: str  # the episodes, in words
-    rate: float  # 0 to 1
-    interval: Interval
-    text: str  # rate and interval
-    scored: str  # number of episodes, and of their conditions if some repeat
-    address: str | None  # page of their run, if any
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestOnPage:
-    """The best checkpoint."""
-
-    step: str
-    scores: tuple[ScoreOnPage, ...]  # the second one once it was scored again
-    is_fresh: bool  # no episode of the second started as one that chose it
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchPage:
-    """The content of the page of a watch."""
-
-    title: str
-    made_at: str  # UTC
-    curves: tuple[Curve, ...]  # success by step, one curve for each job
-    best: BestOnPage | None  # None if no success was measured
-    num_checkpoints: int
-    num_episodes: int  # with measured success
-    unfinished: tuple[str, ...]  # checkpoints without an evaluation, with the reason
-
-
-def is_watch(directory: Path) -> bool:
-    """Whether a directory is that of a watch."""
-    return any(directory.glob("watch/step_*/evaluated.json"))
-
-
-def points_of_watch(directory: Path) -> list[Point]:
-    """Return the success of each job of every evaluated checkpoint, in the order of their steps."""
-    ledger = Ledger(directory)
-    done = [record.step for record in ledger.all() if record.is_done]
-    return [point for step in done for point in points_of(ledger.run_directory(step), step)]
-
-
-def write_watch_page(directory: Path, points: Sequence[Point], output: Path | None = None) -> Path:
-    """Write the page of a watch over an earlier one; `ConfigError` if no checkpoint was evaluated."""
-    if not points:
-        raise ConfigError(Problem("no checkpoint of this watch has been evaluated yet", file=str(directory)))
-    path = output or directory / REPORT_FILE
-    # Links to the runs' pages are relative, so only a page in the directory of the watch has them.
-    links_from = directory if path.resolve().parent == directory.resolve() else None
-    steps = sorted({point.step for point in points})
-    width = steps[-1] - steps[0]
-    curves = []
-    for job in dict.fromkeys(point.job for point in points):
-        rates = tuple(
-            PooledRate(
-                label=str(point.step),
-                x=(point.step - steps[0]) / width if width else 0.5,
-                successes=point.successes,
-                scored=point.scored,
-                distinct=point.episodes.num_distinct,
-                rate=point.success_rate,
-                interval=Interval(low=point.success_low, high=point.success_high),
-                jobs=1,
-                address=None if links_from is None else _address(Ledger(links_from).run_directory(point.step)),
-            )
-            for point in sorted((each for each in points if each.job == job), key=lambda point: point.step)
-        )
-        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=rates))
-    left = [record for record in Ledger(directory).all() if not record.is_done and record.reason]
-    page = WatchPage(
-        title=plain_text(directory.absolute().name),
-        made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        curves=tuple(curves),
-        best=_best(directory, points, links_from),
-        num_checkpoints=len(steps),
-        num_episodes=sum(point.scored for point in points),
-        unfinished=tuple(plain_text(f"Step {record.step} was not evaluated: {record.reason}") for record in left),
-    )
-    write_text(path, rendered("watch.html.j2", page=page), overwrite=True)
-    return path
-
-
-def _best(directory: Path, points: Sequence[Point], links_from: Path | None) -> BestOnPage | None:
-    chosen = best_of(scores_of(points))
-    if chosen is None:
-        return None
-    runs = {"in the episodes that it was chosen by": (chosen, Ledger(directory).run_directory(chosen.step))}
-    best = best_of_watch(directory, chosen)
-    if best is not None:
-        runs[best.in_words] = (best.fresh, fresh_run(directory, chosen.step))
-    scores = tuple(
-        ScoreOnPage(
-            name=name,
-            rate=score.success_rate,
-            interval=score.interval,
-            text=percent_text(score.success_rate, score.interval.low, score.interval.high),
-            scored=f"{score.scored}{of_conditions(score.distinct, score.scored)}",
-            address=_address(run) if links_from else None,
-        )
-        for name, (score, run) in runs.items()
-    )
-    return BestOnPage(step=str(chosen.step), scores=scores, is_fresh=best is not None and best.alike == 0)
-
-
-def _address(run: Path) -> str | None:
-    """Return the address of a run's page relative to the watch, None if the run has no page."""
-    return f"{run.name}/{REPORT_FILE}" if (run / REPORT_FILE).is_file() else None
-
-
-# Show the learning curve of a watch in tracking services, as one run of theirs for all checkpoints.
-
-_LOCK = "tracking"
-
-
-class TrackedCurve:
-    """Sends success by step to tracking services, one series for each job, and the best checkpoint's scores."""
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        ledger: Ledger,
-        training: Path,
-        opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
-    ) -> None:
-        # Files of services without a server are in its `logs`.
-        self._directory = ledger.directory
-        self._training = training
-        self._series = TrackedSeries(
-            names,
-            record=ledger.directory / "watch" / _LOCK / "told.json",
-            held=partial(ledger.held, _LOCK),
-            opened=opened,
-        )
-
-    def tell(self, points: Sequence[Point]) -> None:
-        """Send the services the points that they do not have yet; `points` are all, in any order."""
-        jobs = sorted({point.job for point in points})
-        best_name = "best"
-        while best_name in jobs:
-            best_name += "_"
-        # The best checkpoint is a series of its own, once it was scored again.
-        chosen = best_of(scores_of(points))
-        best = None if chosen is None else best_of_watch(self._directory, chosen)
-        measures = [
-            CheckpointMeasures(
-                series=point.job,
-                step=point.step,
-                values={
-                    "success_rate": point.success_rate,
-                    "success_low": point.success_low,
-                    "success_high": point.success_high,
-                    "episodes": float(point.scored),
-                    "distinct_conditions": float(point.episodes.num_distinct),
-                },
-            )
-            for point in points
-        ]
-        if best is not None:
-            again = "again" if best.alike else "fresh"
-            fresh = {f"{again}_{name}": value for name, value in _values_of_score(best.fresh).items()}
-            values = _values_of_score(best.chosen) | fresh
-            measures.append(CheckpointMeasures(series=best_name, step=best.chosen.step, values=values))
-        run = TrackedRun(
-            run_id="",
-            name=self._directory.resolve().name,
-            directory=self._directory / "logs",
-            settings={"training": str(self._training)},
-            jobs={},
-            series=jobs,
-        )
-        self._series.tell(run, measures)
-
-
-def _values_of_score(score: Score) -> dict[str, float]:
-    return {
-        "success_rate": score.success_rate,
-        "success_low": score.interval.low,
-        "success_high": score.interval.high,
-        "episodes": float(score.scored),
-        "distinct_conditions": float(score.distinct),
-    }
-
-
-# Watch a training until its end: evaluate its checkpoints, draw the curve, score the best again.
-
-INTERRUPTED = 130
-_ENDS = {Pass.INTERRUPTED: INTERRUPTED, Pass.REFUSED: 2}
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
-    """How a watch is conducted.
+    """How a training is watched; the texts below its fields are the help of the command."""
 
-    Attributes:
-        watched: What is watched.
-        directory: Directory of the watch, which several watchers may share.
-        once: Whether to end when nothing is left to do.
-        stop_file: The watch ends when this file is there, and writes it when the bar is reached; None for none.
-        promote: Directory of the checkpoints that reach the bar; None for none.
-        bar: The share of episodes that the lower end of a checkpoint's interval has to reach; None for none.
-        tracking: The services that show the curve.
-    """
-
-    watched: Watched
-    directory: Path
+    training: Path  # its directory
+    eval_jobs_config: Path
+    """Job file; its policies get each checkpoint in turn."""
+    output_dir: Path | None = None
+    """Directory of the watch, outputs/watch_<training> by default. A second watch of it waits for the first."""
+    pattern: str | None = None
+    """Glob of the checkpoints below TRAINING, such as "policy_*.onnx"; by default the usual names."""
+    every: Count = 1
+    """Evaluate only steps that are multiples of this number, and the last checkpoint of a finished training."""
+    until: str | None = None
+    """End with this step, 1000 or iteration=1000, or earlier with the training. Without it the watch goes on until
+    you stop it."""
     once: bool = False
-    stop_file: Path | None = None
+    """End after the checkpoints that exist now."""
+    poll_s: Positive = 10.0
+    """Time between two looks for checkpoints [s]."""
+    quiet_s: Amount = 30.0
+    """Time without a change after which a checkpoint counts as complete, if its writer leaves no sign of it [s]."""
+    retry_s: Positive = 60.0
+    """Time before a failed evaluation is tried again, doubled each time [s]."""
+    bar: Share | None = None
+    """Success rate that the lower end of a checkpoint's interval must reach, such as 0.9."""
     promote: Path | None = None
-    bar: float | None = None
-    tracking: Sequence[str] = ()
+    """Directory for copies of the checkpoints that reach the bar, with their comparison."""
+    stop_file: Path | None = None
+    """End if this file exists. The watch writes it if the bar is reached, for the training to see."""
+    tracking: tuple[str, ...] = ()  # services that show the curve
+    nice: Annotated[int, Field(ge=0, le=19)] = 0
+    """Niceness of the evaluation compared with the training's processes."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the watch."""
+        return self.output_dir or Path("outputs") / f"watch_{self.training.resolve().name}"
+
+    @property
+    def last_step(self) -> int | None:
+        """The step that `until` names, None without one or if it names none."""
+        end = re.fullmatch(r"(?:\w+=)?(\d{1,12})", self.until or "")
+        return None if end is None else int(end[1])
 
 
-def watch(
+# Evaluate one checkpoint by the runner of job files, in a process of its own.
+
+Evaluate: TypeAlias = Callable[[Checkpoint, Path, int], int]
+"""Evaluates a checkpoint in a directory, with an offset of all seeds, and returns the exit code of the runner."""
+
+INTERRUPTED = 130
+_INTERRUPTED = (-2, -15, INTERRUPTED, 143)
+_REFUSED = 2
+_RUNNER = (sys.executable, "-m", "isaaclab_arena.evaluation.eval_runner")
+
+
+def run_checkpoint(
     settings: WatchSettings,
-    evaluate: Evaluate,
-    evaluate_again: Evaluate,
+    document: Mapping[str, Any],
+    runner_options: Sequence[str],
+    checkpoint: Checkpoint,
+    directory: Path,
+    seed_offset: int = 0,
     *,
-    say: Callable[[str], None] = print,
-    sleep: Callable[[float], None] = time.sleep,
+    runner: Sequence[str] = _RUNNER,
 ) -> int:
-    """Watch a training to its end. Return 0 if all checkpoints were evaluated, else 1; 2 if refused; 130 if stopped."""
-    # `evaluate_again` evaluates in episodes that chose no checkpoint. `say` shows a line; `sleep` waits [s].
-    ledger = Ledger(settings.directory)
-    watcher = Watcher(watched=settings.watched, ledger=ledger, evaluate=evaluate)
-    points: dict[int, list[Point]] = {}
-    tracked = TrackedCurve(settings.tracking, ledger, settings.watched.training)
-    while True:
-        done = watcher.one_pass()
-        if done in _ENDS:
-            return _ENDS[done]
-
-        # Read the checkpoints evaluated since the last pass, by this watcher or another one of the directory.
-        new = [record.step for record in watcher.done() if record.step not in points]
-        for step in new:
-            points[step] = points_of(ledger.run_directory(step), step)
-        if new:
-            for step, score in scores_of(_together(points)).items():
-                if step in new:
-                    say(f"step {step}: {_in_words(score)}")
-            _show(ledger, points, tracked)
-            _reach_bar(settings, ledger, watcher, points, say)
-        is_stopped = settings.stop_file is not None and settings.stop_file.exists()
-        if is_stopped or done is Pass.REACHED_END or (settings.once and done is Pass.NOTHING_TO_DO):
-            break
-        if done is Pass.NOTHING_TO_DO:
-            sleep(settings.watched.poll_s)
-    if not _scored_again(watcher, points, evaluate_again, say=say, wait=lambda: sleep(settings.watched.poll_s)):
-        return INTERRUPTED
-    _show(ledger, points, tracked)
-    for record in watcher.unfinished():
-        say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
-    return 1 if watcher.unfinished() else 0
+    """Evaluate a checkpoint in a directory, or resume its run there. Return the exit code of the runner."""
+    made = jobs.jobs_of_checkpoint(
+        document,
+        checkpoint,
+        training=settings.training,
+        pattern=settings.pattern,
+        seed_offset=seed_offset,
+        directory=settings.eval_jobs_config.parent,
+    )
+    job_file = directory.parent / "watch" / directory.name / "jobs.json"
+    job_file.parent.mkdir(parents=True, exist_ok=True)
+    # Other seeds do not change saved conditions, so other episodes take the unused ones.
+    if seed_offset:
+        jobs.take_unused_conditions(made, job_file.parent)
+    write_text(job_file, json_text(made), overwrite=True)
+    is_begun = (directory / RUN_PLAN_FILE).is_file()
+    command = [
+        *(["nice", "-n", str(settings.nice)] if settings.nice else []),
+        *runner,
+        "--eval_jobs_config",
+        str(job_file),
+        *(["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]),
+        *jobs.with_shifted_seed(runner_options, seed_offset),
+    ]
+    return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
 
 
-def evaluators(evaluator: Evaluator) -> tuple[Evaluator, Evaluator]:
-    """Return the evaluator of a watch's checkpoints, and the one that scores the best in other episodes."""
-    return evaluator, replace(evaluator, seed_offset=OTHER_SEED)
+# Promote the checkpoints of a watch that reach a bar: copy what was evaluated, with the files needed to load it.
+
+_SCHEMA_VERSION = 1
 
 
-def _show(ledger: Ledger, points: Mapping[int, Sequence[Point]], tracked: TrackedCurve) -> None:
-    if points:
-        write_curve(ledger.directory, _together(points))
-        write_watch_page(ledger.directory, _together(points))
-        tracked.tell(_together(points))
+@dataclass(frozen=True, kw_only=True)
+class Promoted:
+    """The checkpoint that was promoted last."""
+
+    step: int
+    source: str  # path where it was found
+    name: str  # path for a policy, below the directory of promoted checkpoints
+    success_rate: float  # mean of the jobs' rates
+    success_low: float  # lower end of the interval of all episodes together
+    success_high: float  # upper end
+    episodes: int | None = None  # with measured success
+    distinct_conditions: int | None = None  # of these episodes
+    compared_with: int | None = None  # step of the previous one, None for the first
+    verdict: str | None = None  # of that comparison; None if there is none
+    schema_version: int = _SCHEMA_VERSION
 
 
-def _together(points: Mapping[int, Sequence[Point]]) -> list[Point]:
-    return [point for step in sorted(points) for point in points[step]]
+def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names: Sequence[str]) -> Path | None:
+    """Copy a checkpoint that reached the bar, if it beats the one before. Return the path of the copy, else None."""
+    # A copy `step_<n>` is complete or absent, with `params/agent.yaml` if there is one. Beside it lie `promoted.json`
+    # about the last promotion, and `comparison_<step>/` with the paired comparison with the one before.
+    told = directory / "promoted.json"
+    before = read_versioned(told, Promoted, _SCHEMA_VERSION) if told.is_file() else None
+    if before is not None and (before.step == score.step or before.success_rate >= score.success_rate):
+        return None
+    target = _copied(record, directory / f"step_{score.step}")
+    if target is None:
+        _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, record.path)
+        return None
+
+    # Compare with the checkpoint promoted before. A comparison that fails does not prevent the promotion.
+    verdict = None
+    if before is not None:
+        renamed = {f"{job}-{before.step}": f"{job}-{score.step}" for job in names}
+        runs = [run_directory(watch, step) for step in (before.step, score.step)]
+        question = Question(alpha=0.05, margin=None)
+        try:
+            report = compare_directories(runs, question, baseline=None, names=renamed, partial=False)
+            write_comparison(directory / f"comparison_{score.step}", report)
+            verdict = str(report.verdict)
+        except ArenaError as error:
+            _LOG.warning("steps %d and %d cannot be compared: %s", before.step, score.step, error)
+    promoted = Promoted(
+        step=score.step,
+        source=record.path,
+        name=target.relative_to(directory).as_posix(),
+        success_rate=score.success_rate,
+        success_low=score.interval.low,
+        success_high=score.interval.high,
+        episodes=score.scored,
+        distinct_conditions=score.distinct,
+        compared_with=None if before is None else before.step,
+        verdict=verdict,
+    )
+    write_text(told, json_text(promoted), overwrite=True)
+    return target
 
 
-def _reach_bar(
-    settings: WatchSettings,
-    ledger: Ledger,
-    watcher: Watcher,
-    points: Mapping[int, Sequence[Point]],
-    say: Callable[[str], None],
-) -> None:
-    if settings.bar is None:
-        return
-    records = {record.step: record for record in watcher.done()}
-    jobs = list(dict.fromkeys(point.job for point in _together(points) if not point.is_baseline))
-    for score in scores_of(_together(points)).values():
-        if score.interval.low < settings.bar:
-            continue
-        if settings.promote is not None and Path(records[score.step].path).exists():
-            # Only one watcher at a time may promote, because it compares with the last promotion.
-            with ledger.held("promotion") as is_mine:
-                record = records[score.step]
-                target = promote(settings.promote, score, record, ledger, jobs=jobs) if is_mine else None
-            if target is not None:
-                say(f"step {score.step} was promoted: {target}")
-        if settings.stop_file is not None and not settings.stop_file.exists():
-            write_text(settings.stop_file, f"step {score.step}: {_in_words(score)}\n", overwrite=True)
-            say(f"step {score.step} reached the bar of {100 * settings.bar:g} %: {settings.stop_file}")
+def _copied(record: Evaluated, target: Path) -> Path | None:
+    """Copy the evaluated files. Return the path that a policy loads, None if they have changed."""
+    source, temporary = Path(record.path), temporary_path(target)
+    name = source.name if source.is_file() else ""
+    try:
+        with storage_errors("copy", target):
+            shutil.rmtree(temporary, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                for place, path in _files(source).items():
+                    (temporary / place).parent.mkdir(parents=True, exist_ok=True)
+                    (shutil.copytree if path.is_dir() else shutil.copy2)(path, temporary / place)
+
+            # Check the copy, not the source, which may change at any time. A record of an earlier version has the
+            # fingerprint only.
+            copy = temporary / name
+            found = look_at(source).fingerprint if record.content is None else content_of(copy)
+            if not copy.exists() or found != (record.content or record.fingerprint):
+                return None
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target / name
 
 
-def _scored_again(
-    watcher: Watcher,
-    points: Mapping[int, Sequence[Point]],
-    evaluate_again: Evaluate,
-    *,
-    say: Callable[[str], None],
-    wait: Callable[[], None],
-) -> bool:
-    """Score the best checkpoint in episodes that did not choose it. False if interrupted."""
-    ledger = watcher.ledger
-    chosen = best_of(scores_of(_together(points)))
-    if chosen is None:
-        return True
-    paths = {record.step: Path(record.path) for record in watcher.done()}
-    checkpoint = Checkpoint(step=chosen.step, path=paths[chosen.step])
-    outcome = score_again(ledger, chosen, checkpoint, evaluate_again, wait=wait)
-    if outcome.verdict is Verdict.INTERRUPTED:
+def content_of(checkpoint: Path) -> str:
+    """Return a hash of a checkpoint file or directory and of the files needed to load it."""
+    files = _files(checkpoint).items()
+    hashes = {"checkpoint" if path == checkpoint else str(place): content_hash(path) for place, path in files}
+    return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()
+
+
+def _files(checkpoint: Path) -> dict[Path, Path]:
+    """Map a checkpoint and the files needed beside it by their paths in a copy."""
+    if checkpoint.is_dir():
+        return {Path(): checkpoint}
+    agent, tensors = find_agent_file(checkpoint), checkpoint.with_name(f"{checkpoint.name}.data")
+    found = {Path(checkpoint.name): checkpoint} | ({} if agent is None else {AGENT_FILE: agent})
+    # An ONNX file may keep its tensors in a file beside it.
+    return found | ({Path(tensors.name): tensors} if tensors.is_file() else {})
+
+
+# The watch itself: wait for checkpoints that are complete, evaluate each once, and show the outcome.
+
+_LONGEST_WAIT_S = 3_600.0
+_TRIES_AT_END = 3
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """A watch of a training; a second one of the same directory waits until the first has ended."""
+
+    settings: WatchSettings
+    evaluate: Evaluate
+    say: Callable[[str], None] = print  # shows a line
+    sleep: Callable[[float], None] = time.sleep  # [s]
+    now: Callable[[], float] = time.monotonic  # [s]
+    opened: Callable[[str, TrackedRun], Tracker] = open_tracker  # opens a service that shows the curve
+    _records: dict[int, Evaluated] = field(default_factory=dict, init=False)  # in the order of steps
+    _points: dict[int, list[Point]] = field(default_factory=dict, init=False)
+    _last: Checkpoint | None = field(default=None, init=False)  # of the training, once it is over
+    _not_before: dict[int, float] = field(default_factory=dict, init=False)  # by step: time of the next try [s]
+    _told: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._directory = self.settings.directory
+        self._readiness = Readiness(self.settings.quiet_s, now=self.now)
+        told = self._directory / "watch" / "tracking" / "told.json"
+        self._tracked = TrackedSeries(self.settings.tracking, record=told, opened=self.opened)
+
+    def run(self) -> int:
+        """Watch to the end. Return 0 if all checkpoints were evaluated, else 1; 2 if refused; 130 if interrupted."""
+        with self._held_alone() as lock:
+            # The runner inherits the lock, and so holds it even if this process is killed.
+            os.set_inheritable(lock.descriptor, True)  # noqa: FBT003 - takes no keywords
+            self._records = curve.read_records(self._directory)
+            if exit_code := self._follow() or self._score_again():
+                return exit_code
+            self._show()
+            left = [each for each in self._records.values() if self._wants(each.step) and not each.is_done]
+            for record in left:
+                self.say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
+            return 1 if left else 0
+
+    def _held_alone(self) -> RunLock:
+        """Return the lock of the watch, as soon as no other watch and no run of a killed one holds it."""
+        directory = self._directory / "watch"
+        with storage_errors("make", directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        lock, is_told = RunLock(directory), False
+        while True:
+            with suppress(ConfigError):
+                return lock.hold_alone()
+            if not is_told:
+                _LOG.warning("another watch is at work in %s, or a run of one: this one waits for its end", directory)
+            is_told = True
+            self.sleep(self.settings.poll_s)
+
+    def _follow(self) -> int:
+        """Evaluate checkpoints until the end; return 0, or the exit code if the watch ends before."""
+        settings, until = self.settings, self.settings.last_step
+        while True:
+            # One evaluation takes long, so look for new checkpoints before each.
+            found = find_checkpoints(settings.training, settings.pattern)
+            self._last = last_checkpoint(found, until)
+            wanted = [each for each in found if self._wants(each.step) and (until is None or each.step <= until)]
+            ready = next((each for each in wanted if self._is_ready(each)), None)
+            if ready is not None:
+                exit_code = self._evaluated(ready)
+                if exit_code in _INTERRUPTED:
+                    return INTERRUPTED
+                # One checkpoint may be damaged; if none was ever accepted, the job file is wrong.
+                if exit_code == _REFUSED and not self._done:
+                    return _REFUSED
+
+            new = [step for step in self._done if step not in self._points]
+            for step in new:
+                self._points[step] = curve.points_of(run_directory(self._directory, step), step)
+                for score in curve.scores_of(self._points[step]).values():
+                    self.say(f"step {step}: {score.in_words}")
+            if new:
+                self._show()
+                self._reach_bar()
+            if settings.stop_file is not None and settings.stop_file.exists():
+                return 0
+
+            # The watch ends if it has an end, the training has reached it, and no checkpoint is left to try.
+            if ready is None:
+                begun = [self._records.get(each.step) for each in wanted]
+                are_over = all(each is not None and (each.is_done or each.tries >= _TRIES_AT_END) for each in begun)
+                is_reached = self._last is not None or any(until is not None and each.step >= until for each in found)
+                if settings.once or (until is not None and is_reached and are_over):
+                    return 0
+                self.sleep(settings.poll_s)
+
+    @property
+    def _done(self) -> dict[int, Evaluated]:
+        return {step: each for step, each in self._records.items() if each.is_done and self._wants(step)}
+
+    @property
+    def _all_points(self) -> list[Point]:
+        return [point for step in sorted(self._points) for point in self._points[step]]
+
+    def _wants(self, step: int) -> bool:
+        return step % self.settings.every == 0 or (self._last is not None and step == self._last.step)
+
+    def _is_ready(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is complete, not evaluated yet, and due for a try."""
+        step, record = checkpoint.step, self._records.get(checkpoint.step)
+        if (record is not None and record.is_done) or self.now() < self._not_before.get(step, 0.0):
+            return False
+        why_not = self._readiness.why_not(checkpoint.path)
+        if why_not is None:
+            return True
+        # Log it once for reasons that differ in their numbers only.
+        message = f"waiting for {checkpoint.path}: {why_not}"
+        if message.rpartition(":")[0] not in self._told:
+            self._told.add(message.rpartition(":")[0])
+            _LOG.info("%s", message)
         return False
-    best = best_of_watch(ledger.directory, chosen)
-    say(f"the best is step {chosen.step}: {_in_words(chosen)} in the episodes that it was chosen by")
-    if best is None:
-        say(f"  in others it could not be scored: {outcome.reason}")
-    else:
-        say(f"  {best.in_words}: {_in_words(best.fresh)}")
-    return True
+
+    def _evaluated(self, checkpoint: Checkpoint) -> int:
+        """Evaluate a checkpoint, and keep a record of it; return the exit code."""
+        path, step, before = checkpoint.path, checkpoint.step, self._records.get(checkpoint.step)
+        fingerprint, run = self._readiness.fingerprint(path), run_directory(self._directory, step)
+        if before is not None and before.fingerprint != fingerprint:
+            # The episodes so far belong to other weights.
+            shutil.rmtree(run, ignore_errors=True)
+        tries = 0 if before is None else before.tries
+        record = self._recorded(Evaluated(step=step, path=str(path), fingerprint=fingerprint, tries=tries))
+        exit_code = self.evaluate(checkpoint, run, 0)
+        if exit_code in _INTERRUPTED:
+            return exit_code
+
+        # The weights may have changed during the evaluation. The fingerprint is taken after the hash, and is empty if
+        # the checkpoint is gone.
+        content = None
+        with suppress(StorageError):
+            content = content_of(path)
+        self._readiness.why_not(path)
+        now, reason = self._readiness.fingerprint(path), _reason(exit_code)
+        if now not in ("", fingerprint):
+            exit_code, reason = 1, "it changed while it was evaluated"
+        if reason is None:
+            self._recorded(replace(record, is_done=True, content=content if now else None))
+            return exit_code
+        self._recorded(replace(record, tries=tries + 1, reason=reason))
+        wait_s = min(self.settings.retry_s * 2**tries, _LONGEST_WAIT_S)
+        self._not_before[step] = self.now() + wait_s
+        _LOG.warning("%s failed: %s; it is tried again in %.0f s", path, reason, wait_s)
+        return exit_code
+
+    def _recorded(self, record: Evaluated) -> Evaluated:
+        curve.write_record(self._directory, record)
+        self._records = dict(sorted({**self._records, record.step: record}.items()))
+        return record
+
+    def _show(self) -> None:
+        points = self._all_points
+        if not points:
+            return
+        curve.write_curve(self._directory, points)
+        curve.write_watch_page(self._directory, points)
+        run = TrackedRun(
+            run_id="",
+            name=self._directory.resolve().name,
+            # Files of services without a server are in it.
+            directory=self._directory / "logs",
+            settings={"training": str(self.settings.training)},
+            jobs={},
+            series=sorted({point.job for point in points}),
+        )
+        self._tracked.tell(run, curve.checkpoint_measures(self._directory, points))
+
+    def _reach_bar(self) -> None:
+        """Promote each checkpoint that reaches the bar, and tell the training to stop."""
+        settings, points = self.settings, self._all_points
+        names = list(dict.fromkeys(point.job for point in points if not point.is_baseline))
+        for step, score in curve.scores_of(points).items():
+            if settings.bar is None or score.interval.low < settings.bar:
+                continue
+            record = self._records[step]
+            if settings.promote is not None and Path(record.path).exists():
+                target = promote(settings.promote, score, record, self._directory, names)
+                if target is not None:
+                    self.say(f"step {step} was promoted: {target}")
+            if settings.stop_file is not None and not settings.stop_file.exists():
+                write_text(settings.stop_file, f"step {step}: {score.in_words}\n", overwrite=True)
+                self.say(f"step {step} reached the bar of {100 * settings.bar:g} %: {settings.stop_file}")
+
+    def _score_again(self) -> int:
+        """Score the best checkpoint in episodes that did not choose it, unless that is done; 0, or 130 if stopped."""
+        chosen = curve.best_of(curve.scores_of(self._all_points))
+        if chosen is None:
+            return 0
+        best, reason = curve.best_of_watch(self._directory, chosen), None
+        checkpoint = Checkpoint(step=chosen.step, path=Path(self._records[chosen.step].path))
+        if best is None and not checkpoint.path.exists():
+            reason = f"{checkpoint.path} is gone"
+        elif best is None:
+            run = curve.fresh_run(self._directory, chosen.step)
+            exit_code = self.evaluate(checkpoint, run, jobs.OTHER_SEED)
+            if exit_code in _INTERRUPTED:
+                return INTERRUPTED
+            points, reason = [], _reason(exit_code)
+            if reason is None:
+                points, reason = curve.points_of(run, chosen.step), "of no episode is known whether it succeeded"
+            fresh = curve.scores_of(points).get(chosen.step)
+            if fresh is not None:
+                alike = curve.count_alike(points, self._points[chosen.step])
+                best = Best(chosen=chosen, fresh=fresh, alike=alike)
+                write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
+        self.say(f"the best is step {chosen.step}: {chosen.in_words} in the episodes that it was chosen by")
+        if best is None:
+            self.say(f"  in others it could not be scored: {reason}")
+        else:
+            self.say(f"  {best.in_words}: {best.fresh.in_words}")
+        return 0
 
 
-def _in_words(score: Score) -> str:
-    low, high = 100 * score.interval.low, 100 * score.interval.high
-    repeats = of_conditions(score.distinct, score.scored)
-    return f"{100 * score.success_rate:.1f} % [{low:.1f}, {high:.1f}] of {score.scored} episodes{repeats}"
+def _reason(exit_code: int) -> str | None:
+    """Return the reason why an evaluation failed, by the exit code of the runner; None if it did not."""
+    reasons = {0: None, 1: "not every job has all its episodes; its table says why"}
+    reasons[_REFUSED] = "it was refused; the message stands above"
+    return reasons.get(exit_code, f"its process ended with {exit_code}")

@@ -24,7 +24,7 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.settled import Machinery, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.run_plan import attempt_numbers, read_run_plan
+from isaaclab_arena.storage.run_plan import attempt_numbers, read_run_plan, revise_run_plan
 from isaaclab_arena.training.closed_loop import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
 from tests.evaluation.jobs import coin_job, execute, settings
@@ -247,10 +247,10 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     )
     start_on(["cpu"], request_of(*resolve_jobs([config]), output_directory=directory))
     plan = read_run_plan(directory)
-    plan = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
-    again, _ = verification_worker.plan_sample(
-        plan, {"balance": [0, 3]}, num_envs=None, world_size=1, policy_batches={}
-    )
+    revise_run_plan(directory, replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs)))
+    (tmp_path / "again").mkdir()
+    sample = {"balance": [0, 3]}
+    again = verification_worker.prepare_sample(directory, tmp_path / "again", sample, num_envs=None, num_ranks=1)
     [job] = verification_worker.jobs_of_plan(again, directory, may_import=False)
     assert job.environment_config.backend == "warp"
 

@@ -17,9 +17,9 @@ def point(step: int, successes: int, scored: int = 100, job: str = "reach", *, i
         step=step,
         successes=successes,
         scored=scored,
+        distinct=scored,
         success_rate=successes / scored,
-        success_low=interval.low,
-        success_high=interval.high,
+        interval=interval,
         episodes=ScoredEpisodes(
             success=np.arange(scored) < successes, conditions=[f"{job} {index}" for index in range(scored)]
         ),

@@ -19,7 +19,8 @@ def test_a_score_says_of_how_many_conditions_it_is():
 
 def test_a_curve_says_of_how_many_conditions_its_points_are_where_some_repeat(tmp_path):
     first, later = point(50, 10, 10), point(100, 5, 10)
-    repeated = replace(later, episodes=replace(later.episodes, conditions=["one"] * 5 + ["other"] * 5))
+    episodes = replace(later.episodes, conditions=["one"] * 5 + ["other"] * 5)
+    repeated = replace(later, episodes=episodes, distinct=2)
     for points, told in (((first, later), ["10", "10"]), ((first, repeated), ["10", "10 (2 different conditions)"])):
         header, *lines = write_curve(tmp_path, points).read_text().splitlines()
         assert ("distinct_conditions" in header) is ("(" in told[1])

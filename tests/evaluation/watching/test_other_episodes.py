@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.watching.evaluator import (
-    count_alike,
+from isaaclab_arena.evaluation.watching.curve import count_alike, points_of
+from isaaclab_arena.evaluation.watching.jobs import (
     shift_seeds,
     take_unused_conditions,
     with_shifted_seed,
@@ -91,5 +91,6 @@ def test_episodes_that_began_alike_are_counted(tmp_path):
     write_run_of_checkpoint(tmp_path / "same", 50, {"reach": "sff"})
     write_run_of_checkpoint(tmp_path / "partly", 50, {"reach": "sss"}, moved=moved)
     write_run_of_checkpoint(tmp_path / "other", 50, {"reach": "ss"}, moved=moved)
-    counted = {name: count_alike(tmp_path / name, tmp_path / "before") for name in ("same", "partly", "other")}
+    before = points_of(tmp_path / "before", 50)
+    counted = {name: count_alike(points_of(tmp_path / name, 50), before) for name in ("same", "partly", "other")}
     assert counted == {"same": 3, "partly": 1, "other": 0}

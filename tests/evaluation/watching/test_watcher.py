@@ -1,200 +1,312 @@
-"""Each checkpoint is evaluated once, whole, by whichever watcher comes first."""
+"""Each checkpoint is evaluated once, whole; the best is scored again."""
 
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.watching.watcher import Outcome, Pass, Verdict, content_of
-from tests.evaluation.watching.trainings import ARCHIVE, DONE, FAILED, Clock, Evaluations, KilledError, save, watcher_of
+from isaaclab_arena.evaluation.watching.curve import best_of, points_of_watch, read_records, scores_of
+from isaaclab_arena.evaluation.watching.watch import Watch, WatchSettings, content_of
+from isaaclab_arena.tracking.trackers import TrackedRun, Tracker, open_tracker
+from tests.evaluation.watching.trainings import (
+    ARCHIVE,
+    DONE,
+    INTERRUPTED,
+    KILLED,
+    REFUSED,
+    UNFINISHED,
+    Evaluations,
+    KilledError,
+    played,
+    save,
+)
+from tests.tracking.runs import NotingTracker
+
+
+@dataclass
+class Watching:
+    """Watches a training; time passes only while the watch sleeps.
+
+    Attributes:
+        directory: Where the training and the watch are.
+        meanwhile: What happens while the watch sleeps, in order; after it, a watch without an end is killed.
+        said: What the watch said.
+        seconds: The time.
+        opened: Opens a service that shows the curve.
+    """
+
+    directory: Path
+    meanwhile: list[Callable[[], object]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    opened: Callable[[str, TrackedRun], Tracker] = open_tracker
+
+    @property
+    def training(self) -> Path:
+        return self.directory / "training"
+
+    @property
+    def done(self) -> list[int]:
+        return [step for step, record in read_records(self.directory / "watch").items() if record.is_done]
+
+    def run(self, evaluations: Evaluations, **settings) -> int | None:
+        """Return the exit code of a watch, None if it goes on."""
+        whole = {"poll_s": 1.0, "quiet_s": 0.0, "once": not {"until", "once"} & {*settings}, **settings}
+        watched = WatchSettings(
+            training=self.training, eval_jobs_config=Path(), output_dir=self.directory / "watch", **whole
+        )
+        watch = Watch(
+            settings=watched,
+            evaluate=evaluations,
+            say=self.said.append,
+            sleep=self.sleep,
+            now=lambda: self.seconds,
+            opened=self.opened,
+        )
+        try:
+            return watch.run()
+        except KilledError:
+            return None
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        if not self.meanwhile:
+            raise KilledError
+        self.meanwhile.pop(0)()
 
 
 @pytest.fixture
-def training(tmp_path):
+def watching(tmp_path) -> Watching:
     save(tmp_path / "training", 100, 0, 50)
-    return tmp_path / "training"
+    return Watching(tmp_path)
 
 
-def passes(watcher, most: int = 20) -> list[Pass]:
-    """Let a watcher look until nothing is left to do."""
-    led_to = []
-    while len(led_to) < most and (not led_to or led_to[-1] is Pass.EVALUATED):
-        led_to.append(watcher.one_pass())
-    return led_to
-
-
-def test_every_checkpoint_is_evaluated_once_in_the_order_of_its_step(tmp_path, training):
+def test_every_checkpoint_is_evaluated_once_in_the_order_of_its_step(watching):
     evaluations = Evaluations()
-    watcher = watcher_of(tmp_path, evaluations)
-    assert passes(watcher)[-1] is Pass.NOTHING_TO_DO
-    save(training, 150)
-    passes(watcher)
-    assert evaluations.asked == [0, 50, 100, 150]
-    assert [record.step for record in watcher.done()] == [0, 50, 100, 150]
+    watching.meanwhile = [lambda: save(watching.training, 150), lambda: None]
+    assert watching.run(evaluations, once=False) is None
+    assert watching.run(evaluations) == 0
+    assert evaluations.asked == watching.done == [0, 50, 100, 150]
 
 
-def test_a_watcher_that_begins_later_knows_what_is_done(tmp_path, training):
-    passes(watcher_of(tmp_path, Evaluations()))
-    save(training, 150)
+def test_a_checkpoint_that_is_half_written_waits(watching, caplog):
+    caplog.set_level("INFO")
+    save(watching.training, 50, content=ARCHIVE[:-20])
+    watching.meanwhile = [lambda: None, lambda: save(watching.training, 50)]
     evaluations = Evaluations()
-    passes(watcher_of(tmp_path, evaluations))
-    assert evaluations.asked == [150]
-
-
-def test_a_checkpoint_that_is_half_written_waits(tmp_path, training):
-    save(training, 50, content=ARCHIVE[:-20])
-    evaluations = Evaluations()
-    watcher = watcher_of(tmp_path, evaluations)
-    passes(watcher)
-    assert evaluations.asked == [0, 100]
-    save(training, 50)
-    passes(watcher)
+    assert watching.run(evaluations, until="100") == 0
     assert evaluations.asked == [0, 100, 50]
+    assert caplog.text.count("model_50.pt: is not complete: its list of contents is missing") == 1
 
 
-def test_what_failed_is_tried_again_later_and_is_never_called_done(tmp_path, training, caplog):
-    clock, evaluations = Clock(), Evaluations(outcomes=[FAILED, DONE, DONE, FAILED])
-    watcher = watcher_of(tmp_path, evaluations, now=clock, retry_s=60.0)
-    passes(watcher)
-    assert [record.step for record in watcher.done()] == [50, 100]
+def test_what_failed_is_tried_again_later_and_is_never_called_done(watching, caplog):
+    evaluations = Evaluations(exit_codes=[KILLED, DONE, DONE, DONE, UNFINISHED])
+    assert watching.run(evaluations) == 1
+    assert watching.done == [50, 100]
     assert "model_0.pt failed: its process ended with -9; it is tried again in 60 s" in caplog.text
-    clock.seconds = 61.0
-    passes(watcher)
-    assert [(record.step, record.tries) for record in watcher.unfinished()] == [(0, 2)]
-    clock.seconds += 119.0
-    passes(watcher)
+    assert watching.said[-1] == "step 0 was not evaluated: its process ended with -9"
+
+    # Each failure doubles the time until the next try, also those of an earlier watch.
+    times: list[float] = []
+    evaluations = Evaluations(
+        exit_codes=[UNFINISHED, KILLED, INTERRUPTED], play=lambda *asked: times.append(watching.seconds)
+    )
+    watching.meanwhile = [lambda: None] * 400
+    assert watching.run(evaluations, once=False) == 130
+    assert times == [0.0, 120.0, 360.0]
+    assert watching.done == [50, 100]
+
+
+def test_what_changed_while_it_was_evaluated_is_evaluated_anew(watching):
+    def play(checkpoint, directory, seed_offset):
+        is_first = not (directory / "run.json").exists() and evaluations.asked == [0]
+        assert is_first or evaluations.asked != [0, 50, 100, 0] or not directory.exists(), "its episodes are forgotten"
+        played(checkpoint, directory)
+        if is_first:
+            save(watching.training, 0)
+
+    evaluations = Evaluations(play=play)
+    assert watching.run(evaluations) == 1
+    assert watching.said[-1] == "step 0 was not evaluated: it changed while it was evaluated"
+    assert watching.run(evaluations) == 0
     assert evaluations.asked == [0, 50, 100, 0]
-    clock.seconds += 2.0
-    passes(watcher)
-    assert evaluations.asked == [0, 50, 100, 0, 0]
-    assert watcher.unfinished() == ()
 
 
-def test_what_changed_while_it_was_evaluated_is_evaluated_anew(tmp_path, training):
-    clock = Clock()
+def test_what_was_evaluated_is_known_by_its_content_also_if_it_is_removed_meanwhile(watching):
+    def play(checkpoint, directory, seed_offset):
+        played(checkpoint, directory)
+        if checkpoint.step == 50:
+            checkpoint.path.unlink()
 
-    def replace_once(checkpoint, directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"result_{len(evaluations.asked)}").touch()
-        if evaluations.asked == [0]:
-            save(training, 0)
-
-    evaluations = Evaluations(before=replace_once)
-    watcher = watcher_of(tmp_path, evaluations, now=clock)
-    passes(watcher)
-    assert [(record.step, record.reason) for record in watcher.unfinished()] == [
-        (0, "it changed while it was evaluated")
-    ]
-    clock.seconds = 1000.0
-    passes(watcher)
-    assert evaluations.asked == [0, 50, 100, 0]
-    assert [path.name for path in watcher.ledger.run_directory(0).iterdir()] == ["result_4"]
+    content = content_of(watching.training / "model_0.pt")
+    assert watching.run(Evaluations(play=play)) == 0
+    records = read_records(watching.directory / "watch")
+    assert {step: record.content for step, record in records.items()} == {0: content, 50: None, 100: content}
 
 
-def test_a_checkpoint_that_is_removed_while_it_is_evaluated_was_evaluated(tmp_path, training):
-    evaluations = Evaluations(before=lambda checkpoint, directory: checkpoint.path.unlink())
-    watcher = watcher_of(tmp_path, evaluations)
-    passes(watcher)
-    assert [(record.step, record.content) for record in watcher.done()] == [(0, None), (50, None), (100, None)]
-
-
-def test_what_was_evaluated_is_known_by_its_content(tmp_path, training):
-    watcher = watcher_of(tmp_path, Evaluations())
-    passes(watcher)
-    assert {record.content for record in watcher.done()} == {content_of(training / "model_50.pt")}
-
-
-def test_only_multiples_up_to_the_last_step_are_evaluated_and_then_the_watch_ends(tmp_path, training):
-    save(training, 150, 200, 250)
+def test_only_multiples_up_to_the_last_step_are_evaluated_and_then_the_watch_ends(watching):
+    save(watching.training, 150, 200, 250)
     evaluations = Evaluations()
-    watcher = watcher_of(tmp_path, evaluations, every=100, until=200)
-    assert passes(watcher)[-1] is Pass.REACHED_END
+    assert watching.run(evaluations, every=100, until="200") == 0
     assert evaluations.asked == [0, 100, 200]
 
 
-def test_the_end_waits_for_the_last_step(tmp_path, training):
-    watcher = watcher_of(tmp_path, Evaluations(), until=150)
-    assert passes(watcher)[-1] is Pass.NOTHING_TO_DO
-    save(training, 150)
-    assert passes(watcher)[-1] is Pass.REACHED_END
+def test_the_end_waits_for_the_last_step(watching):
+    evaluations = Evaluations()
+    watching.meanwhile = [lambda: None, lambda: save(watching.training, 150)]
+    assert watching.run(evaluations, until="iteration=150") == 0
+    assert evaluations.asked == [0, 50, 100, 150]
 
 
-def test_checkpoints_of_other_names_have_an_end_too(tmp_path):
-    (tmp_path / "training").mkdir()
-    evaluations, clock = Evaluations(), Clock()
-    watcher = watcher_of(tmp_path, evaluations, now=clock, pattern="policy_*.onnx", until=20)
+def test_checkpoints_of_other_names_have_an_end_too(watching):
     for step in (10, 20):
-        (tmp_path / "training" / f"policy_{step}.onnx").write_bytes(b"graph")
-        assert passes(watcher)[-1] is Pass.NOTHING_TO_DO
-        clock.seconds += 60.0
-    assert passes(watcher)[-1] is Pass.REACHED_END
-    assert evaluations.asked == [10, 20]
-
-
-def test_a_thousand_iterations_of_rsl_rl_end_with_the_checkpoint_999_which_is_evaluated_whatever_every_says(
-    tmp_path, training
-):
+        (watching.training / f"policy_{step}.onnx").write_bytes(b"graph")
+    watching.meanwhile = [lambda: None] * 35
     evaluations = Evaluations()
-    watcher = watcher_of(tmp_path, evaluations, every=100, until=1000)
-    save(training, 950)
-    assert passes(watcher)[-1] is Pass.NOTHING_TO_DO
-    save(training, 999)
-    assert passes(watcher)[-1] is Pass.REACHED_END
-    assert evaluations.asked == [0, 100, 999]
-    assert [record.step for record in watcher.done()] == [0, 100, 999]
+    assert watching.run(evaluations, pattern="policy_*.onnx", until="20", quiet_s=30.0) == 0
+    assert (evaluations.asked, watching.seconds) == ([10, 20], 30.0)
 
 
-def test_a_training_that_is_over_before_the_step_that_is_waited_for_ends_the_watch(tmp_path, training):
-    (training / "params").mkdir()
-    (training / "params" / "agent.yaml").write_text("max_iterations: 100\nsave_interval: 50\n")
-    (training / "params" / "train.yaml").write_text("task: reach\n")
+def test_a_thousand_iterations_of_rsl_rl_end_with_the_checkpoint_999_which_is_evaluated_whatever_every_says(watching):
+    save(watching.training, 950)
+    watching.meanwhile = [lambda: save(watching.training, 999)]
     evaluations = Evaluations()
-    assert passes(watcher_of(tmp_path, evaluations, until=1000))[-1] is Pass.REACHED_END
-    assert evaluations.asked == [0, 50, 100]
-    assert passes(watcher_of(tmp_path, Evaluations()))[-1] is Pass.NOTHING_TO_DO, "it may go on, and no end is asked"
+    assert watching.run(evaluations, every=100, until="1000") == 0
+    assert evaluations.asked == watching.done == [0, 100, 999]
 
 
-def test_a_checkpoint_that_always_fails_does_not_keep_the_watch_from_its_end(tmp_path, training):
-    clock, evaluations = Clock(), Evaluations(outcomes=[DONE, DONE, FAILED, FAILED, FAILED])
-    watcher = watcher_of(tmp_path, evaluations, now=clock, until=100)
-    while passes(watcher)[-1] is not Pass.REACHED_END:
-        clock.seconds += 1000.0
+def test_a_training_that_is_over_before_the_step_that_is_waited_for_ends_the_watch(watching):
+    (watching.training / "params").mkdir()
+    (watching.training / "params" / "agent.yaml").write_text("max_iterations: 100\nsave_interval: 50\n")
+    (watching.training / "params" / "train.yaml").write_text("task: reach\n")
+    assert watching.run(Evaluations(), until="1000") == 0
+    assert watching.done == [0, 50, 100]
+    assert watching.run(Evaluations(), once=False) is None, "it may go on, and no end is asked"
+
+
+def test_a_checkpoint_that_always_fails_does_not_keep_the_watch_from_its_end(watching):
+    evaluations = Evaluations(exit_codes=[DONE, DONE, KILLED, KILLED, KILLED])
+    watching.meanwhile = [lambda: None] * 400
+    assert watching.run(evaluations, until="100") == 1
     assert evaluations.asked == [0, 50, 100, 100, 100]
-    assert [record.step for record in watcher.unfinished()] == [100]
+    assert watching.seconds == 60.0 + 120.0
 
 
-def test_where_not_even_one_checkpoint_is_let_in_the_job_file_is_wrong(tmp_path, training):
-    refused = Outcome(verdict=Verdict.REFUSED, reason="it was refused")
-    assert watcher_of(tmp_path, Evaluations(outcomes=[refused])).one_pass() is Pass.REFUSED
-    watcher = watcher_of(tmp_path, Evaluations(outcomes=[DONE, refused]))
-    assert passes(watcher)[-1] is Pass.NOTHING_TO_DO
+def test_where_not_even_one_checkpoint_is_let_in_the_job_file_is_wrong(watching):
+    evaluations = Evaluations(exit_codes=[REFUSED])
+    assert (watching.run(evaluations), evaluations.asked) == (2, [0])
+    evaluations = Evaluations(exit_codes=[DONE, REFUSED])
+    assert (watching.run(evaluations), evaluations.asked) == (1, [0, 50, 100])
 
 
-def test_two_watchers_that_are_killed_again_and_again_evaluate_each_of_fifty_once(tmp_path):
-    save(tmp_path / "training", *range(50))
-    chance, lock, finished = random.Random(0), threading.Lock(), Counter[int]()
+def test_a_watch_that_is_killed_again_and_again_evaluates_each_checkpoint_once(watching):
+    chance, finished = random.Random(0), Counter[int]()
 
-    def maybe_killed(checkpoint, directory):
-        with lock:
-            if chance.random() < 0.3:
-                raise KilledError
-            finished[checkpoint.step] += 1
+    def maybe_killed(checkpoint, directory, seed_offset):
+        if chance.random() < 0.5:
+            raise KilledError
+        played(checkpoint, directory)
+        finished[checkpoint.step] += not seed_offset
 
-    def watch() -> None:
-        while True:
-            watcher = watcher_of(tmp_path, Evaluations(before=maybe_killed))
-            try:
-                while watcher.one_pass() is Pass.EVALUATED:
-                    pass
-            except KilledError:
-                continue
-            if len(watcher.done()) == 50:
-                return
+    while watching.run(Evaluations(play=maybe_killed)) is None:
+        pass
+    assert finished == Counter([0, 50, 100])
+    assert watching.run(Evaluations()) == 0
 
-    watchers = [threading.Thread(target=watch, daemon=True) for _ in range(2)]
-    for each in watchers:
-        each.start()
-    for each in watchers:
-        each.join(timeout=100.0)
-    assert finished == Counter(range(50))
+
+def test_a_second_watch_waits_for_the_first_and_goes_on_after_it(watching):
+    evaluations, first_is_at_work, go_on = Evaluations(), threading.Event(), threading.Event()
+
+    def slowly(checkpoint, directory, seed_offset):
+        first_is_at_work.set()
+        assert go_on.wait(60.0)
+        played(checkpoint, directory)
+
+    first = threading.Thread(target=watching.run, args=(Evaluations(play=slowly),))
+    first.start()
+    assert first_is_at_work.wait(60.0)
+    second = Watching(watching.directory, [go_on.set, first.join])
+    assert second.run(evaluations) == 0
+    assert (second.meanwhile, evaluations.asked, watching.done) == ([], [], [0, 50, 100])
+
+
+# The best is scored again.
+
+
+@pytest.mark.parametrize(
+    ("num_alike", "in_words"),
+    [
+        (0, "in other episodes"),
+        (3, "in other episodes, 3 of them from the same initial conditions"),
+        (4, "once more, from the same initial conditions"),
+    ],
+)
+def test_both_scores_of_the_best_are_remembered_and_nothing_is_scored_twice(watching, num_alike, in_words):
+    def play(checkpoint, directory, seed_offset):
+        ends = {0: "ffff", 50: "ssss", 100: "sssf"}[checkpoint.step]
+        moved = dict.fromkeys(range(4 - num_alike), 0.1)
+        played(checkpoint, directory, "sssf" if seed_offset else ends, moved=moved if seed_offset else None)
+
+    evaluations = Evaluations(play=play)
+    for _ in range(2):
+        assert watching.run(evaluations) == 0
+        assert evaluations.asked_again == [50]
+        assert watching.said[-2:] == [
+            "the best is step 50: 100.0 % [51.0, 100.0] of 4 episodes in the episodes that it was chosen by",
+            f"  {in_words}: 75.0 % [30.1, 95.4] of 4 episodes",
+        ]
+
+
+def test_a_score_of_an_earlier_best_is_not_that_of_this_one(watching):
+    assert watching.run(Evaluations(play=lambda checkpoint, directory, seed: played(checkpoint, directory, "sf"))) == 0
+    save(watching.training, 150)
+    evaluations = Evaluations()
+    assert watching.run(evaluations) == 0
+    assert (evaluations.asked, evaluations.asked_again) == ([150], [150])
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "ends_with", "told"),
+    [
+        (KILLED, 0, "  in others it could not be scored: its process ended with -9"),
+        (INTERRUPTED, 130, "step 100: 100.0 % [20.7, 100.0] of 1 episodes"),
+    ],
+)
+def test_what_did_not_end_is_no_score(watching, exit_code, ends_with, told):
+    assert watching.run(Evaluations(exit_codes=[DONE, DONE, DONE, exit_code])) == ends_with
+    assert watching.said[-1] == told
+    assert not (watching.directory / "watch" / "best.json").exists()
+
+
+def test_a_best_that_is_gone_is_told(watching):
+    def play(checkpoint, directory, seed_offset):
+        played(checkpoint, directory)
+        checkpoint.path.unlink()
+
+    assert watching.run(Evaluations(play=play)) == 0
+    assert watching.said[-1] == f"  in others it could not be scored: {watching.training / 'model_0.pt'} is gone"
+    best = best_of(scores_of(points_of_watch(watching.directory / "watch")))
+    assert best is not None
+    assert best.step == 0
+
+
+def test_services_get_one_run_for_the_whole_watch(watching):
+    told = NotingTracker()
+    watching.opened = lambda name, run: runs.append((name, run)) or told
+    runs: list[tuple[str, TrackedRun]] = []
+    watching.run(Evaluations(), tracking=("wandb",))
+    points = {(each.series, each.step): each.values for each in told.checkpoints}
+    assert [*points] == [("reach", 0), ("reach", 50), ("reach", 100), ("best", 0)]
+    assert points["best", 0]["again_success_rate"] == 1.0
+    assert len({run.run_id for _, run in runs}) == 1
+    name, run = runs[-1]
+    assert (name, run.name, [*run.series]) == ("wandb", "watch", ["reach"])
+    assert (run.directory, run.settings) == (
+        watching.directory / "watch" / "logs",
+        {"training": str(watching.training)},
+    )
+    assert (watching.directory / "watch" / "watch" / "tracking" / "told.json").is_file()

@@ -1,6 +1,6 @@
 """A training that saves checkpoints, and evaluations of them that only pretend."""
 
-import threading
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,66 +9,58 @@ import numpy as np
 import torch
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.evaluation.watching.watcher import Ledger, Outcome, Verdict, Watched, Watcher
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from tests.checkpoints.written import rsl_rl
+from tests.evaluation.watching.points import write_run_of_checkpoint
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 
 ARCHIVE = rsl_rl(0)["model_100.pt"]
-DONE = Outcome(verdict=Verdict.DONE)
-FAILED = Outcome(verdict=Verdict.FAILED, reason="its process ended with -9")
+DONE, UNFINISHED, REFUSED, INTERRUPTED, KILLED = 0, 1, 2, 130, -9
+"""Exit codes of the runner."""
 
 
 class KilledError(BaseException):
-    """Ends a watcher as ``kill -9`` does: nothing that it holds in memory is written."""
-
-
-class Clock:
-    """A clock that only the test moves on."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
+    """Ends a watch as ``kill -9`` does: nothing that it holds in memory is written."""
 
 
 @dataclass
 class Evaluations:
-    """Pretends to evaluate, and remembers what it was asked for.
+    """Pretends to evaluate, and remembers the steps.
 
     Attributes:
-        outcomes: What comes of the first evaluations, in order; all others are done.
-        before: What happens during each evaluation.
-        asked: The steps, in order.
+        exit_codes: Of the first evaluations, in order; all others are done.
+        play: What an evaluation does; by default it writes a run of one job with one success.
+        asked: The steps of checkpoints, in order.
+        asked_again: The steps whose other episodes were evaluated, in order.
     """
 
-    outcomes: Sequence[Outcome] = ()
-    before: Callable[[Checkpoint, Path], None] = lambda checkpoint, directory: None
+    exit_codes: Sequence[int] = ()
+    play: Callable[[Checkpoint, Path, int], object] | None = None
     asked: list[int] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    asked_again: list[int] = field(default_factory=list)
 
-    def __call__(self, checkpoint: Checkpoint, directory: Path) -> Outcome:
-        with self._lock:
-            number = len(self.asked)
-            self.asked.append(checkpoint.step)
-        self.before(checkpoint, directory)
-        return self.outcomes[number] if number < len(self.outcomes) else DONE
+    def __call__(self, checkpoint: Checkpoint, directory: Path, seed_offset: int) -> int:
+        number = len(self.asked) + len(self.asked_again)
+        (self.asked_again if seed_offset else self.asked).append(checkpoint.step)
+        if self.play is not None:
+            self.play(checkpoint, directory, seed_offset)
+        exit_code = self.exit_codes[number] if number < len(self.exit_codes) else DONE
+        if self.play is None and exit_code == DONE:
+            played(checkpoint, directory)
+        return exit_code
+
+
+def played(checkpoint: Checkpoint, directory: Path, outcomes: str = "s", **how) -> None:
+    """Write the run of a checkpoint anew."""
+    shutil.rmtree(directory, ignore_errors=True)
+    write_run_of_checkpoint(directory, checkpoint.step, {"reach": outcomes}, **how)
 
 
 def save(training: Path, *steps: int, content: bytes = ARCHIVE) -> None:
     training.mkdir(exist_ok=True)
     for step in steps:
         (training / f"model_{step}.pt").write_bytes(content)
-
-
-def watcher_of(
-    directory: Path, evaluations: Evaluations, *, now: Callable[[], float] | None = None, **watched
-) -> Watcher:
-    """Return a watcher of the training in ``directory/training`` that writes into ``directory/watch``."""
-    what = Watched(training=directory / "training", **watched)
-    return Watcher(watched=what, ledger=Ledger(directory / "watch"), evaluate=evaluations, now=now or Clock())
 
 
 class CalledEnvironment(CoinEnvironment):

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.evaluation.watching.watcher import Evaluated
+from isaaclab_arena.evaluation.watching.curve import read_records
 from tests.end_to_end.launching import ROOT, patience_s
 from tests.evaluation.watching.trainings import save
 
@@ -35,20 +35,23 @@ def training(tmp_path, monkeypatch) -> Path:
     return directory
 
 
+LINE = [sys.executable, "-m", "isaaclab_arena.cli", "watch", "training", "--eval_jobs_config", "jobs.json"]
+LINE += ["--poll_s", "0.2", "--device", "cpu"]
+
+
 @pytest.mark.slow
-def test_two_watchers_that_are_killed_evaluate_every_checkpoint_of_a_training_once(training, capsys):
+def test_a_watch_that_is_killed_goes_on_and_a_second_one_follows_it(training, capsys):
     """The training saves its next checkpoint in two halves while both are at work."""
     content = (training / "model_50.pt").read_bytes()
-    line = [sys.executable, "-m", "isaaclab_arena.cli", "watch", "training", "--eval_jobs_config", "jobs.json"]
-    line += ["--poll_s", "0.2", "--device", "cpu", "--until", "iteration=150", "--bar", "0.3", "--promote", "good"]
-    watchers = [subprocess.Popen(line) for _ in range(2)]
+    line = [*LINE, "--until", "iteration=150", "--bar", "0.3", "--promote", "good"]
+    watches = [subprocess.Popen(line) for _ in range(2)]
     save(training, 100, content=content[:-100])
     time.sleep(15.0)
-    for watcher in watchers:
-        watcher.kill()
+    for watch in watches:
+        watch.kill()
     save(training, 100, 150, content=content)
-    watchers = [subprocess.Popen(line) for _ in range(2)]
-    assert [watcher.wait(timeout=300) for watcher in watchers] == [0, 0]
+    watches = [subprocess.Popen(line) for _ in range(2)]
+    assert [watch.wait(timeout=300) for watch in watches] == [0, 0]
     curve = pd.read_csv("outputs/watch_training/curve.csv")
     assert curve[["step", "scored", "success_rate"]].to_numpy().tolist() == [[50, 4, 1.0], [100, 4, 1.0], [150, 4, 1.0]]
     for step in (50, 100, 150):
@@ -57,30 +60,11 @@ def test_two_watchers_that_are_killed_evaluate_every_checkpoint_of_a_training_on
     assert json.loads(Path("good/promoted.json").read_text())["success_rate"] == 1.0
 
 
-def killed_now_and_then(line: list[str], num_watchers: int, *, num_kills: int, timeout_s: float) -> list[int]:
-    """Run watchers to their end, kill one after the other by ``kill -9`` at any moment, and start each again."""
-    chance, deadline = random.Random(0), time.monotonic() + timeout_s
-    watchers = [subprocess.Popen(line) for _ in range(num_watchers)]
-    try:
-        while any(watcher.poll() is None for watcher in watchers) and time.monotonic() < deadline:
-            time.sleep(chance.uniform(0.0, 6.0) if num_kills else 0.5)
-            killed = chance.randrange(num_watchers)
-            if num_kills and watchers[killed].poll() is None:
-                watchers[killed].kill()
-                watchers[killed].wait()
-                watchers[killed] = subprocess.Popen(line)
-                num_kills -= 1
-        assert num_kills == 0, "the watch was over before all kills"
-        return [watcher.wait(timeout=1.0) for watcher in watchers]
-    finally:
-        for watcher in watchers:
-            watcher.kill()
-
-
 @pytest.mark.slow
-def test_of_fifty_checkpoints_each_is_evaluated_once_by_two_watchers_that_are_killed_again_and_again(training):
-    """WATCHED_CHECKPOINTS may ask for fewer; a kill leaves a run behind, which the others take over when it ends."""
-    num_checkpoints = int(os.environ.get("WATCHED_CHECKPOINTS", "50"))
+@pytest.mark.timeout(1200)
+def test_of_many_checkpoints_each_is_evaluated_once_by_a_watch_that_is_killed_again_and_again(training):
+    """WATCHED_CHECKPOINTS may ask for more; a kill leaves a run behind, after whose end the next watch goes on."""
+    num_checkpoints = int(os.environ.get("WATCHED_CHECKPOINTS", "8"))
     [trained] = CARTPOLE.glob("model_*.pt")
     content = trained.read_bytes()
     shutil.copy(CARTPOLE / "params" / "agent.yaml", training / "params" / "agent.yaml")
@@ -90,21 +74,22 @@ def test_of_fifty_checkpoints_each_is_evaluated_once_by_two_watchers_that_are_ki
     job = {"name": "cartpole", "policy_type": "rsl_rl", "num_episodes": 2}
     job["arena_env_args"] = {"environment": "cartpole", "num_envs": 2}
     Path("jobs.json").write_text(json.dumps({"jobs": [job]}))
-    line = [sys.executable, "-m", "isaaclab_arena.cli", "watch", "training", "--eval_jobs_config", "jobs.json"]
-    line += ["--poll_s", "0.2", "--device", "cpu", "--no_dataset", "--no_report", "--until", str(num_checkpoints)]
-    limit_s = patience_s(30.0 * num_checkpoints)
-    assert killed_now_and_then(line, 2, num_kills=max(2, num_checkpoints // 3), timeout_s=limit_s) == [0, 0]
-    evaluated = {step: Evaluated(**json.loads(record_of(step).read_text())) for step in steps}
-    assert all(record.is_done and record.tries == 0 for record in evaluated.values())
+    line = [*LINE, "--no_dataset", "--no_report", "--until", str(num_checkpoints)]
+    chance, deadline = random.Random(0), time.monotonic() + patience_s(30.0 * num_checkpoints)
+    for _ in range(num_checkpoints // 3):
+        with subprocess.Popen(line) as watch:
+            time.sleep(chance.uniform(0.0, 6.0))
+            assert watch.poll() is None, "the watch was over before all kills"
+            watch.kill()
+    assert subprocess.run(line, check=False, timeout=max(deadline - time.monotonic(), 1.0)).returncode == 0
+    records = read_records(Path("outputs/watch_training"))
+    assert [*records] == [*steps]
+    assert all(record.is_done and record.tries == 0 for record in records.values())
     for step in steps:
         lines = Path(f"outputs/watch_training/step_{step}/cartpole-{step}").glob("episode_results_*.jsonl")
         played = [json.loads(text)["episode_index"] for file in lines for text in file.read_text().splitlines()]
         assert sorted(played) == [0, 1], f"step {step}"
     assert len(pd.read_csv("outputs/watch_training/curve.csv")) == num_checkpoints
-
-
-def record_of(step: int) -> Path:
-    return Path(f"outputs/watch_training/watch/step_{step}/evaluated.json")
 
 
 def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints import find_checkpoints
-from isaaclab_arena.evaluation.watching.watcher import last_checkpoint
+from isaaclab_arena.checkpoints import find_checkpoints, last_checkpoint
 from tests.evaluation.watching.trainings import save
 from tests.models.trainings import trained
 
