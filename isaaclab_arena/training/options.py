@@ -25,23 +25,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_ch
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.layout import LOCK_FILE
-from isaaclab_arena.training.config import (
-    SETTINGS,
-    TrainingConfig,
-    checkpoint_of_run,
-    default_document,
-    file_document,
-    merged,
-    new_run_directory,
-    newest_run,
-    option_names,
-    overrides_document,
-    own_command_line,
-    paths_of,
-    read_training,
-    settings_of,
-    task_document,
-)
+from isaaclab_arena.training import config as settings
 from isaaclab_arena.training.tasks import TASKS
 
 
@@ -132,7 +116,7 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
         TrainOptions,
         prog=program,
         # A task's name may follow ``--resume``.
-        args=joined_gpu_ids(with_empty_resume(own_command_line(arguments), is_run=_is_directory)),
+        args=joined_gpu_ids(with_empty_resume(settings.own_command_line(arguments), is_run=_is_directory)),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
@@ -154,11 +138,9 @@ def _is_directory(word: str) -> bool:
 
 def _reason_against(unknown: str) -> str:
     """Return the message about an option that does not exist, with its setting or the nearest option."""
-    if settings := [".".join(path) for path in paths_of(default_document()) if path[-1] == unknown]:
-        return f"unknown option; it is set by {' or '.join(f'{path}=...' for path in settings)}"
-    return (
-        f"unknown option{nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *option_names()])}"
-    )
+    if found := [".".join(path) for path in settings.paths_of(settings.default_document()) if path[-1] == unknown]:
+        return f"unknown option; it is set by {' or '.join(f'{path}=...' for path in found)}"
+    return f"unknown option{nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *settings.option_names()])}"
 
 
 _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
@@ -167,35 +149,35 @@ _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "
 
 def training_config(
     options: TrainOptions, task: str | None, words: Sequence[str], *, world_size: int
-) -> TrainingConfig:
+) -> settings.TrainingConfig:
     """Return the configuration, with the command line over the user's file over the task's; ConfigError."""
     # ``task`` is None to resume a run, or if the user's file holds everything. ``words`` are ``path=value``.
     documents: list[dict[str, Any]] = []
     source = task or "command line"
     if options.resume is not None:
         # A resumed run begins with its own settings instead of the task's.
-        before = settings_of(run_to_resume(options, task, words))
+        before = settings.settings_of(run_to_resume(options, task, words))
         if task is not None and before.get("task") != task:
             what = f"'{options.resume}' is a run of '{before.get('task')}', not of '{task}'; leave the task out"
             raise ConfigError(what, key="--resume")
         documents.append({key: value for key, value in before.items() if key not in _OF_THE_RUN})
         task = task or str(before.get("task"))
     elif task is not None:
-        documents.append(task_document(task))
+        documents.append(settings.task_document(task))
     if options.config is not None:
-        document = file_document(options.config)
+        document = settings.file_document(options.config)
         task = task or document.get("task")
         if not documents and task is not None:
-            documents.append(task_document(task))
+            documents.append(settings.task_document(task))
         documents.append(document)
         source = str(options.config)
     if not documents:
         raise ConfigError(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK")
     # The words' paths may be abbreviated, so they need the merged document of all files.
-    base = merged(default_document(), *map(_with_one_number_of_envs, documents))
-    overrides = [options.overrides(), overrides_document(words, base)]
-    document = merged(base, *map(_with_one_number_of_envs, overrides))
-    config = read_training(document, task=task or str(document.get("environment")), source=source)
+    base = settings.merged(settings.default_document(), *map(_with_one_number_of_envs, documents))
+    overrides = [options.overrides(), settings.overrides_document(words, base)]
+    document = settings.merged(base, *map(_with_one_number_of_envs, overrides))
+    config = settings.read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:
         return config
     return dataclasses.replace(config, num_envs=envs_of_a_rank(config.num_envs_total, world_size))
@@ -221,7 +203,7 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
         raise ConfigError("name the run's directory, or the task whose newest run is meant", key="--resume")
     experiments = [value for path, _, value in (word.partition("=") for word in words) if path == _EXPERIMENT]
     experiment = str(read_value(experiments[-1])) if experiments else task
-    return newest_run(
+    return settings.newest_run(
         options.log_root, experiment, pattern=options.load_run or ".*", of_others=options.load_checkpoint is not None
     )
 
@@ -237,9 +219,9 @@ def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Seque
             file = checkpoint_file(options.load_checkpoint, None).absolute()
         return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(file))
     run = run_to_resume(options, task, words)
-    chosen = checkpoint_of_run(run, options.load_checkpoint)
+    chosen = settings.checkpoint_of_run(run, options.load_checkpoint)
     newest = list(numbered_checkpoints(run).values())[-1:]
-    if newest == [chosen] and (run / SETTINGS).is_file():
+    if newest == [chosen] and (run / settings.SETTINGS).is_file():
         return dataclasses.replace(options, resume=str(run), load_run=None, load_checkpoint=None)
     return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))
 
@@ -260,7 +242,7 @@ _EARLY = (LAUNCHER, LOCK_FILE, LATEST)
 """Names that a run's directory may contain before the run begins."""
 
 
-def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> Path:
+def shared_run_directory(options: TrainOptions, config: settings.TrainingConfig, ranks: Ranks) -> Path:
     """Return the run's directory, made by rank 0; ConfigError if it is in use, DistributedError if not visible."""
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
     # All ranks know a directory that the user named, and the directories around it belong to the user.
@@ -273,7 +255,7 @@ def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: R
         if not numbered_checkpoints(run_directory):
             raise ConfigError(f"'{run_directory}' holds no checkpoint to go on from; begin a new run", key="--resume")
     elif options.run_directory is None:
-        run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
+        run_directory = settings.new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
     else:
         run_directory = options.run_directory.absolute()
         is_file = run_directory.exists() and not run_directory.is_dir()

@@ -13,16 +13,8 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation import verification
 from isaaclab_arena.evaluation.process import signals_handled
-from isaaclab_arena.evaluation.verification import (
-    Sample,
-    VerifiedEpisode,
-    check_directory,
-    compare_runs,
-    episodes_to_draw_from,
-    jobs_of_one_program,
-    run_sample,
-)
 from isaaclab_arena.evaluation.verification_worker import draw_sample, prepare_sample
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
@@ -77,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
                     verdict=verdict,
                 )
             )
-        verification = RunVerification(
+        record = RunVerification(
             verified_at=began_at,
             sources=merged.sources,
             num_episodes=len(merged.episodes),
@@ -86,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
             is_sound=is_sound,
         )
         try:
-            write_verification(options.output_dir, verification)
+            write_verification(options.output_dir, record)
         except StorageError as error:
             _say(f"not kept for the page of the run: {error}")
     if options.json:
@@ -96,11 +88,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _looked_at(
     options: VerifyOptions, merged: MergedResults
-) -> tuple[tuple[str, ...], tuple[VerifiedEpisode, ...], bool]:
+) -> tuple[tuple[str, ...], tuple[verification.VerifiedEpisode, ...], bool]:
     """Check the files, run a sample again, and show each finding at once."""
     # Return the problems of the files, the episodes that ran again, and True if all are intact and equal.
     found = []
-    for problem in check_directory(options.output_dir, merged):
+    for problem in verification.check_directory(options.output_dir, merged):
         found.append(problem)
         _say(problem)
     if not found:
@@ -111,9 +103,11 @@ def _looked_at(
         )
     problems = tuple(found)
 
-    sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
+    sample = draw_sample(
+        verification.episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed
+    )
     if options.sample > 0:
-        for job in jobs_of_one_program(merged.plan):
+        for job in verification.jobs_of_one_program(merged.plan):
             _say(
                 f"job '{job}' cannot be run again: its policy lived in the program that began the run; isaaclab-arena "
                 "replay simulates its recorded actions"
@@ -126,7 +120,7 @@ def _looked_at(
     return problems, verified, not problems and all(each.is_same and not each.contents for each in verified)
 
 
-def _verdict(episode: VerifiedEpisode) -> str:
+def _verdict(episode: verification.VerifiedEpisode) -> str:
     if episode.failure is not None:
         verdict = f"did not finish: {episode.failure}"
     elif episode.unreadable is not None:
@@ -140,7 +134,7 @@ def _verdict(episode: VerifiedEpisode) -> str:
     return verdict
 
 
-def summary(verified: Sequence[VerifiedEpisode]) -> str:
+def summary(verified: Sequence[verification.VerifiedEpisode]) -> str:
     """Return one paragraph with the verdict on all episodes."""
     same = [episode for episode in verified if episode.is_same]
     bitwise = [episode for episode in same if episode.compares_arrays]
@@ -158,7 +152,7 @@ def summary(verified: Sequence[VerifiedEpisode]) -> str:
     return text
 
 
-def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[VerifiedEpisode]:
+def _verified(options: VerifyOptions, plan: RunPlan, sample: verification.Sample) -> list[verification.VerifiedEpisode]:
     num_ranks = options.nproc
     if num_ranks is None:
         # Another number than the run's; two ranks need a GPU each.
@@ -174,11 +168,11 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
         pairs = sorted({(before[job.name], job.config.num_envs) for job in again.jobs})
         changes = ", ".join(f"{old} to {new}" for old, new in pairs)
         _say(f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}")
-        run_sample(options.output_dir, directory, may_import=not options.no_import)
+        verification.run_sample(options.output_dir, directory, may_import=not options.no_import)
 
-        verified: list[VerifiedEpisode] = []
+        verified: list[verification.VerifiedEpisode] = []
         told: set[str] = set()
-        for episode in compare_runs(options.output_dir, directory, sample):
+        for episode in verification.compare_runs(options.output_dir, directory, sample):
             # Differences around an episode, besides its arrays, are the same for many: each is said once.
             others = [f"job '{episode.job}' is not what was run: {each}" for each in episode.contents]
             others += [f"when the run ran, {each}" for each in episode.other_provenance]
