@@ -18,13 +18,7 @@ import torch.distributed as dist
 
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    is_a_rank,
-    limit_threads,
-    variables_of_child,
-    variables_of_group,
-)
+from isaaclab_arena.distributed import context
 from isaaclab_arena.distributed.devices import calculate_deterministically, selectable_gpu_count
 from isaaclab_arena.distributed.ranks import Ranks, initialise, ranks_of_one
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
@@ -344,10 +338,10 @@ def ranks_here(*, device: str | None, alone: bool) -> Iterator[Ranks]:
         # ``device`` is None for the rank's own choice. A process that already uses a GPU simulates there.
         if device is None and torch.cuda.is_initialized():
             device = f"cuda:{torch.cuda.current_device()}"
-        yield ranks_of_one(DistributedContext.from_environment({}, device=device))
+        yield ranks_of_one(context.DistributedContext.from_environment({}, device=device))
         return
-    variables = variables_of_group(dist.get_rank(), size)
-    with initialise(DistributedContext.from_environment(variables, device=device)) as ranks:
+    variables = context.variables_of_group(dist.get_rank(), size)
+    with initialise(context.DistributedContext.from_environment(variables, device=device)) as ranks:
         yield ranks
 
 
@@ -355,7 +349,7 @@ def run_on_ranks(
     arguments: Sequence[str], num_ranks: int, options: RunOptions, *, directory: Path, shows_progress: bool
 ) -> None:
     """Run the evaluation runner on ranks in new processes and wait; ConfigError or ArenaError with its reason."""
-    if is_a_rank() or group_size() is not None:
+    if context.is_a_rank() or group_size() is not None:
         message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
         raise ConfigError(message, key="num_ranks")
     # Each rank gets a GPU, if this machine has any and the options allow it.
@@ -369,7 +363,7 @@ def run_on_ranks(
             command,
             stdout=subprocess.DEVNULL,
             stderr=None if shows_progress else stderr,
-            env=variables_of_child(sys.path),
+            env=context.variables_of_child(sys.path),
         )
         # Forward Ctrl-C, and raise KeyboardInterrupt after the ranks have written their results.
         try:
@@ -495,7 +489,7 @@ def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, 
         chosen = ranks.share_from_rank_zero("directory of the run", owned.name if owned else "")
         options = replace(options, output_dir=chosen) if chosen else options
         request = asked.request(options, world_size=ranks.context.world_size)
-        limit_threads(options.torch_threads)
+        context.limit_threads(options.torch_threads)
         if options.deterministic:
             calculate_deterministically()
         host = RankHost(

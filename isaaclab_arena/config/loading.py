@@ -14,17 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.arena import as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.expansion import sweeps
 from isaaclab_arena.config.expansion.suites import expand_suite
-from isaaclab_arena.config.expansion.sweeps import (
-    MAX_JOBS,
-    ROBUSTNESS_KEY,
-    ArmsOf,
-    expand,
-    expand_checkpoints,
-    no_arms,
-    read_robustness,
-    sweep_problems,
-)
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults, parse_tokens, read_job
 from isaaclab_arena.config.options import error_message, key_path, shown
@@ -320,20 +311,21 @@ def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
         problems.append(Problem(f"{shown(jobs)} is not a list", key="jobs"))
     elif not jobs:
         problems.append(Problem("lists no job", key="jobs"))
-    blocks = {key: document.get(key) or {} for key in ("defaults", "sweep", "variables")}
-    lists = {key: document.get(key) or [] for key in ("comparisons", "bars")}
-    for given, kind, word in ((blocks, dict, "mapping"), (lists, list, "list")):
-        for key, value in given.items():
-            if not isinstance(value, kind):
-                problems.append(Problem(f"{shown(value)} is not a {word}", key=key))
-                given[key] = kind()
+    blocks: dict[str, Any] = {}
+    kinds = {**dict.fromkeys(("defaults", "sweep", "variables"), dict), **dict.fromkeys(("comparisons", "bars"), list)}
+    for key, kind in kinds.items():
+        blocks[key] = document.get(key) or kind()
+        if not isinstance(blocks[key], kind):
+            message = f"{shown(blocks[key])} is not a {'mapping' if kind is dict else 'list'}"
+            problems.append(Problem(message, key=key))
+            blocks[key] = kind()
     tracking = document.get("tracking") or []
     wrong = tracker_problems(tracking, key="tracking")
     problems += wrong
     if not isinstance(jobs, list) or not jobs:
         raise ConfigError(problems)
     trackers = () if wrong else tuple(map(TrackerName, tracking))
-    return TopLevel(jobs=jobs, tracking=trackers, **blocks, **lists), problems
+    return TopLevel(jobs=jobs, tracking=trackers, **blocks), problems
 
 
 def tracker_problems(names: Any, *, key: str) -> list[Problem]:
@@ -356,7 +348,7 @@ class Reading:
         command_line: JobDefaults,
         interpolation: OmegaConfInterpolation,
         suites: Registry,
-        arms: ArmsOf,
+        arms: sweeps.ArmsOf,
     ) -> None:
         self._top, self._command_line, self._interpolation = top, command_line, interpolation
         self._suites, self._arms = suites, arms
@@ -383,14 +375,14 @@ class Reading:
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
             # A block becomes several jobs: by its sweep, its checkpoints, its suite's tasks and its robustness arms.
-            for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
+            for entry, swept in self._expanded(block, label, room=sweeps.MAX_JOBS - len(names)):
                 # A problem that all jobs of a suite share is reported once, with the label of the entry.
                 own_label = _label(entry.get("name"), label)
                 of_suite = []
                 with self._collecting(own_label):
-                    of_suite = list(expand_suite(entry, self._suites, room=MAX_JOBS - len(names)))
+                    of_suite = list(expand_suite(entry, self._suites, room=sweeps.MAX_JOBS - len(names)))
                 for of_task, member in of_suite:
-                    asked = of_task.pop(ROBUSTNESS_KEY, None)
+                    asked = of_task.pop(sweeps.ROBUSTNESS_KEY, None)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
                     self._add(self._blamed(filter(self._is_news, found), block))
                     if job is None:
@@ -445,14 +437,14 @@ class Reading:
         elif own_sweep is not None:
             self._add([Problem(f"{shown(own_sweep)} is not a mapping", key="sweep")], job=label)
         self._add(problems, job=label)
-        problems = sweep_problems(template, sweep, JOB_KEYS)
+        problems = sweeps.sweep_problems(template, sweep, JOB_KEYS)
         # A sweep that is too large must not be expanded.
         if not problems and (num_jobs := math.prod(len(values) for values in sweep.values())) > room:
-            problems.append(Problem(f"makes {num_jobs} jobs; a file may have {MAX_JOBS} in all", key="sweep"))
+            problems.append(Problem(f"makes {num_jobs} jobs; a file may have {sweeps.MAX_JOBS} in all", key="sweep"))
         self._add(problems, job=label)
         if problems:
             return
-        for combination in expand(template, sweep):
+        for combination in sweeps.expand(template, sweep):
             resolved, wrong = self._interpolated(combination, label)
             self._add(self._blamed((replace(problem, job=label) for problem in wrong), block))
             if wrong:
@@ -462,7 +454,7 @@ class Reading:
             swept = {key: value_at(resolved, key.split(".")) for key in sweep}
             of_checkpoints = []
             with self._collecting(_label(modern.get("name"), label)):
-                of_checkpoints = list(expand_checkpoints(modern, room=room))
+                of_checkpoints = list(sweeps.expand_checkpoints(modern, room=room))
             for own, step in of_checkpoints:
                 yield own, swept | step
 
@@ -472,7 +464,7 @@ class Reading:
         if asked is None:
             return [job]
         with self._collecting(label):
-            return self._arms(job, read_robustness(asked))
+            return self._arms(job, sweeps.read_robustness(asked))
         return []
 
     def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[Problem]]:
@@ -506,7 +498,7 @@ def load_jobs_file(
     *,
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
-    arms: ArmsOf = no_arms,
+    arms: sweeps.ArmsOf = sweeps.no_arms,
     partly: bool = False,
 ) -> JobsFile:
     """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML; ConfigError lists every problem."""
@@ -527,7 +519,7 @@ def read_jobs(
     defaults: JobDefaults | None = None,
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
-    arms: ArmsOf = no_arms,
+    arms: sweeps.ArmsOf = sweeps.no_arms,
     partly: bool = False,
 ) -> JobsFile:
     """Read the document of a job file or of a command line; see `load_jobs_file`. `source` is for messages."""

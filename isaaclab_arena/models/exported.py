@@ -8,14 +8,8 @@ from typing import Any
 import torch
 
 from isaaclab_arena.errors import ConfigError, first_line
+from isaaclab_arena.models import rsl_rl_checkpoint
 from isaaclab_arena.models.network import Answer, Memory, PolicyNetwork
-from isaaclab_arena.models.rsl_rl_checkpoint import (
-    AGENT_FILE,
-    AgentSettings,
-    load_actor,
-    read_checkpoint,
-    refuse_other_trainers,
-)
 
 _MEMORY_NAMES = ("hidden_state", "cell_state")
 _FIRST_WEIGHTS = ("rnn.weight_ih_l0", "mlp.0.weight", "actor.0.weight", "student.0.weight")
@@ -162,7 +156,7 @@ def is_torchscript(path: Path) -> bool:
         return False
 
 
-def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> PolicyNetwork:
+def load_network(path: Path, settings: rsl_rl_checkpoint.AgentSettings | None, device: torch.device) -> PolicyNetwork:
     """Load the network of an rsl_rl checkpoint, an ONNX or TorchScript file; ConfigError for other files."""
     # Exported files do without ``settings``, the training's configuration. ONNX runs on the CPU, whatever ``device``
     # is.
@@ -171,10 +165,8 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
     if is_torchscript(path):
         return TorchScriptNetwork(path, device)
     if settings is None:
-        refuse_other_trainers(read_checkpoint(path), path)
-        message = (
-            f"has no {AGENT_FILE} beside it or one directory above, and without its training's configuration its "
-            "activation is unknown; name the file as agent_cfg_path"
-        )
+        rsl_rl_checkpoint.refuse_other_trainers(rsl_rl_checkpoint.read_checkpoint(path), path)
+        message = f"has no {rsl_rl_checkpoint.AGENT_FILE} beside it or one directory above, and without its training's "
+        message += "configuration its activation is unknown; name the file as agent_cfg_path"
         raise ConfigError(message, file=str(path))
-    return load_actor(path, settings, device)
+    return rsl_rl_checkpoint.load_actor(path, settings, device)

@@ -140,7 +140,8 @@ def _reason_against(unknown: str) -> str:
     """Return the message about an option that does not exist, with its setting or the nearest option."""
     if found := [".".join(path) for path in settings.paths_of(settings.default_document()) if path[-1] == unknown]:
         return f"unknown option; it is set by {' or '.join(f'{path}=...' for path in found)}"
-    return f"unknown option{nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *settings.option_names()])}"
+    known = [*(field.name for field in fields(TrainOptions)), *settings.option_names()]
+    return f"unknown option{nearest_option(unknown, known)}"
 
 
 _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")

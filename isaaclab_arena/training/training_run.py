@@ -26,30 +26,15 @@ from isaaclab_arena.nested import leaves
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.training import checkpoints, closed_loop
-from isaaclab_arena.training.config import (
-    TrainingConfig,
-    checkpoint_infos,
-    document_of,
-    env_steps_of,
-    training_versions,
-    write_settings,
-)
-from isaaclab_arena.training.learner import (
-    FirstWeights,
-    Iteration,
-    Learner,
-    begin_with,
-    check_agent,
-    check_synchrony,
-    learned_state,
-)
+from isaaclab_arena.training import config as settings
+from isaaclab_arena.training import learner as learning
 from isaaclab_arena.training.options import TrainOptions, shared_run_directory
 from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, run_loop, tensorboard
 
 EVALUATION_TIME = "Perf/evaluation_time"
 
 
-def measures_of_iteration(done: Iteration, *, env_steps: int) -> dict[str, float]:
+def measures_of_iteration(done: learning.Iteration, *, env_steps: int) -> dict[str, float]:
     """Return the measures of an iteration without NaN; `env_steps` counts the whole training."""
     episodes = done.episodes
     measures = {
@@ -70,7 +55,7 @@ def measures_of_iteration(done: Iteration, *, env_steps: int) -> dict[str, float
     return {name: value for name, value in measures.items() if not math.isnan(value)}
 
 
-def line_of_iteration(done: Iteration, *, iterations: int, total: int, left_s: float) -> str:
+def line_of_iteration(done: learning.Iteration, *, iterations: int, total: int, left_s: float) -> str:
     """Return the log line of an iteration (counted from 1), with `left_s`, the expected time left [s]."""
     ended, told = done.episodes, ""
     if ended.num_episodes:
@@ -119,7 +104,7 @@ class EnvironmentSettings(dict[str, Any]):
         return dict(self)
 
 
-def check_logger(config: TrainingConfig) -> None:
+def check_logger(config: settings.TrainingConfig) -> None:
     """Refuse a log writer that cannot be made, before anything is built; ConfigError with the reason."""
     name = _name_of(config.agent.logger)
     if name in {"none", "tensorboard"}:
@@ -133,7 +118,7 @@ def check_logger(config: TrainingConfig) -> None:
         inspect.signature(writer).bind(log_dir="", **options)
 
 
-def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: int) -> ScalarWriter | None:
+def scalar_writer(config: settings.TrainingConfig, run_directory: Path, *, after_step: int) -> ScalarWriter | None:
     """Return the writer that ``agent.logger`` names, None for ``none``; ConfigError if it fails. Rank 0 only."""
     name = _name_of(config.agent.logger)
     if name == "none":
@@ -145,11 +130,11 @@ def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: in
         writer = writer_class(log_dir=str(run_directory), **options)
     if isinstance(writer, LogWriter):
         environment = {"environment": config.environment, "num_envs": config.num_envs, **config.env}
-        writer.store_config(EnvironmentSettings(environment), document_of(config))
+        writer.store_config(EnvironmentSettings(environment), settings.document_of(config))
     return writer
 
 
-def _writer_and_options(config: TrainingConfig) -> tuple[Any, dict[str, Any]]:
+def _writer_and_options(config: settings.TrainingConfig) -> tuple[Any, dict[str, Any]]:
     """Return the class that ``agent.logger`` names, and its options beside the directory."""
     logger = config.agent.logger
     name = _name_of(logger)
@@ -181,14 +166,14 @@ _LOG = logging.getLogger(__name__)
 class TrainingRun:
     """One rank's part of a training run; rank 0 alone writes."""
 
-    config: TrainingConfig
+    config: settings.TrainingConfig
     run_directory: Path  # it exists and is the same for all ranks
     ranks: Ranks
-    learner: Learner
+    learner: learning.Learner
     evaluation: closed_loop.ClosedLoopEvaluation | None  # None without evaluations
     command_line: tuple[str, ...]
     resume: bool
-    began_with: FirstWeights | None = None  # the checkpoint whose weights the learner begins with
+    began_with: learning.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
     env_steps: int = 0
     timed_iterations: int = 0
     evaluation_measure: str = EVALUATION_TIME
@@ -218,7 +203,9 @@ class TrainingRun:
             if self.resume:
                 found = checkpoints.read_together(self.run_directory, self.ranks)
                 exactly = learner.load(found.learned, found.rank_state)
-                self.env_steps = env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
+                self.env_steps = (
+                    settings.env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
+                )
                 _LOG.info("going on from %s", model_path(self.run_directory, found.iterations))
                 if found.iterations >= config.agent.max_iterations:
                     _LOG.warning("all %d iterations are done; --max_iterations says how many in all", found.iterations)
@@ -258,7 +245,7 @@ class TrainingRun:
             return code
 
     def _write_settings(self, directory: Path) -> None:
-        write_settings(
+        settings.write_settings(
             directory,
             self.config,
             observation_terms=self.learner.environment.observation_terms,
@@ -271,7 +258,9 @@ class TrainingRun:
     def _learned(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
         iterations, world_size = self.learner.iterations, self.ranks.context.world_size
-        infos = checkpoint_infos(self.config, iterations=iterations, env_steps=self.env_steps, world_size=world_size)
+        infos = settings.checkpoint_infos(
+            self.config, iterations=iterations, env_steps=self.env_steps, world_size=world_size
+        )
         return {**self.learner.algorithm.save(), "iter": iterations, "infos": infos}
 
     @property
@@ -337,24 +326,29 @@ class TrainingRun:
         """Refuse ranks that differ in their learned state; every rank calls it."""
         if self.ranks.context.is_distributed:
             counts = {"iterations": self.learner.iterations, "env_steps": self.env_steps}
-            check_synchrony({**learned_state(self.learner.algorithm), **counts})
+            learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
 
 
 def train_rank(
-    options: TrainOptions, config: TrainingConfig, ranks: Ranks, *, num_threads: int, command_line: tuple[str, ...]
+    options: TrainOptions,
+    config: settings.TrainingConfig,
+    ranks: Ranks,
+    *,
+    num_threads: int,
+    command_line: tuple[str, ...],
 ) -> int:
     """Train on this rank and return the exit code; ArenaError if it cannot go on. Every rank calls it."""
     # Cheap checks come first, then the environment and the networks are built.
-    check_agent(config)
+    learning.check_agent(config)
     check_logger(config)
 
     # Refuse ranks that would begin differently, or whose arithmetic differs.
-    agree_on_versions(ranks, training_versions())
+    agree_on_versions(ranks, settings.training_versions())
     begins_with = None if options.load_checkpoint is None else Path(options.load_checkpoint)
     ranks.agree_on(
         "training",
         {
-            **{".".join(map(str, path)): repr(value) for path, value in leaves(document_of(config))},
+            **{".".join(map(str, path)): repr(value) for path, value in leaves(settings.document_of(config))},
             "--resume": str(options.resume),
             "--run_directory": str(options.run_directory),
             "--log_root": str(options.log_root),
@@ -371,8 +365,8 @@ def train_rank(
     with ExitStack() as stack:
         if options.process_group != "gloo":
             stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
-        learner = stack.enter_context(closing(Learner(settled, ranks.context, num_threads=num_threads)))
-        began_with = None if begins_with is None else begin_with(learner.algorithm, begins_with)
+        learner = stack.enter_context(closing(learning.Learner(settled, ranks.context, num_threads=num_threads)))
+        began_with = None if begins_with is None else learning.begin_with(learner.algorithm, begins_with)
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
@@ -386,7 +380,7 @@ def train_rank(
 
 
 def _evaluation(
-    config: TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
+    config: settings.TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
 ) -> closed_loop.ClosedLoopEvaluation | None:
     """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
     evaluation = config.evaluation

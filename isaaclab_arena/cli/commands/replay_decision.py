@@ -10,16 +10,9 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from isaaclab_arena.analysis import picture as pictures
 from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, named_arm, read_run
 from isaaclab_arena.analysis.decision_replay import DecisionReplay, replay_decision
-from isaaclab_arena.analysis.picture import (
-    decision_in_words,
-    decision_picture,
-    histogram,
-    png,
-    question_in_words,
-    svg,
-)
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, check_share, kept
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.schema import Question
@@ -103,8 +96,8 @@ def document(replay: DecisionReplay) -> dict[str, Any]:
 def show(replay: DecisionReplay, console: Console) -> None:
     """Print the decision, and the verdicts and numbers of episodes of the other orders."""
     question = replay.question
-    lines = [f"{question.name}: {question_in_words(question)}"]
-    lines.append(f"in the order of the run: {decision_in_words(replay)}")
+    lines = [f"{question.name}: {pictures.question_in_words(question)}"]
+    lines.append(f"in the order of the run: {pictures.decision_in_words(replay)}")
     if replay.left_out:
         lines.append(f"{replay.left_out} episodes say nothing: errors, and conditions that are not equal or repeat")
     counts = {verdict_in_words(question, verdict): count for verdict, count in replay.verdicts.items()}
@@ -116,7 +109,7 @@ def show(replay: DecisionReplay, console: Console) -> None:
     lines.append(f"decided after so many episodes: {', '.join(told)}")
 
     # A histogram of the numbers of episodes, with a bar of at most 40 characters for each range.
-    bars = [(f"{first} to {last}", count) for (first, last), count in histogram(replay, 20).items()]
+    bars = [(f"{first} to {last}", count) for (first, last), count in pictures.histogram(replay, 20).items()]
     highest, width = max(1, *(count for _, count in bars)), max(len(episodes) for episodes, _ in bars)
     for episodes, count in bars:
         if count:
@@ -166,8 +159,8 @@ def _reason_against(arms: Sequence[Arm]) -> str | None:
 
 
 def _write(directory: Path, replay: DecisionReplay) -> Path:
-    stem, picture = f"decision_{replay.question.name}", decision_picture(replay)
+    stem, picture = f"decision_{replay.question.name}", pictures.decision_picture(replay)
     write_text(directory / f"{stem}.json", json_text(document(replay)), overwrite=True)
-    write_bytes(directory / f"{stem}.png", png(picture), overwrite=True)
-    write_text(directory / f"{stem}.svg", svg(picture), overwrite=True)
+    write_bytes(directory / f"{stem}.png", pictures.png(picture), overwrite=True)
+    write_text(directory / f"{stem}.svg", pictures.svg(picture), overwrite=True)
     return directory / f"{stem}.svg"
