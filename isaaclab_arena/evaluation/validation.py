@@ -35,7 +35,6 @@ from isaaclab_arena.evaluation.process import Imports
 from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
-from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.policy.catalog import resolve_policy_class
@@ -66,16 +65,6 @@ def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
 
 
 # Give a job's episodes their conditions: drawn, with the job's variations, or read from a file.
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobConditions:
-    """The start conditions of a job's episodes."""
-
-    # The job; saved conditions have set its number of episodes and the seed of the conditions.
-    config: JobConfig
-    variations: tuple[Variation, ...] = ()  # those that are on
-    saved: tuple[Conditions, ...] | None = None  # by episode index; None if drawn
 
 
 def _saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directory: Path) -> ConditionSet:
@@ -321,7 +310,7 @@ class _Resolver:
         if job.policy_type != UNREADABLE:
             policy = self._once("policy", asked, self._policy, job)
 
-        conditions = JobConditions(config=job)
+        conditions: dict[str, Any] = {"config": job}
         # A policy may set the number of episodes or steps itself.
         counts_itself = not isinstance(policy, ConfigError) and not policy.offers.isdisjoint(
             ("has_length", "is_recording", "num_episodes")
@@ -336,7 +325,7 @@ class _Resolver:
 
         # The end of a job is its own, that of its saved conditions (even if they are wrong), its policy's or its
         # environment's. An environment with wrong options may still set it.
-        config = conditions.config
+        config = conditions["config"]
         has_end = counts_itself or config.conditions is not None
         has_end |= config.num_steps is not None or config.num_episodes is not None
         if not (has_end or is_sound or isinstance(policy, ConfigError)):
@@ -355,15 +344,13 @@ class _Resolver:
             return None, problems
         resolved = Job(
             **fit,
-            config=conditions.config,
+            **conditions,
             builder=environment.builder,
             environment_config=environment.config,
             policy_class=policy.policy_class,
             lent=policy.lent,
             policy_options=policy.options,
             policy_placement=policy.placement,
-            variations=conditions.variations,
-            saved_conditions=conditions.saved,
         )
         try:
             return held_against_files(resolved), []
@@ -447,8 +434,9 @@ class _Resolver:
             config = None
         return _FoundEnvironment(builder=builder, config=config, own_args=own, problems=tuple(reading.problems))
 
-    def _conditions(self, job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> JobConditions:
-        """Return the start conditions of a job; `ConfigError` with every problem, its key within the job."""
+    def _conditions(self, job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> dict[str, Any]:
+        """Return a job's `config`, `variations` and saved conditions; `ConfigError`, with keys within the job."""
+        # Saved conditions set the number of episodes and the seed of the conditions.
         builder, environment_config = environment.builder, environment.config
 
         # The environment's number of episodes counts, if neither the job nor its policy sets one. It may depend on an
@@ -479,8 +467,7 @@ class _Resolver:
             message = f"environment '{job.environment}' has no variations; leave them out"
             raise ConfigError(Problem(message, key="variations"))
         if chosen is None:
-            variations = enabled_variations(offered, job.variations) if job.variations else ()
-            return JobConditions(config=job, variations=variations)
+            return {"config": job, "variations": enabled_variations(offered, job.variations) if job.variations else ()}
 
         variations = _saved_variations(chosen, offered, job.conditions)
         has_length = job.num_episodes is not None or job.num_steps is not None
@@ -489,7 +476,7 @@ class _Resolver:
             num_episodes=job.num_episodes if has_length else len(chosen.episodes[: job.max_episodes]),
             placement_seed=None if chosen.seed == job.seed else chosen.seed,
         )
-        return JobConditions(config=config, variations=variations, saved=chosen.conditions())
+        return {"config": config, "variations": variations, "saved_conditions": chosen.conditions()}
 
     def _policy(self, job: JobConfig) -> _FoundPolicy:
         """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""

@@ -238,9 +238,8 @@ def nearest_task(name: str) -> str | None:
     similar = next((task for known, task in _SIMILAR if not known.isdisjoint(words)), None)
     if similar is None:
         return f"'{name}' is a task of {owner}, and none here is like it"
-    if similar == "cartpole" and "swingup" in words:
-        similar = "cartpole env.start=hanging"
-    return f"'{name}' is a task of {owner}; the nearest here is {similar}, with a robot and rewards of its own"
+    start = " env.start=hanging" if similar == "cartpole" and "swingup" in words else ""
+    return f"'{name}' is a task of {owner}; the nearest here is {similar}{start}, with a robot and rewards of its own"
 
 
 def _is_theirs(own: str, value: str) -> bool:
