@@ -48,15 +48,6 @@ REFUSED = {
 """Flags for what this program does not do, each with the reason: refused, never ignored."""
 
 
-OTHER_POLICIES = {
-    "isaaclab_arena_openpi": (
-        "asks a server of openpi; policy_type: openpi_remote does that here, with remote_host, remote_port, images and "
-        "states (docs/bring_your_policy/openpi.md)"
-    )
-}
-"""Packages of policies of Isaac Lab Arena that are not needed here, each with its replacement."""
-
-
 def own_name(option: str) -> str:
     """Return this project's name of an option (without hyphens) that may be written as in Isaac Lab Arena."""
     name = option.replace("-", "_")

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -47,6 +47,14 @@ class LaunchOptions:
 def without_launch_options(arguments: Sequence[str]) -> list[str]:
     """Return a command line without the options of `LaunchOptions`, for the ranks."""
     return without_options(joined_gpu_ids(arguments), {option.name for option in fields(LaunchOptions)})
+
+
+def with_empty_resume(arguments: Sequence[str], *, is_run: Callable[[str], bool]) -> list[str]:
+    """Give ``--resume`` an empty value if no run follows it, because the next word may be another argument."""
+    completed: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
+        completed += [argument, ""] if argument == "--resume" and not is_run(following) else [argument]
+    return completed
 
 
 def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:

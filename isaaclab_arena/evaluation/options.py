@@ -1,7 +1,7 @@
 """Define the options that both runners share, and read command lines, including Isaac Lab Arena's spellings."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numb
 from isaaclab_arena.config.schema import EnvSlots, JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank, is_a_rank
 from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
-from isaaclab_arena.distributed.launch_options import LaunchOptions
+from isaaclab_arena.distributed.launch_options import LaunchOptions, with_empty_resume
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, refuse
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video_options import VideoOptions
@@ -326,14 +326,6 @@ def read_command_line(
         console_outputs=claimed_rank() == 0,
     )
     return options, unknown
-
-
-def with_empty_resume(arguments: Sequence[str], *, is_run: Callable[[str], bool]) -> list[str]:
-    """Give ``--resume`` an empty value if no run follows it, because the next word may be another argument."""
-    completed: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
-        completed += [argument, ""] if argument == "--resume" and not is_run(following) else [argument]
-    return completed
 
 
 def is_run(argument: str) -> bool:

@@ -5,11 +5,19 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
-from isaaclab_arena.config.arena import OTHER_POLICIES
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.in_memory import function_policy_class
 from isaaclab_arena.registry import Registry
+
+_OTHER_POLICIES = {
+    "isaaclab_arena_openpi": (
+        "asks a server of openpi; policy_type: openpi_remote does that here, with remote_host, remote_port, images and "
+        "states (docs/bring_your_policy/openpi.md)"
+    )
+}
+"""Packages of policies of Isaac Lab Arena that are not needed here, each with its replacement."""
+
 
 POLICIES = Registry(
     "policy",
@@ -83,7 +91,7 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
         try:
             module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:
-            instead = OTHER_POLICIES.get(module_name.partition(".")[0])
+            instead = _OTHER_POLICIES.get(module_name.partition(".")[0])
             if instead is not None:
                 raise ConfigError(f"'{policy_type}' of Isaac Lab Arena {instead}") from error
             raise ConfigError(
