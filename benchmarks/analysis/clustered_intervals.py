@@ -29,7 +29,7 @@ MOST_FOUND = 0.07
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to simulate."""
+    """Options of the simulation."""
 
     repeats: int = 1_000  # Evaluations of each setting and success rate.
     resamples: int = 400  # Resamples of each bootstrap.
@@ -156,7 +156,7 @@ def pairs_table(options: Options, generator: np.random.Generator) -> tuple[Table
             found, mcnemar, exchanged = Coverage(), [], []
             for first, second in ((0.5, 0.5), (0.7, 0.7), (0.9, 0.7), (0.95, 0.85)):
                 shape = (max(1, options.repeats // 2), conditions, episodes)
-                # Half of what a condition decides is common to both policies.
+                # Both policies share half of a condition's influence.
                 common = latent((*shape[:2], 2), 0.5, generator)
                 sides = [
                     np.sqrt(alike) * common[..., side, None] + np.sqrt(1.0 - alike) * generator.standard_normal(shape)
@@ -224,7 +224,7 @@ independent of each other. "width" compares the chosen one with that.""",
         pairs_table: f"""\
 ## Differences
 
-Half of what a condition decides is common to both policies. Tests are those of equal policies, at 5 %; the chosen one
+Both policies share half of a condition's influence. Tests are those of equal policies, at 5 %; the chosen one
 exchanges the policies of whole conditions, and may find a difference in {100 * MOST_FOUND:g} % at most.""",
         decisions_table: """\
 ## Decisions while a run goes on

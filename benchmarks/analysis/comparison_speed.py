@@ -19,11 +19,11 @@ from isaaclab_arena.results.merge import merge_results, write_tables
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     episodes: tuple[int, ...] = (100, 10_000)  # Episodes of each job.
     jobs: int = 20  # Jobs of each run.
-    repeats: int = 3  # How often each comparison is made.
+    repeats: int = 3  # Repeats of each comparison.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ ONLY_FIRST, ONLY_SECOND, BOTH, NEITHER = range(4)
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to simulate."""
+    """Options of the simulation."""
 
     repeats: int = 10_000  # Comparisons, families and streams of each figure.
     looks: int = 500  # Pairs of each stream, with a look after each.
@@ -65,7 +65,7 @@ class Figure:
 
     @property
     def is_kept(self) -> bool:
-        """If the figure keeps its bar."""
+        """The figure keeps its bar."""
         return (self.at_least is None or self.value >= self.at_least) and (
             self.at_most is None or self.value <= self.at_most
         )

@@ -23,10 +23,10 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     repeats: int = 2  # Runs of each kind.
-    episodes: int = 12_000  # Of each run, which must last more than a minute: the first page comes after 30 s.
+    episodes: int = 12_000  # Episodes of each run, which must last more than a minute: the first page comes after 30 s.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from isaaclab_arena.evaluation import policy_runner
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
-    environment: str = "reach"  # What is run.
+    environment: str = "reach"  # Environment.
     episodes: int = 20  # Episodes of an evaluation.
     rounds: int = 9  # Number of evaluations of each kind that count.
 

@@ -37,10 +37,10 @@ _PLACES = ("--log_root", "--run_directory")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to publish."""
+    """Options of the program."""
 
     title: str = ""  # First line of the card.
-    points: int = 200  # How many iterations of the measures are kept.
+    points: int = 200  # Iterations of the measures to keep.
 
 
 @dataclass(frozen=True, kw_only=True)

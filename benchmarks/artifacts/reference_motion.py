@@ -53,7 +53,7 @@ JOINTS: dict[str, Keys] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Where to write."""
+    """Options of the program."""
 
     output: Path = MOTION  # The file.
 

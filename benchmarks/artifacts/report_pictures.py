@@ -45,7 +45,7 @@ COMPARISON = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Where to write."""
+    """Options of the program."""
 
     output: Path = ROOT / "docs" / "images"  # Directory of report_<run>.png.
     runs: Path | None = None  # Directory of the runs; those that are there are not run again.

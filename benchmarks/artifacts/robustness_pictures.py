@@ -45,7 +45,7 @@ _INK = (51, 65, 85)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Where to write."""
+    """Options of the program."""
 
     output: Path = ROOT / "docs" / "images" / "robustness"  # Directory of <task>_<sheet>.jpg.
     episodes: int = 40  # Episodes to choose from for each axis.

@@ -81,7 +81,7 @@ PICTURES = DOCS / "images" / "tasks"
 SHEETS = ("scene", "pictures")
 """Contact sheets of change, which `benchmarks.artifacts.robustness_pictures` makes."""
 MEASURED = RESULTS / "scripted_success.md"
-# How much of the episode has passed in the picture, where half is not the moment to see.
+# Moment of the picture as a share of the episode, unless it is the default.
 MOMENTS = {
     "push_to_goal": 0.12,
     "push_cube": 0.5,
@@ -101,9 +101,9 @@ OVERVIEW_ORDER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to write."""
+    """Options of the program."""
 
-    pictures: bool = True  # Whether pictures are taken anew, which needs OpenGL (MUJOCO_GL=egl without a display).
+    pictures: bool = True  # Take new pictures, which needs OpenGL (MUJOCO_GL=egl without a display).
 
 
 def tasks() -> dict[str, TableTask]:

@@ -45,7 +45,7 @@ PARTS: tuple[Part, ...] = ("tests", "training", "jobs", "physics", "pictures", "
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to check."""
+    """Options of the program."""
 
     name: str = ""  # Name of the machine in file names; the GPU's name by default.
     parts: tuple[Part, ...] = PARTS  # Parts to run; the results of the others stay.
@@ -54,10 +54,14 @@ class Options:
     device: str = "cuda:0"  # Device of the simulation.
     # Where results and page go; by default into the repository, where figures of a CPU do not belong.
     directory: Path | None = None
-    tasks: tuple[str, ...] = ("lift_object", "velocity_go1", "walk_humanoid")  # Environments whose physics is measured.
-    worlds: tuple[int, ...] = (1, 16, 64, 256, 1024, 4096, 8192)  # Numbers of worlds whose physics is measured.
-    picture_worlds: tuple[int, ...] = (16, 64, 256, 1024, 2048)  # Numbers of worlds whose pictures are measured.
-    # Jobs of `episodes.JOBS` that are evaluated.
+    tasks: tuple[str, ...] = (
+        "lift_object",
+        "velocity_go1",
+        "walk_humanoid",
+    )  # Environments of the benchmark of physics.
+    worlds: tuple[int, ...] = (1, 16, 64, 256, 1024, 4096, 8192)  # Numbers of worlds of the benchmark of physics.
+    picture_worlds: tuple[int, ...] = (16, 64, 256, 1024, 2048)  # Numbers of worlds of the benchmark of pictures.
+    # Jobs of `episodes.JOBS` to evaluate.
     evaluations: tuple[str, ...] = ("zero_action", "go1", "push_cube", "gr00t")
     num_envs: tuple[int, ...] = ()  # Env slots of each of these; by default those that `episodes.JOBS` names.
     control_steps: int = 20  # Control steps of a turn of physics and pictures.
@@ -219,7 +223,7 @@ def run_to_the_end(command: Sequence[str], variables: Mapping[str, str], limit_s
     try:
         said, _ = process.communicate(timeout=limit_s)
     except BaseException as error:
-        # What it has started would go on, and hold the GPU.
+        # Its children would go on, and hold the GPU.
         os.killpg(process.pid, signal.SIGKILL)
         said, _ = process.communicate()
         if not isinstance(error, subprocess.TimeoutExpired):

@@ -69,10 +69,10 @@ JOBS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(GpuOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     rounds: int = 1  # Evaluations of each on either side; the figures are those of the median one.
-    jobs: tuple[str, ...] = tuple(JOBS)  # Which of `JOBS`.
+    jobs: tuple[str, ...] = tuple(JOBS)  # Names in `JOBS`.
     num_envs: tuple[int, ...] = ()  # Env slots of every job; by default those that `JOBS` names.
     episodes_per_slot: int = 2  # Episodes for each slot.
 

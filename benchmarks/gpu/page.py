@@ -1,4 +1,4 @@
-"""Write the page of what a GPU gives: a table for each thing that was measured, and whether the goals are met."""
+"""Write the page of a GPU's figures: a table for each measurement, and the verdict on the goals."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from benchmarks.harness.measure import markdown_table
 
 @dataclass(frozen=True, kw_only=True)
 class Crossover:
-    """A number of worlds, or on which side of what was measured it lies."""
+    """A number of worlds, or a limit of the measured numbers."""
 
     side: Literal["between", "below", "above"]  # Below the smallest number the GPU was always quicker, above it never.
     worlds: float  # That number.

@@ -28,7 +28,7 @@ from isaaclab_arena.sim.threads import default_num_threads
 
 @dataclass(frozen=True, kw_only=True)
 class Options(GpuOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     tasks: tuple[str, ...] = ("pick_and_place",)  # Environments with cameras.
     worlds: tuple[int, ...] = (16, 64, 256, 1024, 2048)  # Numbers of worlds.

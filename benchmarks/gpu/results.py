@@ -118,7 +118,7 @@ def write(path: Path, result: Mapping[str, Any]) -> None:
 
 
 OUT_OF_TIME = 3
-"""Exit code of a program that had no time for all it was asked for."""
+"""Exit code of a program without time for all of its measurements."""
 
 Row = TypeVar("Row")
 
@@ -127,11 +127,11 @@ Row = TypeVar("Row")
 class GpuOptions:
     """Options of every benchmark of ``make gpu-check``."""
 
-    device: str = "cuda:0"  # Where the worlds live.
+    device: str = "cuda:0"  # Device of the worlds.
     rounds: int = 3  # Turns of each measurement.
-    limit_s: float | None = None  # Time for all of it, None for as long as it takes [s].
-    known: Path | None = None  # Results file; what is in it is not measured again.
-    output: Path | None = None  # Where the figures go, as JSON; nowhere by default.
+    limit_s: float | None = None  # Time for all measurements, None without a limit [s].
+    known: Path | None = None  # Results file, whose rows are not measured again.
+    output: Path | None = None  # JSON file for the figures; none by default.
 
 
 def unknown_keys(part: str, keys: Iterable[tuple[Any, ...]], known: Path | None) -> list[tuple[Any, ...]]:

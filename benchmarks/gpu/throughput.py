@@ -93,7 +93,7 @@ class Loop:
 
     run: Callable[[], object]  # A turn.
     count: int  # Physics steps or pictures of a turn, in all worlds together.
-    device: torch.device = CPU  # Where it runs.
+    device: torch.device = CPU  # Device of the loop.
     prepare: Callable[[], object] = lambda: None  # Called before each turn, and not timed.
 
     def turn(self) -> float:
@@ -127,7 +127,7 @@ class EnvironmentLoop:
         """Make the steps."""
         environment = self._environment
         for index, action in enumerate(self._actions, start=1):
-            # As the loop of a run: one read tells whether the step was made and what ended with it.
+            # As in the loop of a run, one read has both the step's state and the ended env slots.
             step = environment.try_step(action)
             was_made, over = made_and_over(step)
             if not was_made:
@@ -152,12 +152,12 @@ _TESTSPEED_LIMIT_S = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Options(GpuOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     tasks: tuple[str, ...] = ("lift_object", "velocity_go1", "walk_humanoid")  # Environments.
     worlds: tuple[int, ...] = (1, 16, 64, 256, 1024, 4096, 8192)  # Numbers of worlds.
     control_steps: int = 20  # Control steps of a turn.
-    testspeed: bool = True  # Whether mjwarp-testspeed is asked too, which runs on GPUs only.
+    testspeed: bool = True  # Run mjwarp-testspeed too, on GPUs only.
 
 
 def bare_loop(backend: WarpBackend, launches: int, num_substeps: int, back: Callable[[], object]) -> Loop:

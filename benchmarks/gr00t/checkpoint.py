@@ -1,4 +1,4 @@
-"""The checkpoint that the GR00T benchmarks ask, the YAML file that names it, and what it is shown."""
+"""The checkpoint of the GR00T benchmarks, the YAML file that names it, and its observations."""
 
 from collections.abc import Mapping
 from pathlib import Path

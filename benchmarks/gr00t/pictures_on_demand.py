@@ -32,7 +32,7 @@ SIZES = ((8, 64), (16, 64), (16, 128), (8, 224))
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     pairs: int = 3  # Rollouts of each kind.
     episodes: int = 1  # Episodes for each env slot.

@@ -20,7 +20,7 @@ from isaaclab_arena.sim.threads import default_num_threads
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     # Directory of a checkpoint that fits ``panda_closedloop.yaml``.
     model_path: Path = ROOT / "models" / "panda_tabletop"
@@ -35,7 +35,7 @@ class Options(PageOptions):
 
 
 def measure(options: Options, directory: Path) -> dict[tuple[bool, int], list[Run]]:
-    """Return runs by (model asked in every step, number of groups)."""
+    """Return runs by (query in every step, number of groups)."""
     yaml = write_policy_yaml(directory / "panda.yaml", options.model_path)
     numbers = count()
 

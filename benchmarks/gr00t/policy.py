@@ -1,4 +1,4 @@
-"""Measure what a GR00T policy costs, where nothing else runs.
+"""Measure the cost of a GR00T policy, on a machine without other programs.
 
 Six subjects, each with a table of its own: one query by batch size, precision and device; the start up to the first
 answer; a server instead of a model in the same process; the time and the memory of a job; and the env slots of its
@@ -190,12 +190,12 @@ class Run:
 
     @property
     def running_s(self) -> float:
-        """Wall time of the job without building what it needs [s]."""
+        """Wall time of the job without building environment and policy [s]."""
         return sum(self.phases_s.values())
 
     @property
     def speed(self) -> float:
-        """Control steps of all env slots per second of the job without building what it needs."""
+        """Control steps of all env slots per second of this time."""
         return self.env_steps / self.running_s
 
     @property
@@ -365,17 +365,17 @@ def _devices() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     # Directory of a checkpoint that fits `isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml`; by default
     # one with random weights is made.
     model_path: Path | None = None
-    # Where models and simulations run; by default the CPU, and a GPU where there is one.
+    # Devices of models and simulations; by default the CPU, and a GPU if there is one.
     devices: tuple[str, ...] = field(default_factory=_devices)
     batch_sizes: tuple[int, ...] = (1, 8, 64)  # Env slots of a query.
     num_envs: tuple[int, ...] = (8, 32)  # Env slots of a job whose time and memory are measured.
     counted_num_envs: tuple[int, ...] = (1, 8, 32)  # Env slots of a job whose queries are counted.
-    environment: str = "lift_object"  # What the jobs run.
+    environment: str = "lift_object"  # Environment of the jobs.
     repetitions: int = 15  # Queries of each kind.
     starts: int = 5  # Starts on each device.
     runs: int = 3  # Runs of each job.

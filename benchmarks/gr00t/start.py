@@ -32,7 +32,7 @@ def start_once(yaml: str, device: str, num_threads: int) -> Start:
     torch = stage("import torch", lambda: importlib.import_module("torch"))
     torch.set_num_threads(num_threads)
     policy_class = stage("import gr00t", lambda: importlib.import_module("gr00t.policy.gr00t_policy").Gr00tPolicy)
-    # These load what the stages above measure.
+    # These imports are stages above.
     from benchmarks.gr00t.checkpoint import shown  # noqa: PLC0415
     from isaaclab_arena_gr00t.config import read_policy_config  # noqa: PLC0415
 

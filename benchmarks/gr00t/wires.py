@@ -46,9 +46,9 @@ Ask = Callable[[int], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
-    env_slots: tuple[int, ...] = (1, 8, 32)  # Env slots that are asked about at once.
+    env_slots: tuple[int, ...] = (1, 8, 32)  # Env slots of a query.
     queries: int = 64  # Env slots in a measurement.
     rounds: int = 5  # Measurements of each kind.
     openpi_python: str | None = None  # Interpreter with openpi's own server, which then takes part.
@@ -206,7 +206,7 @@ def measured(way: Way, num_slots: int, num_queries: int) -> Cost:
 
 
 def kilobytes(pictures: Mapping[str, np.ndarray], picture_format: PictureFormat) -> float:
-    """Return the size of what vla-eval's wire sends for an env slot [KB]."""
+    """Return the size of vla-eval's message for an env slot [KB]."""
     wire = vla_eval.VlaEvalWire(picture_format)
     return len(wire.question(OBSERVATION, {"images": dict(pictures)})) / 1000
 

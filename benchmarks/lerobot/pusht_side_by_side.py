@@ -20,19 +20,19 @@ from benchmarks.harness.runs import Watched, evaluate, one_job, watched
 
 THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 EDGE_PX = 96
-"""Edge of gym-pusht's pictures, whatever ``--env.observation_width`` says to LeRobot 0.4.4."""
+"""Edge of gym-pusht's pictures for any ``--env.observation_width`` of LeRobot 0.4.4."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4 and gym-pusht.
     episodes: int = 50  # Episodes of each run.
     chunk: int = 50  # Actions that the policy plays before it looks again.
     batch_sizes: tuple[int, ...] = (50,)  # Environments that lerobot-eval steps at once.
     num_envs: tuple[int, ...] = (50,)  # Env slots of this program, in two workers.
-    slots_per_call: tuple[int, ...] = (4,)  # How many of them each call of the policy has.
+    slots_per_call: tuple[int, ...] = (4,)  # Env slots of each call of the policy.
     seed: int = 1000  # Of lerobot-eval; that of episode 0.
     rounds: int = 3  # Runs of each kind, in turn.
 
@@ -42,16 +42,16 @@ class Episodes:
     """The episodes of a run, in order."""
 
     returns: Sequence[float]  # Sum of rewards of each.
-    successes: Sequence[bool]  # Whether each was a success.
+    successes: Sequence[bool]  # Success of each.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
     """One run."""
 
-    process: Watched  # What its process took, with all of its own.
-    episodes: Episodes  # What was played.
-    load: float  # Load average of the machine when it began.
+    process: Watched  # Resources of its process with all children.
+    episodes: Episodes  # Played episodes.
+    load: float  # Load average of the machine at its begin.
 
     @property
     def cpu_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Measure what a query of an ACT policy in LeRobot's interpreter takes from here, and in its own process, in turn."""
+"""Measure the time of a query to an ACT policy in LeRobot's interpreter, from here and in its own process, in turn."""
 
 import os
 import statistics
@@ -37,7 +37,7 @@ THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4.
     chunk: int = 50  # Actions of an answer.

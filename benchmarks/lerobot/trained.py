@@ -29,17 +29,17 @@ CAMERA, STATES = "wrist_cam_rgb", ("robot_joint_pos", "gripper_pos")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to play."""
+    """Options of the program."""
 
     python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4.
-    policy: Literal["act", "diffusion"] = "act"  # What was trained, by train.sh.
+    policy: Literal["act", "diffusion"] = "act"  # Policy that train.sh trained.
     training: Path = ROOT / "outputs" / "act"  # Its output directory.
-    steps: int = 8000  # Steps of the training that were asked for.
+    steps: int = 8000  # Wanted steps of the training.
     episodes: int = 100  # Episodes to play.
-    compared: int = 8  # The first of them, which LeRobot's loop is shown too.
+    compared: int = 8  # First episodes of them for LeRobot's loop.
     num_envs: int = 8  # Env slots.
     seed: int = 0  # That of the job; demonstrations had another one.
-    note: str = ""  # What else a reader of the page has to know.
+    note: str = ""  # Further text of the page.
 
 
 def checkpoint(training: Path) -> Path:
@@ -48,7 +48,7 @@ def checkpoint(training: Path) -> Path:
 
 
 def job_file(options: Options, num_episodes: int) -> Mapping[str, Any]:
-    """Return a job with the policy, which is asked about one observation at a time, as in LeRobot's loop."""
+    """Return a job with the policy, with one observation per call, as in LeRobot's loop."""
     environment = {
         "environment": "lift_object",
         "num_envs": options.num_envs,
@@ -65,7 +65,7 @@ def job_file(options: Options, num_episodes: int) -> Mapping[str, Any]:
 
 
 def shown_in(recording: Path, job: str, index: int, seed: int) -> dict[str, Any]:
-    """Return the policy's observations in an episode, and ``seeds``, which its noise was drawn from at each look."""
+    """Return the policy's observations in an episode, and ``seeds`` of its noise at each look."""
     arrays = read_episode(recording, index).arrays
     state = np.concatenate([arrays[f"obs/{name}"] for name in STATES], axis=1).astype(np.float32)
     stream = Episode(job=job, episode_index=index, seed=seed).policy_generator()

@@ -30,7 +30,7 @@ HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 """The action of every harness's policy: nothing, with the gripper open."""
 
 MANY = 50
-"""Episodes that may be asked for: one for each initial state."""
+"""Limit of episodes: one for each initial state."""
 
 # By its file, because the package around it needs more than LIBERO's interpreter has.
 _READER = Path(__file__).parents[2] / "isaaclab_arena/environments/gym/worker/sources/libero_tasks.py"

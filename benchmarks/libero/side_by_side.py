@@ -22,7 +22,7 @@ CHUNK = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     python: str = ".venv-libero/bin/python"  # Interpreter with LIBERO's packages, vla-eval 0.8.0 and Gymnasium.
     libero_path: str = ""  # Checkout of LIBERO.
@@ -31,7 +31,7 @@ class Options(PageOptions):
     steps: int = 68  # Control steps of an episode; the scripted expert needs as many.
     size: int = 128  # Width and height of each of the two pictures [pixels].
     rounds: int = 2  # Episodes of each harness that count, in turn; one before them does not.
-    note: str = ""  # What else a reader of the page has to know.
+    note: str = ""  # Further text of the page.
 
 
 @dataclass(frozen=True, kw_only=True)

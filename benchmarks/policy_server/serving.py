@@ -38,7 +38,7 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     clients: tuple[int, ...] = (1, 8, 32)  # Clients that ask at the same time.
     queries: int = 192  # Queries of all clients together in a measurement.

@@ -19,13 +19,13 @@ from benchmarks.harness.runs import evaluate, job_results, one_job
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     model_path: Path = ROOT / "models" / "panda_pick_by_colour"  # Directory of the checkpoint.
     environment: str = "pick_by_colour"  # Environment of the job.
     ranks: tuple[int, ...] = (1, 2, 3)  # Numbers of ranks.
     num_envs: int = 4  # Env slots of each rank.
-    episodes: int = 24  # Episodes of the job, which the ranks share.
+    episodes: int = 24  # Episodes of the job, shared by the ranks.
     max_wait_ms: float = 5.0  # Longest wait of a query for others [ms].
     pairs: int = 3  # Runs of each kind, in turn.
 
@@ -34,7 +34,7 @@ class Options(PageOptions):
 class Run:
     """Speed and cost of one run of the program."""
 
-    episodes_per_s: float  # Episodes per second of the job, without building what it needs.
+    episodes_per_s: float  # Episodes per second of the job, without building environment and policy.
     cpu_s: float  # CPU time of all processes [s].
     timing: dict[str, Any]  # Results of the job.
 
@@ -52,7 +52,7 @@ def measure(options: Options, directory: Path) -> dict[tuple[int, bool], list[Ru
         name = directory / f"run_{next(numbers)}"
         process = evaluate(name, document, "--device", "cpu", "--split_jobs", "--no_dataset", ranks=ranks)
         (found,) = job_results(name)
-        # Steps and their speed leave out what was built.
+        # Steps and their speed leave out building.
         running_s = found["env_steps"] / found["env_steps_per_s"]
         return Run(episodes_per_s=found["episodes"] / running_s, cpu_s=process.cpu_s, timing=found)
 

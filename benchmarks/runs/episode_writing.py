@@ -42,7 +42,7 @@ MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     repeats: int = 9  # Runs of each way.
     episodes: int = 48  # Episodes of each run without cameras; with cameras it is a sixth of them.

@@ -50,9 +50,9 @@ IN_THE_LOOP = "all, a whole frame of every step, in the loop"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
-    repeats: int = 3  # Rounds in which each kind of run has its turn.
+    repeats: int = 3  # Runs of each kind.
     episodes: int = 50  # Episodes of each run.
     only_two: bool = False  # Measure films of two episodes only, onto a page of their own, in a minute.
 

@@ -22,7 +22,7 @@ commit. Memory at the end is that before the tables are made, which hold all epi
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     episodes: int = 100_000  # Episodes of the run with one job.
     jobs: int = 10_000  # Jobs of the run with one episode each.

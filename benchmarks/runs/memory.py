@@ -36,7 +36,7 @@ POLICIES = ("scripted", "zero_action", "random_action")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     jobs: int = 200  # Jobs without cameras.
     camera_jobs: int = 120  # Jobs with two cameras each.

@@ -35,11 +35,11 @@ OUTCOMES = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TIMEOUT)
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     episodes: int = 100_000  # Episodes of each run.
     jobs: tuple[int, ...] = (1, 100, 10_000)  # Jobs of each run.
-    repeats: int = 3  # How often each is merged.
+    repeats: int = 3  # Merges of each run.
 
 
 @dataclass(frozen=True, kw_only=True)

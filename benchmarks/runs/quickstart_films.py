@@ -23,7 +23,7 @@ FILMED = "films of all"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     repeats: int = 3  # Runs of each kind.
     before: Path | None = None  # A checkout of an earlier program, which films in turn with this one.

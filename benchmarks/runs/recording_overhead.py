@@ -54,7 +54,7 @@ JOB = "benchmark"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     processes: int = 15  # Processes for each line of the table, one after the other.
     repeats: int = 3  # Pairs of runs in each of them.
@@ -69,8 +69,8 @@ class Run:
     """CPU seconds of a run's episodes, and of each call of the recorder."""
 
     cpu_s: float = 0.0  # CPU time of the episodes [s].
-    wall_s: float = 0.0  # How long they took [s].
-    alone_s: float = 0.0  # How long they and `consolidate` took, one after the other [s].
+    wall_s: float = 0.0  # Their wall time [s].
+    alone_s: float = 0.0  # Wall time of them and of `consolidate`, in sequence [s].
     # CPU time of each call of the recorder [s], by the part of recording.
     calls_s: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
 
@@ -116,7 +116,7 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
 
 
 def make_recorder(directory: Path, *, records: bool = True) -> EpisodeRecorder:
-    """Return the recorder of a job, which has one attempt on one rank."""
+    """Return the recorder of a job with one attempt on one rank."""
     job = RecordedJob(
         name=JOB, rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT}, provenance={"config_hash": JOB}
     )

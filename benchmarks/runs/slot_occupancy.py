@@ -19,7 +19,7 @@ TASKS = ("reach", "lift_object", "pick_and_place", "open_drawer", "push_to_goal"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     num_envs: int = 16  # Number of env slots.
     episodes_per_slot: tuple[int, ...] = (10, 20)  # Episodes of a job, for each slot.

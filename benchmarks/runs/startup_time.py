@@ -21,9 +21,9 @@ from benchmarks.harness.runs import evaluate
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
-    environment: str = "lift_object"  # What is run.
+    environment: str = "lift_object"  # Environment.
     starts: int = 5  # Number of starts that count.
     cold: bool = False  # Start GR00T without compiled kernels too, half a minute each time.
 
@@ -51,7 +51,7 @@ def first_step(job: Mapping[str, Any], cache: Path, *, compiles: bool = False) -
     with tempfile.TemporaryDirectory(prefix="startup_time_") as name:
         note = Path(name) / "first_step.json"
         document = {"jobs": [{**job, "name": "start", "num_steps": 1}]}
-        # Python keeps compiled modules, as it does for a user, whatever the shell of this benchmark says.
+        # Python keeps compiled modules, as for a user, for any variables of this benchmark's shell.
         variables = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache), NOTE: str(note)}
         if compiles:
             variables["WARP_CACHE_PATH"] = str(Path(name) / "kernels")

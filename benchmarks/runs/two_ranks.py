@@ -23,7 +23,7 @@ from benchmarks.harness.runs import evaluate, job_reports
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     pairs: int = 5  # Runs with one rank, each beside one with two.
     jobs: int = 8  # Equal jobs of a run; an even number.
@@ -38,7 +38,7 @@ class Run:
 
     whole_s: float  # From the command to its end [s].
     start_s: float  # From the command to the start of the first job [s].
-    stepping_s: float  # Jobs of one rank, without building what they need [s]; that of the rank with the most.
+    stepping_s: float  # Jobs of the busiest rank, without building environments [s].
     env_steps: int  # Control steps of all env slots.
 
 

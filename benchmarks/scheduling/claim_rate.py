@@ -43,7 +43,7 @@ STATUS = b"x" * 900
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     episodes: int = 100_000  # Episodes of the run.
     ranks: int = 1000  # Ranks for which the run is cut into pieces.
@@ -247,11 +247,11 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
 class Heard:
     """Figures of a crowd."""
 
-    num_ranks: int  # How many ranks it pretended.
-    took_s: list[float]  # How long each answer took [s].
-    busy_s: float  # How long the claim server was at work on answers [s].
-    cpu_s: float  # How much time of processors its process had [s].
-    wall_s: float  # How long all that took [s].
+    num_ranks: int  # Ranks of the crowd.
+    took_s: list[float]  # Time of each answer [s].
+    busy_s: float  # Time that the claim server worked on answers [s].
+    cpu_s: float  # CPU time of its process [s].
+    wall_s: float  # Wall time [s].
 
     @property
     def word_ms(self) -> float:

@@ -127,17 +127,17 @@ class SimulatedClaims:
 class ClusterOptions:
     """Properties of a cluster."""
 
-    num_ranks: int = 1000  # How many ranks there are; each has a GPU.
-    ranks_per_node: int = 8  # How many of them die with their node.
+    num_ranks: int = 1000  # Ranks, each with a GPU.
+    ranks_per_node: int = 8  # Ranks that die together with their node.
     joining_s: float = 60.0  # Nodes join evenly spread over this long [s].
     start_up_s: float = 30.0  # Median time from a node's joining to a rank's first claim [s]; log-normal, sigma 0.5.
-    build_s: float = 15.0  # How long building an environment takes [s].
-    failures_per_gpu_day: float = 0.0  # How often something fails that takes a node with it.
-    replaced_after_s: float = 600.0  # When another node joins in place of one that failed [s].
-    give_back_s: float = 30.0  # How long after a failure the unfinished episodes of its ranks are free again [s].
-    # How long the claim table is busy with an episode, its commit and its share of a claim [s].
+    build_s: float = 15.0  # Time to build an environment [s].
+    failures_per_gpu_day: float = 0.0  # Failures that take a node with them.
+    replaced_after_s: float = 600.0  # Time until a node replaces a failed one [s].
+    give_back_s: float = 30.0  # Time until unfinished episodes are free again after a failure [s].
+    # Time of the claim table for an episode, its commit and its share of a claim [s].
     service_s: float = 0.0005
-    # How long it is busy with a heartbeat, or with the question of a rank that has nothing to do [s].
+    # Time of the claim table for a heartbeat, or for a question of an idle rank [s].
     word_s: float = 0.0
 
     @property
@@ -150,10 +150,10 @@ class ClusterOptions:
 class ClusterOutcome:
     """A simulated run."""
 
-    makespan_s: float  # When the last episode was committed [s].
-    lower_bound_s: float  # What no order of the work can beat [s]; see `lower_bound_s`.
-    begun_by_s: float  # When the last episode began [s].
-    num_failures: int  # How many nodes failed.
+    makespan_s: float  # Commit of the last episode [s].
+    lower_bound_s: float  # Lower bound of every order of the work [s]; see `lower_bound_s`.
+    begun_by_s: float  # Begin of the last episode [s].
+    num_failures: int  # Failed nodes.
     num_episodes_lost: int  # Episodes under way that a failure ended; they ran again.
     longest_wait_s: float  # Longest time that a rank waited for the claim table [s].
     table_busy: float  # Share of the time in which the claim table was busy.
@@ -175,10 +175,10 @@ def simulate(jobs: Jobs, options: ClusterOptions, generator: np.random.Generator
 class _Rank:
     """The state of a rank."""
 
-    life: int = 0  # How often it has died: what was planned for an earlier life does not happen.
-    present_since: float | None = None  # When it started, None while it is away [s].
-    piece: Piece | None = None  # What it runs, None if nothing.
-    begun_at: float = 0.0  # When it began that, its environment built [s].
+    life: int = 0  # Number of its deaths: events of an earlier life do not happen.
+    present_since: float | None = None  # Its start, None while it is away [s].
+    piece: Piece | None = None  # Its piece, None if it is idle.
+    begun_at: float = 0.0  # Begin of the piece, with its environment built [s].
 
 
 class _Cluster:
@@ -251,7 +251,7 @@ class _Cluster:
 
     def _ask(self, now_s: float, rank: int, *, num_episodes: int) -> None:
         """Let the claim table take the commits of a rank and answer its claim, after earlier questions."""
-        # What ranks say besides takes its share of the time, so everything else takes longer.
+        # Heartbeats and questions take their share of the time, so everything else takes longer.
         service_s = self._options.service_s * num_episodes / max(0.01, 1 - self._options.busy_with_words)
         answered_at = max(now_s, self._table_free_at) + service_s
         self._table_free_at = answered_at
@@ -332,7 +332,7 @@ def lower_bound_s(jobs: Jobs, presences: list[tuple[float, float]], *, build_s: 
     begins = np.array([begin for begin, _ in presences]) + build_s
     ends = np.array([end for _, end in presences])
     work_s = sum(job.total_s for job in jobs) + lost_s
-    # What the ranks can do by a time grows by a straight line between any two of these.
+    # The possible work grows linearly between any two of these times.
     low_s, high_s = float(begins.min()), float(begins.max()) + work_s
     while high_s - low_s > 1e-6 * high_s:
         middle_s = (low_s + high_s) / 2

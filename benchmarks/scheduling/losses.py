@@ -34,7 +34,7 @@ STEPS = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to kill, and how often."""
+    """Options of the program."""
 
     moments: int = 12  # Runs, each disturbed once.
     episodes: int = 24  # Episodes of a run.
@@ -46,14 +46,14 @@ class Options(PageOptions):
 class Disturbed:
     """A run with a killed part."""
 
-    victim: str  # What was killed: the program where there was nothing else to kill yet.
-    at_s: float  # When, since the command [s].
-    phase: str  # What the run was doing.
+    victim: str  # Killed part: the program if no other part was there yet.
+    at_s: float  # Time since the command [s].
+    phase: str  # Phase of the run.
     to_end_s: float  # From then to the end of the last command [s].
-    resumed: int  # How often it was resumed.
+    resumed: int  # Number of resumes.
     lost: int  # Episodes without a commit line.
     twice: int  # Episodes with more than one.
-    same: bool  # Whether its tables are those of one process, byte for byte.
+    same: bool  # Its tables are those of one process, byte for byte.
 
 
 def document(options: Options) -> dict[str, Any]:

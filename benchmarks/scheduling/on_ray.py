@@ -34,7 +34,7 @@ STEPS = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     rounds: int = 3  # Runs of each kind.
     ranks: int = 2  # Ranks of a run.
@@ -66,7 +66,7 @@ def jobs_document(options: Options) -> dict[str, Any]:
 class Cluster:
     """A Ray cluster on this machine."""
 
-    address: str = "local"  # Where it is; local for one that the command starts.
+    address: str = "local"  # Address; local for a cluster that the command starts.
     variables: Mapping[str, str]  # The variables that let a program in.
 
 

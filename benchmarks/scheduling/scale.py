@@ -77,7 +77,7 @@ class Options(PageOptions):
 class Kind:
     """A kind of run: 40 jobs of unequal length."""
 
-    hours: float  # How long they keep every rank busy [h].
+    hours: float  # Time for which they keep every rank busy [h].
     episode_s: float  # Median over the jobs of how long an episode takes [s].
 
 

@@ -34,7 +34,7 @@ moments the contact forces and the forward reward of this package's Ant differ f
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     num_envs: tuple[int, ...] = (8, 64, 256)  # Sizes of the batch.
     rounds: int = 9  # Turns of every system at every size.

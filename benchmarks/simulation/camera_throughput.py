@@ -34,7 +34,7 @@ PICTURES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     num_envs: int = 8  # Number of env slots.
     rounds: int = 7  # Pictures of every slot.

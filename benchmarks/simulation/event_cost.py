@@ -34,12 +34,12 @@ STILL: Mapping[str, Mapping[str, Any]] = {
     "walk_humanoid": {},
     "track_motion": {},
 }
-"""Environments in which nothing is done, and their options."""
+"""Environments with a policy that does nothing, and their options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     tasks: tuple[str, ...] = TASKS  # Environments.
     num_envs: tuple[int, ...] = (1, 4, 16)  # Numbers of env slots.
@@ -53,7 +53,7 @@ class Clock:
     def __init__(self, *methods: tuple[type, str]) -> None:
         self._methods = methods
         self._plain: list[Callable[..., Any]] = []
-        # Two readings of the clock are half a microsecond apart, which is not the methods' time.
+        # Two readings of the clock are half a microsecond apart; that is not the methods' time.
         asked = [time.thread_time() for _ in range(1001)]
         self._asking_s = statistics.median(later - earlier for earlier, later in pairwise(asked))
         self.spent_s = 0.0

@@ -25,7 +25,7 @@ DERIVED_FIELDS = ("xpos", "xquat", "site_xpos", "sensordata")
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure."""
+    """Options of the measurement."""
 
     environment: str = "lift_object"  # Whose physics is stepped.
     num_envs: int = 64  # Number of worlds.

@@ -24,7 +24,7 @@ ENVIRONMENT = "lift_object"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     num_envs: tuple[int, ...] = (16, 64, 256)  # Numbers of env slots.
     control_steps: int = 20  # Control steps of a turn.

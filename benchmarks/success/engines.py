@@ -38,13 +38,13 @@ print(json.dumps({{name: found[name] for name in {_PACKAGES} if name in found}})
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     metaworld: tuple[str, ...] = ()  # Interpreters with Meta-World.
     metaworld_episodes: int = 10  # Episodes per task.
     robosuite: tuple[str, ...] = ()  # Interpreters with robosuite 1.5.2.
     robosuite_episodes: int = 50  # Episodes per task.
-    libero: tuple[str, ...] = ()  # Interpreters with what LIBERO needs.
+    libero: tuple[str, ...] = ()  # Interpreters with LIBERO's packages.
     libero_path: str = ""  # Checkout of LIBERO.
     libero_episodes: int = 50  # Episodes per task.
     num_envs: int = 2  # Number of env slots; it changes the time, not the rates.
@@ -56,8 +56,8 @@ class Options(PageOptions):
 class Suite:
     """Tasks with their expert."""
 
-    name: str  # What it is called.
-    interpreters: tuple[str, ...]  # Those that have it, each with another MuJoCo.
+    name: str  # Name.
+    interpreters: tuple[str, ...]  # Interpreters with the suite, each with another MuJoCo.
     policy: str  # Registered name of the expert.
     episodes: int  # Episodes per task.
     environments: Mapping[str, str]  # Environment of each task, by the task's name.
@@ -69,8 +69,8 @@ class Engine:
     """Outcomes of a suite on one version of MuJoCo."""
 
     version: str  # The version of MuJoCo.
-    packages: str  # Versions of what else decides.
-    arms: Mapping[str, Arm]  # What was run of each task.
+    packages: str  # Versions of the other packages.
+    arms: Mapping[str, Arm]  # Episodes of each task.
 
     @property
     def lengths(self) -> np.ndarray:

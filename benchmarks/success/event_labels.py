@@ -61,18 +61,18 @@ class Source:
 
     environment: str  # Name of the environment.
     policy: str  # Name or class path of the policy.
-    called: str  # What the policy is called in the labels.
+    called: str  # Name of the policy in the labels.
     policy_options: Mapping[str, Any] = field(default_factory=dict)  # Its options.
     options: Mapping[str, Any] = field(default_factory=dict)  # Options of the environment.
     axes: Mapping[str, int] = field(default_factory=dict)  # Axes of change that are on, each at its level.
-    instruction: str | None = None  # What the policy is told instead of the task's own words.
+    instruction: str | None = None  # Instruction instead of the task's own.
     tried: int  # Episodes that are run.
-    wanted: int  # Failures that are taken of them at most, the first ones.
+    wanted: int  # Largest number of failures to take, the first ones.
     num_envs: int = 8  # Number of env slots.
 
     @property
     def changes(self) -> str:
-        """What is changed, in words."""
+        """Changes, in words."""
         return " and ".join(f"{name} level {level}" for name, level in self.axes.items())
 
 
@@ -80,11 +80,11 @@ class Source:
 class Failure:
     """A failed episode, with the views of a person and its events."""
 
-    source: Source  # Where it comes from.
+    source: Source  # Its source.
     record: EpisodeRecord  # The episode, with its events.
     steps: Sequence[int]  # Control steps of its pictures, 0 for the start.
-    worlds: Sequence[VisibleWorld]  # What is to be seen then.
-    hands_m: Sequence[np.ndarray]  # Where the tool centre point was then [m]. Shape of each: (3,).
+    worlds: Sequence[VisibleWorld]  # Worlds of these steps.
+    hands_m: Sequence[np.ndarray]  # Tool centre point in these steps [m]. Shape of each: (3,).
     draws: "_Painter"  # Draws a world from a camera of its own.
 
     def sheets(self, title: str) -> list[Image.Image]:
@@ -280,7 +280,7 @@ class Round:
     """Failures that are labelled together."""
 
     seed: int  # Seed of their episodes, of no other round.
-    sources: Sequence[Source]  # Where they come from.
+    sources: Sequence[Source]  # Sources of the failures.
 
 
 ROUNDS: Mapping[int, Round] = {
@@ -392,7 +392,7 @@ ROUNDS: Mapping[int, Round] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to do."""
+    """Options of the program."""
 
     do: Literal["sheets", "label", "join", "page"] = "page"  # See above.
     round: int = max(ROUNDS)  # Number of the round.

@@ -57,14 +57,14 @@ hold still meanwhile: `chunk` and `rtc` are refused for them.""",
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     models: Literal["gr00t", "trained"] = "gr00t"  # Group of models.
     steps: tuple[int, ...] = (0, 1, 2, 4, 8)  # Latencies in control steps, in the order of measuring.
     episodes: int = 200  # Episodes of each line.
     # Directory that keeps the run; an existing one is resumed.
     run: Path | None = field(default=None, metadata=WITHOUT_INFLUENCE)
-    # Run nothing, and write the page of what has finished in the directory that keeps the run.
+    # Run nothing, and write the page of the finished jobs of the kept run.
     finished_only: bool = field(default=False, metadata=WITHOUT_INFLUENCE)
 
 

@@ -11,7 +11,7 @@ PACKAGES = ("libero", "robosuite", "mujoco", "numpy", "python")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     python: str = ".venv-libero/bin/python"  # Interpreter of the workers; make test-benchmarks makes this one.
     libero_path: str | None = None  # Checkout of LIBERO; LIBERO_PATH by default.

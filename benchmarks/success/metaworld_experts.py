@@ -18,7 +18,7 @@ PACKAGES = ("metaworld", "mujoco", "gymnasium", "numpy", "python")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     episodes: int = 20  # Episodes per task.
     num_envs: int = 2  # Number of env slots; it changes the time, not the rates.

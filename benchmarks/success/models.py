@@ -57,7 +57,7 @@ lift the cube that the task means.""",
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     # Page of results of the models.
     page: Literal["trained_policies", "gr00t_success"] = "trained_policies"

@@ -11,7 +11,7 @@ PACKAGES = ("robosuite", "mujoco", "numpy", "python")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     python: str = ".venv-robosuite/bin/python"  # Interpreter of the workers; make test-benchmarks makes this one.
     episodes: int = 50  # Episodes per task.

@@ -67,7 +67,7 @@ EDGE_NOTES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     search: bool = False  # Look for the edges, and write their page.
     episodes: int = 50  # Episodes per task, axis and level.
@@ -140,9 +140,9 @@ def tasks_of(options: Options) -> list[tuple[str, Mapping[str, Any]]]:
 class Edge:
     """The edge of an axis."""
 
-    step: int  # Index of the last step at which every task is solved often enough; -1 where there is none.
+    step: int  # Index of the last step with enough solved episodes of every task; -1 for none.
     worst: tuple[str, int]  # The task that is solved least often there, and how often.
-    ended_by: str  # What ends it: a task and how often it was solved one step farther, or the limit.
+    ended_by: str  # Its reason: a task with its successes one step farther, or the limit.
 
 
 def edge_of(tasks: Sequence[str], num_steps: int, solved: Callable[[str, int], int | str], least: float) -> Edge:

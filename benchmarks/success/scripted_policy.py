@@ -50,7 +50,7 @@ NOTES = "Rates are the same for any number of environments and threads; CPU time
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     # Measure all tasks of the SO-ARM101 instead of every task with the Panda.
     so101: bool = False

@@ -25,7 +25,7 @@ POLLING_INTERVAL_S = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     task: str = "cartpole"  # Task of the training.
     intervals: int = 2  # Evaluations of a run; it is that many of the task's intervals long.
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def share(self) -> float:
-        """Evaluation's share of what training takes [%]."""
+        """Evaluation's share of the training time [%]."""
         return 100 * sum(self.evaluations_s) / (sum(self.evaluations_s) + self.iterations_s)
 
 

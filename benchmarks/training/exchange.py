@@ -18,7 +18,7 @@ WORLD_SIZE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to count."""
+    """Options of the program."""
 
     task: str = "cartpole"  # Task of the training.
     num_envs: int = 64  # Env slots of a rank.

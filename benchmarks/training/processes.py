@@ -42,9 +42,9 @@ class Turn:
 
     wall_s: float  # Time of the slowest rank [s].
     cpu_s: float  # CPU time of all ranks, with all their threads [s].
-    learning_cpu_s: float  # Of which learning; the rest is taking samples [s].
+    learning_cpu_s: float  # CPU time of learning; the rest is sampling [s].
     env_steps: int  # Control steps of all env slots of all ranks.
-    ranks: tuple[Mapping[str, Any], ...]  # What each rank said.
+    ranks: tuple[Mapping[str, Any], ...]  # Answer of each rank.
 
     @property
     def per_s(self) -> float:

@@ -45,7 +45,7 @@ class Sent:
 
     def _counted(self, name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            # Before what is sent, all_gather takes the list of what is received, and neighbours take themselves.
+            # The first argument of all_gather is the list of received tensors, that of neighbours is `self`.
             own = args[1] if name in {"all_gather", "neighbours"} else args[0]
             self.calls[name, own.numel() * own.element_size()] += 1
             return collective(*args, **kwargs)

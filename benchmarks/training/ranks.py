@@ -30,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     rounds: int = 5  # Turns of everything.
 

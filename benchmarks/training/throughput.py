@@ -26,7 +26,7 @@ AS_MJLAB = ("--physics_steps", "5", "agent.actor.obs_normalization=false", "agen
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     # Python of an environment in which mjlab is installed; without it, mjlab is left out.
     mjlab_python: Path | None = None
@@ -39,7 +39,7 @@ class Options(PageOptions):
 class System:
     """A training system."""
 
-    label: str  # What it is called in the table.
+    label: str  # Name in the table.
     training: Training  # Its process.
     iterations: int  # Iterations of a turn.
 

@@ -35,7 +35,7 @@ AUTOGROUP = "echo 19 > /proc/self/autogroup; "
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     num_envs: int = 64  # Env slots of the training.
     rounds: int = 14  # Turns of each kind at most, an even number.

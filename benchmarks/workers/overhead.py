@@ -15,7 +15,7 @@ from benchmarks.harness.measure import Page, PageOptions, Table, run
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     steps: int = 600  # Steps of each measurement.
     rounds: int = 3  # Measurements of each kind, in turn; the page shows the least disturbed one.

@@ -29,7 +29,7 @@ LEAST_STEPS, DIFFERENT_LENGTHS = 24, 45
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to measure."""
+    """Options of the measurement."""
 
     robosuite_python: str = ""  # Interpreter with robosuite 1.5.2; without it Lift is left out.
     libero_python: str = ""  # Interpreter with LIBERO's packages; without it LIBERO is left out.
@@ -37,7 +37,7 @@ class Options(PageOptions):
     num_envs: int = 4  # Env slots, each in a worker of its own.
     episodes: int = 16  # Episodes of each run.
     rounds: int = 3  # Runs of each kind, in turn.
-    note: str = ""  # What else a reader of the page has to know.
+    note: str = ""  # Further text of the page.
 
 
 class PlaysChunks(PolicyBase):
@@ -87,14 +87,14 @@ class Played:
     """Time and occupancy of a run."""
 
     wall_s: float  # Wall time of all episodes [s].
-    busy: float  # Part of the env slots in which an episode ran, over all control steps.
+    busy: float  # Share of the env slots with an episode, over all control steps.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """An environment with its options."""
 
-    heading: str  # What the page calls it.
+    heading: str  # Heading on the page.
     name: str  # Registered name.
     options: dict[str, Any] = field(default_factory=dict)  # Its options.
 

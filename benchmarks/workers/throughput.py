@@ -69,7 +69,7 @@ shows."""
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
-    """What to compare."""
+    """Options of the program."""
 
     pusht_python: str = ""  # Interpreter with gym-pusht 0.1.8; without it PushT is left out.
     robosuite_python: str = ""  # Interpreter with robosuite 1.5.2; without it Lift is left out.
@@ -84,10 +84,10 @@ class Options(PageOptions):
 class Measured:
     """Resources of some steps."""
 
-    num_steps: int  # How many, of all env slots together.
+    num_steps: int  # Steps of all env slots.
     wall_s: float  # Wall time [s].
     own_cpu_s: float  # CPU time of this process [s].
-    env_cpu_s: float  # CPU time of the processes in which the environments are [s].
+    env_cpu_s: float  # CPU time of the environments' processes [s].
     memory_bytes: float  # Memory of these processes, for each env slot [bytes].
 
     @property
@@ -112,9 +112,9 @@ def plain_loops(kind: str, python: str, num_steps: int) -> Measured:
 class Division:
     """Division of env slots into workers and groups."""
 
-    num_envs: int  # How many env slots there are.
-    per_worker: int  # How many a worker holds.
-    groups: int = 1  # How many groups take turns.
+    num_envs: int  # Env slots.
+    per_worker: int  # Env slots of a worker.
+    groups: int = 1  # Groups that take turns.
     steps_per_message: int = 1  # Steps that a worker makes at once at most.
 
     @property

@@ -1,4 +1,4 @@
-"""Answer what a worker of another interpreter is shown, with a model that takes no time."""
+"""Answer the requests to a worker of another interpreter with a model that takes no time."""
 
 import typing
 
