@@ -21,29 +21,21 @@ class Options(PageOptions):
     rounds: int = 9  # Number of evaluations of each kind that count.
 
 
-def runner(options: Options) -> Timing:
-    """Evaluate by the runner's command line, in this process."""
-    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
-        line = ["--policy_type", "scripted", "--num_episodes", str(options.episodes), "--num_envs", "4"]
-        return timed(lambda: policy_runner.main([*line, "--output_dir", f"{directory}/out", options.environment]))
-
-
-def call(options: Options) -> Timing:
-    """Evaluate by a call."""
-    return timed(
-        lambda: arena.evaluate(
-            environment=options.environment, policy="scripted", num_episodes=options.episodes, num_envs=4
-        )
-    )
-
-
 def main(options: Options) -> None:
     """Evaluate by turns, and write the page."""
     page = Page("call_overhead", "What a call from Python costs beside the runner", options, "torch", "pandas")
     logging.disable()
-    taken = in_turn(
-        {"runner": lambda: runner(options), "arena.evaluate": lambda: call(options)}, options.rounds, warm_up=1
-    )
+    line = ["--policy_type", "scripted", "--num_episodes", str(options.episodes), "--num_envs", "4"]
+    sizes = {"num_episodes": options.episodes, "num_envs": 4}
+
+    def runner() -> Timing:
+        with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
+            return timed(lambda: policy_runner.main([*line, "--output_dir", f"{directory}/out", options.environment]))
+
+    def call() -> Timing:
+        return timed(lambda: arena.evaluate(environment=options.environment, policy="scripted", **sizes))
+
+    taken = in_turn({"runner": runner, "arena.evaluate": call}, options.rounds, warm_up=1)
     table = Table("evaluated by", "CPU seconds")
     for label, timings in taken.items():
         table.add(label, spread(values(timings, "cpu_s")))

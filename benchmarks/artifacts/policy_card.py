@@ -70,12 +70,6 @@ def read_run(directory: Path) -> Run:
     return Run(settings=settings, terms=terms, measures=measures, best=int(checkpoint["iter"]))
 
 
-def thinned(measures: Sequence[tuple[int, str, float]], points: int) -> list[tuple[int, str, float]]:
-    """Return the measures to keep, of about ``points`` iterations."""
-    every = max(1, max(step for step, _, _ in measures) // points)
-    return [each for each in measures if each[1].startswith("Eval/") or (each[1] in MEASURES and each[0] % every == 0)]
-
-
 def draw(run: Run, path: Path) -> None:
     """Draw success and reward over control steps."""
 
@@ -180,7 +174,10 @@ def main(directory: tyro.conf.Positional[Path], target: tyro.conf.Positional[Pat
     with (target / "progress.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["step", "measure", "value"])
-        writer.writerows((step, name, f"{value:.5g}") for step, name, value in thinned(run.measures, options.points))
+        every = max(1, max(step for step, _, _ in run.measures) // options.points)
+        for step, name, value in run.measures:
+            if name.startswith("Eval/") or (name in MEASURES and step % every == 0):
+                writer.writerow((step, name, f"{value:.5g}"))
     draw(run, target / "curves.png")
     title = options.title or f"A policy for {run.settings['environment']}"
     (target / "README.md").write_text(card(run, title, target.name), encoding="utf-8")

@@ -5,7 +5,6 @@ kinematics: both soles stay flat in place, and the centre of mass stays over the
 motion slowly on its own feet.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -82,9 +81,6 @@ class Standing:
         self.moving = np.concatenate((np.arange(6), [self.model.joint(name).dofadr[0] for name in legs]))
         self.feet = [self.model.site(foot).id for foot in FEET]
         self.pelvis = self.model.body(PELVIS).id
-        self._stand()
-
-    def _stand(self) -> None:
         self.data.qpos[self.joint_qpos] = self.default
         mujoco.mj_forward(self.model, self.data)
         self.data.qpos[2] -= self.data.site_xpos[self.feet[0], 2]
@@ -163,13 +159,10 @@ def written(motion: np.ndarray) -> str:
     names = [joint.rpartition("/")[2] for joint in HUMANOID.joints]
     lines = [",".join(("time_s", *COLUMNS_OF_THE_ROOT, *names))]
     for index, frame in enumerate(motion):
-        lines.append(",".join((f"{index * FRAME_S:.2f}", *_numbers(frame))))
+        # Adding 0 turns -0 into 0.
+        numbers = (f"{round(float(value), DIGITS) + 0:.{DIGITS}f}" for value in frame)
+        lines.append(",".join((f"{index * FRAME_S:.2f}", *numbers)))
     return "\n".join(lines) + "\n"
-
-
-def _numbers(frame: Sequence[float]) -> list[str]:
-    # Adding 0 turns -0 into 0.
-    return [f"{round(float(value), DIGITS) + 0:.{DIGITS}f}" for value in frame]
 
 
 def main(options: Options) -> None:

@@ -118,7 +118,10 @@ def main(options: Options) -> int:
     keys = [(title, num) for title, name in titles.items() for num in options.num_envs or JOBS[name].num_envs]
     wanted = unknown_keys("episodes", keys, options.known)
     with tempfile.TemporaryDirectory(prefix="gpu_episodes_") as directory:
-        model = checkpoint(Path(directory)) if any(titles[title] == GR00T for title, _ in wanted) else None
+        model, made = None, Path(directory) / "checkpoint"
+        if any(titles[title] == GR00T for title, _ in wanted):
+            save_random_checkpoint(made)
+            model = write_policy_yaml(Path(directory) / "policy.yaml", made)
 
         def measure(title: str, num_envs: int) -> EpisodesRow:
             name = titles[title]
@@ -127,12 +130,6 @@ def main(options: Options) -> int:
         rows, code = measure_all(wanted, measure, options)
     print("\n".join(episodes_lines(rows)))
     return code
-
-
-def checkpoint(directory: Path) -> str:
-    """Write a GR00T checkpoint, and return the path of the YAML file that names it."""
-    save_random_checkpoint(directory / "checkpoint")
-    return write_policy_yaml(directory / "policy.yaml", directory / "checkpoint")
 
 
 if __name__ == "__main__":

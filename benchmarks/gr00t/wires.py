@@ -94,20 +94,40 @@ def ways(stack: ExitStack, pictures: Mapping[str, np.ndarray], options: Options)
     def in_process(num_slots: int) -> object:
         return np.stack([np.zeros((NUM_STEPS, ACTION_DIM), np.float32) for _ in range(num_slots)])
 
+    def ask_gr00t(num_slots: int) -> object:
+        observation = {
+            "video": {name: np.stack([picture[None]] * num_slots) for name, picture in pictures.items()},
+            "state": {"state": np.stack([state[None]] * num_slots)},
+            "language": {"annotation.human.task_description": [[WORDS]] * num_slots},
+        }
+        seeds = list(range(num_slots))
+        return connection.ask("get_action", {"observation": observation, "options": {"noise_seeds": seeds}})
+
+    def ask_server_of_ranks(num_slots: int) -> object:
+        entries: dict[str, Any] = {name: np.stack([picture] * num_slots) for name, picture in pictures.items()}
+        entries |= {"state": np.stack([state] * num_slots), "words": [WORDS] * num_slots, "seeds": np.arange(num_slots)}
+        return network.ask(entries, slots_per_call=num_slots)
+
+    def ask_worker(num_slots: int) -> object:
+        arrays = {name: np.stack([picture[None]] * num_slots) for name, picture in pictures.items()}
+        arrays["state"] = np.stack([state[None]] * num_slots)
+        request = {"request": "predict", "words": [WORDS] * num_slots, "seeds": list(range(num_slots))}
+        return worker.ask(request, TIMEOUT_S, arrays)
+
     found = {IN_PROCESS: Way(ask=in_process)}
     port, pid = stack.enter_context(server("gr00t"))
     connection = PolicyServerConnection(address(port), Gr00tWire())
     connection.wait_until_ready()
     stack.callback(connection.close)
-    found["gr00t"] = Way(ask=partial(ask_gr00t, connection, pictures, state), server_pid=pid)
+    found["gr00t"] = Way(ask=ask_gr00t, server_pid=pid)
     found |= websocket_ways(stack, pictures, state, options)
     path, pid = stack.enter_context(server("policy_server"))
     network = ServedNetwork(RanksAddress(token=TOKEN, path=path), "zeros")
     stack.callback(network.close)
-    found["policy server"] = Way(ask=partial(ask_server_of_ranks, network, pictures, state), server_pid=pid)
+    found["policy server"] = Way(ask=ask_server_of_ranks, server_pid=pid)
     worker = WorkerProcess(Path(__file__).with_name("wire_worker"), sys.executable, {})
     stack.callback(worker.close)
-    found["lerobot"] = Way(ask=partial(ask_worker, worker, pictures, state), server_pid=worker.pid)
+    found["lerobot"] = Way(ask=ask_worker, server_pid=worker.pid)
     return found
 
 
@@ -122,7 +142,8 @@ def websocket_ways(
         port, pid = stack.enter_context(server(protocol, python))
         slots = SlotConnections(address(port), wire)
         stack.callback(slots.close)
-        return Way(ask=partial(ask_slots, slots, kind, shown), server_pid=pid)
+        # Each env slot asks in its own connection, all at once.
+        return Way(ask=lambda n: slots.ask(kind, ((env_id, shown) for env_id in range(n))), server_pid=pid)
 
     shown = {**flat, "prompt": WORDS}
     found = {"openpi": way(openpi.OpenpiWire, openpi.OBSERVATION, shown, "openpi", None)}
@@ -137,41 +158,6 @@ def websocket_ways(
         own = way(wire, OBSERVATION, observation, "vla_eval", options.vla_eval_python)
         found[f"vla_eval, {FORMATS[0]}, its own server"] = own
     return found
-
-
-def ask_server_of_ranks(
-    network: ServedNetwork, pictures: Mapping[str, np.ndarray], state: np.ndarray, num_slots: int
-) -> object:
-    """Ask about all env slots in one request."""
-    entries: dict[str, Any] = {name: np.stack([picture] * num_slots) for name, picture in pictures.items()}
-    entries |= {"state": np.stack([state] * num_slots), "words": [WORDS] * num_slots, "seeds": np.arange(num_slots)}
-    return network.ask(entries, slots_per_call=num_slots)
-
-
-def ask_gr00t(
-    connection: PolicyServerConnection, pictures: Mapping[str, np.ndarray], state: np.ndarray, num_slots: int
-) -> object:
-    """Ask about all env slots in one request."""
-    observation = {
-        "video": {name: np.stack([picture[None]] * num_slots) for name, picture in pictures.items()},
-        "state": {"state": np.stack([state[None]] * num_slots)},
-        "language": {"annotation.human.task_description": [[WORDS]] * num_slots},
-    }
-    seeds = list(range(num_slots))
-    return connection.ask("get_action", {"observation": observation, "options": {"noise_seeds": seeds}})
-
-
-def ask_slots(slots: SlotConnections[Any], kind: str, observation: Mapping[str, Any], num_slots: int) -> object:
-    """Ask about each env slot in its own connection, all at once."""
-    return slots.ask(kind, ((env_id, observation) for env_id in range(num_slots)))
-
-
-def ask_worker(worker: WorkerProcess, pictures: Mapping[str, np.ndarray], state: np.ndarray, num_slots: int) -> object:
-    """Ask about all env slots in one request."""
-    arrays = {name: np.stack([picture[None]] * num_slots) for name, picture in pictures.items()}
-    arrays["state"] = np.stack([state[None]] * num_slots)
-    request = {"request": "predict", "words": [WORDS] * num_slots, "seeds": list(range(num_slots))}
-    return worker.ask(request, TIMEOUT_S, arrays)
 
 
 @contextmanager

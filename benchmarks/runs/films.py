@@ -147,8 +147,13 @@ def films_of_gym(options: Options) -> Table:
     return table
 
 
-def recorders_of(options: Options, environment: Environment) -> dict[str, Callable[[Path], Observer] | None]:
-    """Return the recorder of each way by name."""
+def main(options: Options) -> None:
+    """Film episodes in every way, and write the page."""
+    torch.set_num_threads(1)
+    page = Page("films_of_two" if options.only_two else "films", "What films cost", options)
+    environment = build(ENVIRONMENT, NUM_ENVS)
+    # Warp loads with the first film of a process.
+    run_once(environment, 1, partial(recorder_of, VideoOptions(viewport=True)))
     films = {
         f"2 of {options.episodes}, 10 frames a second": VideoOptions(viewport=True, first_episodes=2),
         "all, 10 frames a second": VideoOptions(viewport=True),
@@ -157,17 +162,8 @@ def recorders_of(options: Options, environment: Environment) -> dict[str, Callab
     recorders: dict[str, Callable[[Path], Observer] | None] = {WITHOUT: None}
     recorders |= {name: partial(recorder_of, wanted) for name, wanted in films.items()}
     recorders[IN_THE_LOOP] = partial(LoopRecorder, environment=environment)
-    return dict(list(recorders.items())[:2]) if options.only_two else recorders
-
-
-def main(options: Options) -> None:
-    """Film episodes in every way, and write the page."""
-    torch.set_num_threads(1)
-    page = Page("films_of_two" if options.only_two else "films", "What films cost", options)
-    environment = build(ENVIRONMENT, NUM_ENVS)
-    # Warp loads with the first film of a process.
-    run_once(environment, 1, partial(recorder_of, VideoOptions(viewport=True)))
-    recorders = recorders_of(options, environment)
+    if options.only_two:
+        recorders = dict(list(recorders.items())[:2])
     calls = {name: partial(run_once, environment, options.episodes, each) for name, each in recorders.items()}
     runs = in_turn(calls, options.repeats)
     table = Table("films", "CPU s", "wall s", "CPU / none", "wall / none", "idle cores / none", "in the loop / CPU")

@@ -69,23 +69,22 @@ def measure(document: dict[str, Any], *, ranks: int) -> Run:
     )
 
 
-def measure_apart(document: dict[str, Any]) -> Run:
-    """Run a job file in two independent processes; return the run of the slower one."""
-    with ThreadPoolExecutor(2) as threads:
-        runs = threads.map(lambda _: measure(document, ranks=1), range(2))
-        return max(runs, key=lambda each: each.stepping_s)
-
-
 def main(options: Options) -> None:
     """Measure one rank, two ranks and two processes in turn, and write the page."""
     assert options.jobs % 2 == 0, "two ranks need an even number of jobs to have the same work"
     page = Page("two_ranks", "Two ranks against one", options)
     document, half = jobs_document(options, options.jobs), jobs_document(options, options.jobs // 2)
     measure(document, ranks=2)  # Fills the disk cache.
+
+    def apart_once() -> Run:
+        with ThreadPoolExecutor(2) as threads:
+            runs = threads.map(lambda _: measure(half, ranks=1), range(2))
+            return max(runs, key=lambda each: each.stepping_s)
+
     calls = {
         "1 rank": lambda: measure(document, ranks=1),
         "2 ranks": lambda: measure(document, ranks=2),
-        "apart": lambda: measure_apart(half),
+        "apart": apart_once,
     }
     runs = in_turn(calls, options.pairs)
     one, two, apart = runs.values()

@@ -30,6 +30,7 @@ HEADING = (
     "last one begun, of the bound", "longest wait for a claim [ms]", "claim server busy",
 )  # fmt: skip
 
+MEANS = ("num_failures", "num_episodes_lost", "over_bound", "table_busy")
 AIM = 1.05
 """Upper limit of the mean makespan over its bound."""
 
@@ -139,22 +140,15 @@ def main(options: Options) -> None:
         for name, rate in RATES.items():
             ended = outcomes(kind, name, options)
             over[kind, name] = float(np.mean([each.over_bound for each in ended]))
-            table.add(name, f"{1e4 * rate:.2f}", *_cells(ended))
+            means = {each: np.mean([getattr(one, each) for one in ended]) for each in MEANS}
+            begun = np.mean([each.begun_by_s / each.lower_bound_s for each in ended])
+            table.add(
+                *(name, f"{1e4 * rate:.2f}", f"{means['num_failures']:.1f}", f"{means['num_episodes_lost']:.1f}"),
+                *(f"{means['over_bound']:.3f}", f"{max(each.over_bound for each in ended):.3f}", f"{begun:.3f}"),
+                *(f"{1000 * max(each.longest_wait_s for each in ended):.0f}", f"{100 * means['table_busy']:.1f} %"),
+            )
         paragraphs += [f"{kind[0].upper()}{kind[1:]}:", str(table)]
     page.write(*paragraphs, _conclusion(over))
-
-
-def _cells(ended: list[ClusterOutcome]) -> list[str]:
-    over = [each.over_bound for each in ended]
-    return [
-        f"{np.mean([each.num_failures for each in ended]):.1f}",
-        f"{np.mean([each.num_episodes_lost for each in ended]):.1f}",
-        f"{np.mean(over):.3f}",
-        f"{max(over):.3f}",
-        f"{np.mean([each.begun_by_s / each.lower_bound_s for each in ended]):.3f}",
-        f"{1000 * max(each.longest_wait_s for each in ended):.0f}",
-        f"{100 * np.mean([each.table_busy for each in ended]):.1f} %",
-    ]
 
 
 def _conclusion(over: dict[tuple[str, str], float]) -> str:

@@ -62,13 +62,6 @@ def begin(environment: Environment) -> None:
     environment.reset(torch.arange(environment.num_envs), conditions)
 
 
-def random_actions(environment: Environment, number: int) -> torch.Tensor:
-    """Return actions for all env slots. Shape: (number, num_envs, action_dim)."""
-    low, high = torch.tensor(environment.action_spec.low), torch.tensor(environment.action_spec.high)
-    shares = torch.rand(number, environment.num_envs, len(low), generator=torch.Generator().manual_seed(0))
-    return low + (high - low) * shares
-
-
 def stepped(environment: Environment, actions: torch.Tensor) -> Timing:
     """Time control steps of new episodes."""
     begin(environment)
@@ -116,7 +109,10 @@ def main(options: Options) -> None:
         nothing_us = 0.0
         for (without, varying), keys in pairs.items():
             environments = {name: varied(num_envs, *own) for name, own in zip((without, varying), keys, strict=True)}
-            actions = random_actions(environments[without], options.control_steps)
+            spec = environments[without].action_spec
+            low, high = torch.tensor(spec.low), torch.tensor(spec.high)
+            shape = (options.control_steps, num_envs, len(low))
+            actions = low + (high - low) * torch.rand(shape, generator=torch.Generator().manual_seed(0))
             calls = {name: partial(stepped, environment, actions) for name, environment in environments.items()}
             times = in_turn(calls, options.rounds, warm_up=1)
             alone = {name: partial(simulated, each, options.control_steps) for name, each in environments.items()}

@@ -22,15 +22,6 @@ from benchmarks.training.processes import LearningStopwatch
 TASK = "Mjlab-Cartpole-Balance"
 
 
-def runner_of(num_envs: int) -> Any:
-    """Return mjlab's runner of its cartpole, without log files, as its ``train`` builds it for a CPU."""
-    env_cfg, agent_cfg = load_env_cfg(TASK), load_rl_cfg(TASK)
-    env_cfg.scene.num_envs = num_envs
-    env_cfg.seed = agent_cfg.seed
-    environment = RslRlVecEnvWrapper(ManagerBasedRlEnv(cfg=env_cfg, device="cpu"), clip_actions=agent_cfg.clip_actions)
-    return MjlabOnPolicyRunner(environment, {**asdict(agent_cfg), "logger": "tensorboard"}, None, "cpu")
-
-
 def facts(runner: Any) -> dict[str, Any]:
     """Return the facts for a comparison with another training."""
     environment, cfg = runner.env.unwrapped, runner.cfg
@@ -50,7 +41,12 @@ def facts(runner: Any) -> dict[str, Any]:
 
 def main(num_envs: int) -> None:
     """Do iterations for each line."""
-    runner = runner_of(num_envs)
+    # mjlab's runner of its cartpole, without log files, as its ``train`` builds it for a CPU.
+    env_cfg, agent_cfg = load_env_cfg(TASK), load_rl_cfg(TASK)
+    env_cfg.scene.num_envs = num_envs
+    env_cfg.seed = agent_cfg.seed
+    environment = RslRlVecEnvWrapper(ManagerBasedRlEnv(cfg=env_cfg, device="cpu"), clip_actions=agent_cfg.clip_actions)
+    runner: Any = MjlabOnPolicyRunner(environment, {**asdict(agent_cfg), "logger": "tensorboard"}, None, "cpu")
     stopwatch = LearningStopwatch(runner.alg)
     steps = runner.cfg["num_steps_per_env"] * num_envs
 

@@ -27,16 +27,15 @@ def openpi() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    threading.Thread(target=tell_once_it_listens, args=(port,), daemon=True).start()
+
+    def tell_once_it_listens() -> None:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+                break
+        tell(port)
+
+    threading.Thread(target=tell_once_it_listens, daemon=True).start()
     WebsocketPolicyServer(Zeros(), host="127.0.0.1", port=port, metadata={"policy": "zeros"}).serve_forever()
-
-
-def tell_once_it_listens(port: int) -> None:
-    """Print the port as soon as it accepts connections."""
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-            break
-    tell(port)
 
 
 def vla_eval() -> None:
