@@ -26,14 +26,16 @@ def main(options: Options) -> None:
     page = Page("call_overhead", "What a call from Python costs beside the runner", options, "torch", "pandas")
     logging.disable()
     line = ["--policy_type", "scripted", "--num_episodes", str(options.episodes), "--num_envs", "4"]
-    sizes = {"num_episodes": options.episodes, "num_envs": 4}
+    environment, number = options.environment, options.episodes
 
     def runner() -> Timing:
         with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
             return timed(lambda: policy_runner.main([*line, "--output_dir", f"{directory}/out", options.environment]))
 
     def call() -> Timing:
-        return timed(lambda: arena.evaluate(environment=options.environment, policy="scripted", **sizes))
+        return timed(
+            lambda: arena.evaluate(environment=environment, policy="scripted", num_episodes=number, num_envs=4)
+        )
 
     taken = in_turn({"runner": runner, "arena.evaluate": call}, options.rounds, warm_up=1)
     table = Table("evaluated by", "CPU seconds")

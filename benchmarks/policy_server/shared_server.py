@@ -47,8 +47,9 @@ def measure(options: Options, directory: Path) -> dict[tuple[int, bool], list[Ru
         arguments = {"environment": options.environment, "num_envs": options.num_envs}
         arguments |= {"enable_cameras": True, "camera_size": 64}
         policy = {"policy_config_yaml_path": str(PANDA_YAML), "model_path": str(options.model_path)}
-        more = {"policy_server": {"shared": "node", "max_wait_ms": options.max_wait_ms}} if shared else {}
-        document = one_job(arguments, "gr00t_closedloop", options.episodes, policy, **more)
+        document = one_job(arguments, "gr00t_closedloop", options.episodes, policy)
+        if shared:
+            document["jobs"][0]["policy_server"] = {"shared": "node", "max_wait_ms": options.max_wait_ms}
         name = directory / f"run_{next(numbers)}"
         process = evaluate(name, document, "--device", "cpu", "--split_jobs", "--no_dataset", ranks=ranks)
         (found,) = job_results(name)

@@ -208,8 +208,8 @@ def failures_of(source: Source, seed: int) -> list[Failure]:
 LABELS = RESULTS / "event_labels.csv"
 LABELLED_BY = "a vision-language model, from sheets of forty moments in two views"
 NOT_SHOWN = "not shown yet"
-KEY_COLUMNS = ("round", "environment", "model", "variations", "seed", "episode_index")
-COLUMNS = (*KEY_COLUMNS, "label", "decisive_event", "labelled_by")
+KEY_COLUMNS: tuple[str, ...] = ("round", "environment", "model", "variations", "seed", "episode_index")
+COLUMNS: tuple[str, ...] = (*KEY_COLUMNS, "label", "decisive_event", "labelled_by")
 RULES_OF_TODAY = 7
 """First round with events by the rules of today for the GR00T models."""
 RULES_OF_PUSHES = 9
