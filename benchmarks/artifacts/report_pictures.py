@@ -64,14 +64,22 @@ class Shown:
 
 def main(options: Options) -> None:
     """Make the pictures."""
-    with tempfile.TemporaryDirectory(prefix="report_pictures_") as directory:
-        runs = options.runs or Path(directory)
+    with tempfile.TemporaryDirectory(prefix="report_pictures_") as place:
+        runs = options.runs or Path(place)
         runs.mkdir(parents=True, exist_ok=True)
         comparison = runs / "comparison.yaml"
         comparison.write_text(yaml.safe_dump(COMPARISON, sort_keys=False))
         for shown in shown_runs(comparison):
             picture = options.output / f"report_{shown.name}.png"
-            photograph(page_of(shown, runs / shown.name), picture, height=shown.height)
+            directory = runs / shown.name
+            if not directory.is_dir():
+                command("run", "--eval_jobs_config", str(shown.jobs), "--output_dir", str(directory), "--no_report")
+                command("film", str(directory), *shown.films)
+            if shown.baseline is not None:
+                # Its exit code is the verdict.
+                command("compare", str(directory), "--baseline", shown.baseline, codes=(0, 1, 4))
+            command("report", str(directory))
+            photograph(directory / "report.html", picture, height=shown.height)
             print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
 
 
@@ -88,18 +96,6 @@ def shown_runs(comparison: Path) -> tuple[Shown, ...]:
             baseline="half-speed",
         ),
     )
-
-
-def page_of(shown: Shown, directory: Path) -> Path:
-    """Evaluate a run, film it, compare it, and return its page."""
-    if not directory.is_dir():
-        command("run", "--eval_jobs_config", str(shown.jobs), "--output_dir", str(directory), "--no_report")
-        command("film", str(directory), *shown.films)
-    if shown.baseline is not None:
-        # Its exit code is the verdict.
-        command("compare", str(directory), "--baseline", shown.baseline, codes=(0, 1, 4))
-    command("report", str(directory))
-    return directory / "report.html"
 
 
 def photograph(page: Path, picture: Path, *, height: int) -> None:

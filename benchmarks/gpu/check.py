@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -249,20 +249,18 @@ def run_all(
             print(f"no time left for: {check.name}")
             all_passed = False
             continue
-        told, rows = run(check, directory / f"rows_{number}.json", path if options.missing else None, left_s)
-        found = {**machine, "checks": [dataclasses.asdict(told)], **({check.rows: rows} if check.rows else {})}
+        arguments, output = [], directory / f"rows_{number}.json"
+        if check.rows:
+            # A benchmark ends by itself, and one that was ended has written its rows so far.
+            arguments = ["--output", str(output), "--limit_s", str(0.9 * left_s)]
+            arguments += ["--known", str(path)] if options.missing else []
+        told = verdict(check, limit_s=left_s, arguments=arguments)
+        found = {**machine, "checks": [dataclasses.asdict(told)]}
+        if check.rows:
+            found[check.rows] = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else []
         results.write(path, results.merged(results.read(path), found))
         all_passed &= told.outcome == "passed"
     return all_passed
-
-
-def run(check: Check, output: Path, known: Path | None, limit_s: float) -> tuple[Verdict, list[dict[str, Any]]]:
-    """Run a check, and return the rows that it measured, also if it was ended."""
-    if check.rows is None:
-        return verdict(check, limit_s=limit_s), []
-    arguments = ["--output", str(output), "--limit_s", str(0.9 * limit_s)]
-    told = verdict(check, limit_s=limit_s, arguments=arguments + (["--known", str(known)] if known else []))
-    return told, json.loads(output.read_text(encoding="utf-8")) if output.is_file() else []
 
 
 def main(options: Options) -> int:

@@ -40,9 +40,14 @@ def measure(options: Options, directory: Path) -> dict[tuple[bool, int], list[Ru
     numbers = count()
 
     def once(groups: int, *, every_step: bool) -> Run:
-        own = {"environment": options.environment, "num_envs": options.num_envs, "backend": options.backend}
-        more = {"asks_every_step": every_step, "num_threads": options.num_threads}
-        size = JobSize(**own, **more, episodes_per_slot=options.episodes)
+        size = JobSize(
+            environment=options.environment,
+            num_envs=options.num_envs,
+            episodes_per_slot=options.episodes,
+            asks_every_step=every_step,
+            backend=options.backend,
+            num_threads=options.num_threads,
+        )
         name = directory / f"run_{next(numbers)}"
         return run_job(name, yaml, size, GR00T, options.device, ["--pipeline", str(groups)])
 

@@ -397,42 +397,34 @@ def main(options: Options) -> None:
             model = f"a fresh checkpoint of {millions:.1f} million parameters with random weights"
         else:
             model = f"the checkpoint `{options.model_path}`"
-        sections = measure(directory, options.model_path or directory / "checkpoint", options)
+        model_path = options.model_path or directory / "checkpoint"
+        yaml = write_policy_yaml(directory / "panda.yaml", model_path)
+        blind = write_policy_yaml(directory / "blind.yaml", model_path, pov_cam_name_sim={})
+        devices, repetitions = options.devices, options.repetitions
+        sections: list[str] = []
+
+        def add(title: str, text: str, table: Sequence[str]) -> None:
+            sections.append("\n".join([f"## {title}", "", text, "", *table]))
+            print(f"\n{sections[-1]}", flush=True)
+
+        asked = {"devices": devices, "batch_sizes": options.batch_sizes, "repetitions": repetitions}
+        add("One query", QUERY_TEXT, latency_table(yaml, compiled_on=options.compiled_on, **asked))
+        starts = start_table(yaml, devices=devices, num_threads=options.num_threads, repetitions=options.starts)
+        add("The start", START_TEXT, starts)
+        add("A server instead", REMOTE_TEXT, remote_table(yaml, directory, **asked))
+        of_job = partial(JobSize, environment=options.environment, episodes_per_slot=options.episodes)
+        sizes = [of_job(num_envs=num_envs) for num_envs in options.num_envs]
+        runs = run_jobs(directory, yaml, sizes, devices=devices, repetitions=options.runs)
+        add("Where the time of a job goes", TIME_TEXT, time_table(runs))
+        add("Memory of a rank", MEMORY_TEXT, memory_table(runs))
+        slots, episodes = options.counted_num_envs, options.counted_episodes
+        counted = requests_table(blind, options.environment, num_envs=slots, episodes_per_slot=episodes)
+        add("Env slots that are asked for", REQUESTS_TEXT, counted)
     text = f"""\
 The model is {model}. Torch has
 {options.num_threads} thread{"s" if options.num_threads > 1 else ""}. Figures are medians of {options.repetitions} \
 queries of each kind, {options.starts} starts, and {options.runs} runs of each job of `{options.environment}`."""
     page.write(text, *sections)
-
-
-def measure(directory: Path, model_path: Path, options: Options) -> list[str]:
-    """Measure everything, and print each section as soon as it is there."""
-    yaml = write_policy_yaml(directory / "panda.yaml", model_path)
-    blind = write_policy_yaml(directory / "blind.yaml", model_path, pov_cam_name_sim={})
-    devices, repetitions = options.devices, options.repetitions
-    sections: list[str] = []
-
-    def add(title: str, text: str, table: Sequence[str]) -> None:
-        sections.append("\n".join([f"## {title}", "", text, "", *table]))
-        print(f"\n{sections[-1]}", flush=True)
-
-    asked = {"devices": devices, "batch_sizes": options.batch_sizes, "repetitions": repetitions}
-    add("One query", QUERY_TEXT, latency_table(yaml, compiled_on=options.compiled_on, **asked))
-    starts = start_table(yaml, devices=devices, num_threads=options.num_threads, repetitions=options.starts)
-    add("The start", START_TEXT, starts)
-    add("A server instead", REMOTE_TEXT, remote_table(yaml, directory, **asked))
-    sizes = [
-        JobSize(environment=options.environment, num_envs=num_envs, episodes_per_slot=options.episodes)
-        for num_envs in options.num_envs
-    ]
-    runs = run_jobs(directory, yaml, sizes, devices=devices, repetitions=options.runs)
-    add("Where the time of a job goes", TIME_TEXT, time_table(runs))
-    add("Memory of a rank", MEMORY_TEXT, memory_table(runs))
-    requests = requests_table(
-        blind, options.environment, num_envs=options.counted_num_envs, episodes_per_slot=options.counted_episodes
-    )
-    add("Env slots that are asked for", REQUESTS_TEXT, requests)
-    return sections
 
 
 if __name__ == "__main__":

@@ -43,6 +43,16 @@ class SimulatedJob:
 Jobs = Sequence[SimulatedJob]
 
 
+def drawn_jobs(numbers: np.ndarray, lengths_s: np.ndarray, generator: np.random.Generator) -> list[SimulatedJob]:
+    """Return jobs with log-normal episodes. Two in sequence share an environment, like two policies on one task."""
+    return [
+        SimulatedJob(
+            environment=f"environment {index // 2}", episode_s=length_s * generator.lognormal(sigma=0.3, size=number)
+        )
+        for index, (number, length_s) in enumerate(zip(numbers, lengths_s, strict=True))
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """Episodes of a job that a rank runs without asking again."""

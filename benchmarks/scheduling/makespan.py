@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.harness.measure import markdown_table, run
-from benchmarks.scheduling.cluster import Jobs, Piece, SimulatedClaims, SimulatedJob
+from benchmarks.scheduling.cluster import Jobs, Piece, SimulatedClaims, SimulatedJob, drawn_jobs
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.evaluation.planning import split_shares
 
@@ -90,13 +90,7 @@ def draw_jobs(kind: str, generator: np.random.Generator) -> list[SimulatedJob]:
     if kind.endswith("log-normal"):
         episodes = np.ceil(50 * generator.lognormal(sigma=0.7, size=num_jobs)).astype(int)
         mean_s = generator.lognormal(sigma=0.7, size=num_jobs)
-    return [
-        # Two jobs after one another share an environment, as two policies on one task do.
-        SimulatedJob(
-            environment=f"environment {index // 2}", episode_s=length_s * generator.lognormal(sigma=0.3, size=number)
-        )
-        for index, (number, length_s) in enumerate(zip(episodes, mean_s, strict=True))
-    ]
+    return drawn_jobs(episodes, mean_s, generator)
 
 
 KINDS = ("equal jobs", "one job 10 times longer", "16 jobs, log-normal", "40 jobs, log-normal", "3 jobs")

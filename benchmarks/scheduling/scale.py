@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import RESULTS
 from benchmarks.harness.measure import Page, PageOptions, Table, line_of, run
-from benchmarks.scheduling.cluster import ClusterOptions, ClusterOutcome, SimulatedJob, simulate
+from benchmarks.scheduling.cluster import ClusterOptions, ClusterOutcome, SimulatedJob, drawn_jobs, simulate
 
 PAGE = "claim_rate"
 ON_AN_EPISODE = "processor time of the claim server's process for an episode, with Ray's share"
@@ -95,12 +95,7 @@ def draw_jobs(kind: Kind, num_ranks: int, generator: np.random.Generator) -> lis
     lengths_s = kind.episode_s * generator.lognormal(sigma=0.5, size=40)
     total_s = kind.hours * 3600 * num_ranks
     numbers = np.maximum(1, total_s * shares / (shares * lengths_s).sum()).astype(int)
-    return [
-        SimulatedJob(
-            environment=f"environment {index // 2}", episode_s=length_s * generator.lognormal(sigma=0.3, size=number)
-        )
-        for index, (number, length_s) in enumerate(zip(numbers, lengths_s, strict=True))
-    ]
+    return drawn_jobs(numbers, lengths_s, generator)
 
 
 def measured_ms(name: str) -> float:

@@ -74,14 +74,6 @@ def train(task: str, *words: str) -> Run:
     )
 
 
-def started(task: str) -> dict[str, float]:
-    """Return the time before the first iteration by part [s]."""
-    training = Training([*RANK, task, "--num_threads", "1"])
-    training.close()
-    start = training.said["start"]
-    return {"imports_s": training.ready_s - sum(start.values()), **start}
-
-
 def main(options: Options) -> None:
     """Train with evaluations and without, time the start, and write the page."""
     page = Page("training_evaluation", "What evaluation takes from training, and the start", options)
@@ -90,14 +82,18 @@ def main(options: Options) -> None:
     num_iterations = options.intervals * evaluation.interval
     once = ("agent.max_iterations=1", WITHOUT)
     first = in_turn({"start": partial(train, options.task, *once)}, options.starts, warm_up=1)["start"]
-    parts = [started(options.task) for _ in range(options.starts)]
+    parts: dict[str, list[float]] = {}
+    for _ in range(options.starts):
+        training = Training([*RANK, options.task, "--num_threads", "1"])
+        training.close()
+        start = training.said["start"]
+        for name, seconds in {"imports_s": training.ready_s - sum(start.values()), **start}.items():
+            parts.setdefault(name, []).append(seconds)
     iterations = f"agent.max_iterations={num_iterations}"
     calls = {True: partial(train, options.task, iterations), False: partial(train, options.task, iterations, WITHOUT)}
     withs, withouts = in_turn(calls, options.rounds).values()
     by_cpu = [100 * (one.cpu_s - other.cpu_s) / one.cpu_s for one, other in zip(withs, withouts, strict=True)]
-    imports, environment, networks = (
-        spread([part[name] for part in parts]) for name in ("imports_s", "environment_s", "networks_s")
-    )
+    imports, environment, networks = (spread(parts[f"{name}_s"]) for name in ("imports", "environment", "networks"))
     per_iteration_ms = 1000 * statistics.median(values(withs, "iterations_s")) / num_iterations
     table = Table("measure", "figure")
     for measure, figure in {
