@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
@@ -17,12 +18,21 @@ from isaaclab_arena.results.statistics import wilson_interval
 CPU = torch.device("cpu")
 
 
-def build(name: str, num_envs: int, *, device: torch.device = CPU, num_threads: int = 1, **options: Any) -> Any:
-    """Build a registered environment."""
+def build(
+    name: str,
+    num_envs: int,
+    *,
+    device: torch.device = CPU,
+    num_threads: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Build a registered environment, with the variations of some settings if there are any."""
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
     builder.check(config)
-    return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+    varied = {} if settings is None else {"variations": enabled_variations(builder.variations(config), settings)}
+    return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads, **varied)
 
 
 def make_policy(policy_type: str, options: Mapping[str, Any] | None = None) -> PolicyBase:

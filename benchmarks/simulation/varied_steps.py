@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.harness.environments import episodes
+from benchmarks.harness.environments import build, episodes
 from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, ratios, run, spread, timed
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
-from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.interfaces.environment import Environment
 
 ENVIRONMENT = "lift_object"
@@ -46,11 +45,7 @@ class OperationCount(TorchDispatchMode):
 
 def varied(num_envs: int, *keys: str) -> Environment:
     """Return the environment with variations on, by their keys."""
-    builder = ENVIRONMENTS.get(ENVIRONMENT)
-    config = builder.config_class(backend="mujoco")
-    overrides = {f"{key}.enabled": True for key in keys}
-    variations = enabled_variations(builder.variations(config), overrides)
-    return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=1, variations=variations)
+    return build(ENVIRONMENT, num_envs, settings={f"{key}.enabled": True for key in keys}, backend="mujoco")
 
 
 def begin(environment: Environment) -> None:

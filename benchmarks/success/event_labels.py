@@ -20,11 +20,11 @@ import torch
 from PIL import Image, ImageDraw
 
 from benchmarks import RESULTS
-from benchmarks.harness.environments import CPU, make_policy, success_rate
+from benchmarks.harness.environments import build, make_policy, success_rate
 from benchmarks.harness.measure import Page, PageOptions, markdown_table, run
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.variations.overrides import AXES, enabled_variations
+from isaaclab_arena.environments.variations.overrides import AXES
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EVENTS, Episode, EpisodeRecord
@@ -183,20 +183,14 @@ class _Watcher(Observer):
 def failures_of(source: Source, seed: int) -> list[Failure]:
     """Run the episodes of a source, and return its first failures, by episode."""
     builder = ENVIRONMENTS.get(source.environment)
-    config = builder.config_class(**source.options)
-    catalogue = builder.variations(config)
+    catalogue = builder.variations(builder.config_class(**source.options))
     settings = {
         key: value
         for name, level in source.axes.items()
         for key, value in AXES[name].settings(catalogue, level).items()
     }
-    environment = builder.build(
-        config,
-        num_envs=source.num_envs,
-        device=CPU,
-        num_threads=default_num_threads(),
-        variations=enabled_variations(catalogue, settings),
-    )
+    threads = {"num_threads": default_num_threads()}
+    environment = build(source.environment, source.num_envs, settings=settings, **threads, **source.options)
     watcher = _Watcher(source, _Painter(environment))
     policy = make_policy(source.policy, source.policy_options)
     episodes = [Episode(job=source.environment, episode_index=index, seed=seed) for index in range(source.tried)]

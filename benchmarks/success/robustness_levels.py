@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any
 
 from benchmarks.artifacts.task_catalog import level_value
-from benchmarks.harness.environments import CPU, make_policy, success_rate, tally
+from benchmarks.harness.environments import build, make_policy, success_rate, tally
 from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, EDGE_LEVEL, Axis, enabled_variations
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, EDGE_LEVEL, Axis
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Outcome
@@ -95,15 +95,9 @@ def axes_of(task: str) -> list[str]:
 
 def successes_at(task: str, axes: Sequence[Axis], level: int, options: Options) -> int:
     """Return the number of solved episodes at a level of some axes together."""
-    builder, catalogue = ENVIRONMENTS.get(task), catalogue_of(task)
-    settings = {key: value for axis in axes for key, value in axis.settings(catalogue, level).items()}
-    environment = builder.build(
-        builder.config_class(**dict(TASKS)[task]),
-        num_envs=options.num_envs,
-        device=CPU,
-        num_threads=default_num_threads(),
-        variations=enabled_variations(catalogue, settings),
-    )
+    settings = {key: value for axis in axes for key, value in axis.settings(catalogue_of(task), level).items()}
+    threads = {"num_threads": default_num_threads()}
+    environment = build(task, options.num_envs, settings=settings, **threads, **dict(TASKS)[task])
     found = tally(environment, make_policy("scripted"), options.episodes, options.seed)
     environment.close()
     return found.count(Outcome.SUCCESS)
