@@ -47,13 +47,6 @@ def test_the_server_computes_what_would_be_computed_here(yaml, tmp_path):
     assert float(server) > 0.3 * float(cpu_here)
 
 
-@pytest.mark.usefixtures("quick_python")
-def test_a_job_that_fails_stops_the_benchmark_and_is_told(tmp_path):
-    size = JobSize(environment="no_such_task", num_envs=1, episodes_per_slot=1)
-    with pytest.raises(RuntimeError, match="no_such_task"):
-        run_job(tmp_path / "failing", "", size, ZERO, "cpu")
-
-
 def test_slots_are_asked_for_once_a_chunk(model_path, tmp_path):
     blind = write_policy_yaml(tmp_path / "blind.yaml", model_path, pov_cam_name_sim={})
     count, found = count_requests(blind, "lift_object", num_envs=3, num_episodes=7, per_query=4)
@@ -93,3 +86,11 @@ def test_one_command_measures_everything_and_says_how(tmp_path, model_path, caps
     assert shares == pytest.approx([100, 100], abs=3)
     assert float(tables[4][2][2]) > float(tables[4][2][3]) > 100
     assert "Memory of a rank" in capsys.readouterr().out
+
+
+# Last, because the quick interpreter of this test is that of its module from then on.
+@pytest.mark.usefixtures("quick_python")
+def test_a_job_that_fails_stops_the_benchmark_and_is_told(tmp_path):
+    size = JobSize(environment="no_such_task", num_envs=1, episodes_per_slot=1)
+    with pytest.raises(RuntimeError, match="no_such_task"):
+        run_job(tmp_path / "failing", "", size, ZERO, "cpu")
