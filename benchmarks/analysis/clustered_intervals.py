@@ -206,7 +206,7 @@ def main(options: Options) -> int:
     """Simulate, write the page, and return 1 if a chosen interval or test misses its bar."""
     page = Page("clustered_intervals", "Intervals where episodes share conditions", options, "numpy", "scipy")
     generator = np.random.default_rng(options.seed)
-    told = {
+    texts = {
         rates_table: f"""\
 ## One rate
 
@@ -231,7 +231,7 @@ exchanges the policies of whole conditions, and may find a difference in {100 * 
 
 Equal policies, looked at after every pair up to 500; 5 % may be decided.""",
     }
-    results = [(text, *table(options, generator)) for table, text in told.items()]
+    results = [(text, *table(options, generator)) for table, text in texts.items()]
     page.write(*(each for text, table, _ in results for each in (text, table)))
     return 0 if all(kept for *_, kept in results) else 1
 

@@ -201,8 +201,8 @@ def fixed_numbers(options: Options, generator: np.random.Generator) -> Iterator[
         for name, p_value, at_least in (("mid-p", mcnemar_mid_p, least), ("exact", mcnemar_exact_p, 0.0)):
             found = rejected_by(p_value, setting, pairs=pairs, repeats=options.repeats, generator=generator)
             what = f"{name}: finds a difference that is not there"
-            told = f"{setting}, {pairs} pairs"
-            yield Figure(what=what, setting=told, value=found, at_least=at_least or None, at_most=0.055)
+            words = f"{setting}, {pairs} pairs"
+            yield Figure(what=what, setting=words, value=found, at_least=at_least or None, at_most=0.055)
     for rate in (0.5, 0.8):
         for against_first, name, policies in ((True, "10 against a baseline", 11), (False, "each pair of 5", 5)):
             found = families_with_a_rejection(

@@ -48,8 +48,8 @@ def paraphrase_table(instruction: str, paraphrases: Sequence[str]) -> Iterator[s
         return
     yield "| told | words that differ |"
     yield "| --- | --: |"
-    for said in (instruction, *paraphrases):
-        yield f"| {said} | {100 * word_distance(instruction, said):.0f} % |"
+    for words in (instruction, *paraphrases):
+        yield f"| {words} | {100 * word_distance(instruction, words):.0f} % |"
 
 
 def level_value(axis: Axis, catalogue: Sequence[Variation], level: int, key: str) -> str:

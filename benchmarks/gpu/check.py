@@ -197,16 +197,16 @@ class Verdict:
 def verdict(check: Check, *, limit_s: float = LIMIT_S, arguments: Sequence[str] = ()) -> Verdict:
     """Run a check for ``limit_s`` at most, with further arguments."""
     began = time.monotonic()
-    code, said = run_to_the_end([*check.command, *arguments], check.variables, limit_s)
+    code, output = run_to_the_end([*check.command, *arguments], check.variables, limit_s)
     outcome: Outcome = "passed" if code == 0 else "FAILED"
     if (code is None and limit_s < LIMIT_S) or (code == OUT_OF_TIME and check.rows):
         outcome = "out of time"
-    lines = () if outcome == "passed" else tuple(said.splitlines())
-    told = Verdict(name=check.name, outcome=outcome, seconds=time.monotonic() - began, last_lines=lines[-LAST_LINES:])
-    print(f"{outcome}  {check.name}  {told.seconds:.0f} s", flush=True)
+    lines = () if outcome == "passed" else tuple(output.splitlines())
+    result = Verdict(name=check.name, outcome=outcome, seconds=time.monotonic() - began, last_lines=lines[-LAST_LINES:])
+    print(f"{outcome}  {check.name}  {result.seconds:.0f} s", flush=True)
     for line in lines[-PRINTED_LINES:]:
         print(f"    {line}", flush=True)
-    return told
+    return result
 
 
 def run_to_the_end(command: Sequence[str], variables: Mapping[str, str], limit_s: float) -> tuple[int | None, str]:
@@ -221,15 +221,15 @@ def run_to_the_end(command: Sequence[str], variables: Mapping[str, str], limit_s
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=limit_s)
+        output, _ = process.communicate(timeout=limit_s)
     except BaseException as error:
         # Its children would go on, and hold the GPU.
         os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
-        return None, f"{said}\ntook longer than {limit_s:.0f} s"
-    return process.returncode, said
+        return None, f"{output}\ntook longer than {limit_s:.0f} s"
+    return process.returncode, output
 
 
 def run_all(
@@ -254,12 +254,12 @@ def run_all(
             # A benchmark ends by itself, and one that was ended has written its rows so far.
             arguments = ["--output", str(output), "--limit_s", str(0.9 * left_s)]
             arguments += ["--known", str(path)] if options.missing else []
-        told = verdict(check, limit_s=left_s, arguments=arguments)
-        found = {**machine, "checks": [dataclasses.asdict(told)]}
+        result = verdict(check, limit_s=left_s, arguments=arguments)
+        found = {**machine, "checks": [dataclasses.asdict(result)]}
         if check.rows:
             found[check.rows] = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else []
         results.write(path, results.merged(results.read(path), found))
-        all_passed &= told.outcome == "passed"
+        all_passed &= result.outcome == "passed"
     return all_passed
 
 

@@ -101,8 +101,8 @@ def check_line(check: Mapping[str, Any]) -> str:
     """Return the outcome of a check, with its last line of output if it failed."""
     if check["outcome"] == "out of time":
         return f"- out of time: {check['name']}: it was not through after {check['seconds']:.0f} s"
-    said = [line for line in check["last_lines"] if line.strip()]
-    return f"- {check['outcome']}: {check['name']}" + (f": {said[-1].strip()}" if said else "")
+    output = [line for line in check["last_lines"] if line.strip()]
+    return f"- {check['outcome']}: {check['name']}" + (f": {output[-1].strip()}" if output else "")
 
 
 def physics_lines(rows: Sequence[PhysicsRow]) -> list[str]:

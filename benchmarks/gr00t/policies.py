@@ -30,10 +30,10 @@ class SwappedColours(Gr00tClosedloopPolicy):
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Begin episodes whose instruction names red instead of blue, and blue instead of red."""
-        told = [
+        swapped_starts = [
             dataclasses.replace(start, language_instruction=swapped(start.language_instruction)) for start in starts
         ]
-        super().start_episodes(env, told)
+        super().start_episodes(env, swapped_starts)
 
 
 def swapped(instruction: str) -> str:

@@ -79,13 +79,13 @@ async def openpi(connection: ServerConnection) -> None:
 async def vla_eval(connection: ServerConnection) -> None:
     """Say hello, then answer observations, as vla-eval's servers do."""
     while True:
-        heard = vla_eval_wire.unpack(await connection.recv(decode=False))
+        message = vla_eval_wire.unpack(await connection.recv(decode=False))
         payload: dict[str, Any] = {"actions": ACTIONS}
-        if heard.kind == vla_eval_wire.HELLO:
+        if message.kind == vla_eval_wire.HELLO:
             payload = {"protocol_version": vla_eval_wire.PROTOCOL_VERSION, "model_server": "zeros"}
         kinds = {vla_eval_wire.HELLO: vla_eval_wire.HELLO, vla_eval_wire.OBSERVATION: vla_eval_wire.ACTION}
-        if heard.kind in kinds:
-            answer = vla_eval_wire.Message(kind=kinds[heard.kind], payload=payload, number=heard.number)
+        if message.kind in kinds:
+            answer = vla_eval_wire.Message(kind=kinds[message.kind], payload=payload, number=message.number)
             await connection.send(vla_eval_wire.pack(answer))
 
 

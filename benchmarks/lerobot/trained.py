@@ -55,13 +55,13 @@ def job_file(options: Options, num_episodes: int) -> Mapping[str, Any]:
         "enable_cameras": True,
         "camera_size": 64,
     }
-    asked = {
+    policy = {
         "python": options.python,
         "pretrained": str(checkpoint(options.training)),
         "states": {"observation.state": list(STATES)},
         "slots_per_call": 1,
     }
-    return one_job(environment, "lerobot", num_episodes, asked, name=options.policy, seed=options.seed)
+    return one_job(environment, "lerobot", num_episodes, policy, name=options.policy, seed=options.seed)
 
 
 def shown_in(recording: Path, job: str, index: int, seed: int) -> dict[str, Any]:

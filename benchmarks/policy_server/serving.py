@@ -94,8 +94,8 @@ def server(
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            said = next(line for line in process.stderr if " serving " in line)
-            port = int(said.rpartition(":")[2])
+            line = next(line for line in process.stderr if " serving " in line)
+            port = int(line.rpartition(":")[2])
             yield ServerAddress(host="127.0.0.1", port=port, timeout_s=TIMEOUT_S), process.pid
         finally:
             process.kill()

@@ -83,9 +83,11 @@ def consolidate_hdf5_through_h5py(parts: Sequence[Path], dataset: Path) -> None:
 
 def write_safetensors(path: Path, episode: RecordedEpisode) -> None:
     """Write the file of one episode as safetensors; attributes and their checksum are in its header."""
-    said = json_line({"attributes": _attributes(episode), "env_args": episode.env_args, "index": episode.episode_index})
+    facts = json_line(
+        {"attributes": _attributes(episode), "env_args": episode.env_args, "index": episode.episode_index}
+    )
     arrays = {name: np.ascontiguousarray(array) for name, array in episode.arrays.items()}
-    write_bytes(path, save(arrays, {"episode": said, "crc": str(zlib.crc32(said.encode()))}))
+    write_bytes(path, save(arrays, {"episode": facts, "crc": str(zlib.crc32(facts.encode()))}))
 
 
 def consolidate_safetensors(parts: Sequence[Path], dataset: Path) -> None:
@@ -116,17 +118,17 @@ def read_safetensors(path: Path) -> RecordedEpisode:
     metadata = header.pop("__metadata__")
     if int(metadata["crc"]) != zlib.crc32(metadata["episode"].encode()):
         raise StorageError(f"{path}: its header is not what was written")
-    said = json.loads(metadata["episode"])
+    facts = json.loads(metadata["episode"])
     arrays = {}
     for name, about in header.items():
         first, end = (begin + offset for offset in about["data_offsets"])
         arrays[name] = np.frombuffer(memoryview(content)[first:end], _NUMPY_TYPES[about["dtype"]]).reshape(
             about["shape"]
         )
-    if checksum(arrays) != said["attributes"]["checksum"]:
+    if checksum(arrays) != facts["attributes"]["checksum"]:
         raise StorageError(f"{path}: its arrays are not what was written")
     return RecordedEpisode(
-        episode_index=said["index"], arrays=arrays, attributes=said["attributes"], env_args=said["env_args"]
+        episode_index=facts["index"], arrays=arrays, attributes=facts["attributes"], env_args=facts["env_args"]
     )
 
 

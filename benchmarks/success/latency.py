@@ -112,8 +112,8 @@ def main(options: Options) -> None:
     else:
         jobs = evaluate(jobs_document(options), options.run)
     jobs = [job for job in jobs if _place(job["name"], models)[2] in options.steps]
-    told, unfinished = lines(jobs, models), [job["name"] for job in jobs if job["status"] != "completed"]
-    table = "\n".join(markdown_table(HEADING, told, words=len(HEADING)))
+    rows, unfinished = lines(jobs, models), [job["name"] for job in jobs if job["status"] != "completed"]
+    table = "\n".join(markdown_table(HEADING, rows, words=len(HEADING)))
     print(table)
     missing = [f"Not finished: {', '.join(unfinished)}."] if unfinished else []
     page.write(f"{models.notes}\n{NOTES}", table, *missing)

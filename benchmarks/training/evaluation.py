@@ -86,7 +86,7 @@ def main(options: Options) -> None:
     for _ in range(options.starts):
         training = Training([*RANK, options.task, "--num_threads", "1"])
         training.close()
-        start = training.said["start"]
+        start = training.hello["start"]
         for name, seconds in {"imports_s": training.ready_s - sum(start.values()), **start}.items():
             parts.setdefault(name, []).append(seconds)
     iterations = f"agent.max_iterations={num_iterations}"

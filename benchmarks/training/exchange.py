@@ -61,7 +61,7 @@ def counted(options: Options, words: tuple[str, ...]) -> Exchanged:
     training.turn(1)
     answer = training.turn(1).ranks[0]
     training.close()
-    return exchanged(training.said["facts"], answer, 1)
+    return exchanged(training.hello["facts"], answer, 1)
 
 
 VARIANTS = {

@@ -80,8 +80,8 @@ class Training:
         numbers = ({} if world_size == 1 else {"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(world_size))
         self._ranks = [Worker(command, variables | number) for number in numbers]
         # The first rank's facts, and the time to them.
-        said = [rank.answer() for rank in self._ranks]
-        self.said, self.ready_s = said[0], time.perf_counter() - began
+        hello = [rank.answer() for rank in self._ranks]
+        self.hello, self.ready_s = hello[0], time.perf_counter() - began
 
     def turn(self, iterations: int) -> Turn:
         """Do some iterations on all ranks, and return their time."""

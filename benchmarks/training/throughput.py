@@ -83,14 +83,14 @@ def figures(turns: Sequence[Turn], theirs: Sequence[Turn] | None) -> list[str]:
 
 def what(system: System) -> str:
     """Return the facts of an iteration of a system."""
-    facts = system.training.said["facts"]
+    facts = system.training.hello["facts"]
     sizes = " x ".join(map(str, facts["hidden_dims"]))
-    said = (
+    text = (
         f"- {system.label}: {facts['physics_steps']} physics steps of {facts['physics_dt'] * 1000:g} ms to a control "
         f"step, {facts['num_steps_per_env']} control steps to an iteration, networks of {sizes}, "
         f"{facts['num_learning_epochs']} epochs of {facts['num_mini_batches']} mini-batches"
     )
-    return f"{said}; {facts['version']}." if "version" in facts else f"{said}."
+    return f"{text}; {facts['version']}." if "version" in facts else f"{text}."
 
 
 NOTES = """\

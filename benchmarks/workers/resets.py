@@ -137,8 +137,8 @@ def main(options: Options) -> None:
         runs = in_turn({steps: partial(play, scene, steps, options) for steps in kinds}, options.rounds)
         for steps, found in runs.items():
             wall_s, ratio = median(found, "wall_s"), statistics.median(ratios(runs[0], found, "wall_s"))
-            told = f"{wall_s:.1f}", f"{3600 * options.episodes / wall_s:.0f}", f"{ratio:.2f}"
-            table.add(scene.heading, steps, *told, f"{100 * median(found, 'busy'):.0f} %")
+            figures = f"{wall_s:.1f}", f"{3600 * options.episodes / wall_s:.0f}", f"{ratio:.2f}"
+            table.add(scene.heading, steps, *figures, f"{100 * median(found, 'busy'):.0f} %")
     num_cores = len(os.sched_getaffinity(0))
     text = f"""\
 {options.num_envs} env slots, each in a worker of its own, on {num_cores} cores. A run has {options.episodes} episodes
