@@ -231,7 +231,7 @@ class Environment(ABC):
 
         That call alone draws them, unless they were drawn and have not moved since; without an announcement it draws
         all. A picture that is left out at the end of an episode may be black instead. If other env slots have no
-        picture of the present, the terms of ``camera_obs`` are `PartialImages` instead of tensors.
+        picture of the present, the terms of ``camera_obs`` hold those of some env slots alone instead of tensors.
         """
 
     def load_renderer(self) -> None:

@@ -59,6 +59,9 @@ class EnvironmentBuilder:
         has_backends: Whether the option ``backend`` chooses the way of simulation, as it does if there is a
             `faster_backend`: that replaces ``auto``, so that all ranks build the same.
         counts_episodes: Whether there is a `num_episodes`.
+
+    A builder may also have a method ``summary()`` without arguments, whose `EnvironmentSummary` is what
+    `isaaclab-arena list environments` shows.
     """
 
     config_class: Any
@@ -92,10 +95,6 @@ class EnvironmentBuilder:
             num_threads: Threads that the physics may use.
         """
         raise NotImplementedError
-
-    def summary(self) -> EnvironmentSummary | None:
-        """Return what `isaaclab-arena list environments` shows."""
-        return None
 
     def sample(self, config: Any) -> Environment | None:
         """Return one env slot on the CPU, made in milliseconds, for its specs; it is never reset, but closed.
@@ -153,7 +152,7 @@ def completed(builder: Any) -> EnvironmentBuilder:
     if isinstance(builder, EnvironmentBuilder):
         return builder
     whole = EnvironmentBuilder()
-    names = [name for name in (*vars(EnvironmentBuilder), "config_class", "foreign_code") if not name.startswith("_")]
+    names = [name for name in (*vars(EnvironmentBuilder), "config_class", "foreign_code", "summary") if not name.startswith("_")]
     vars(whole).update({name: getattr(builder, name) for name in names if hasattr(builder, name)})
     offers = {"has_backends": hasattr(builder, "faster_backend"), "counts_episodes": hasattr(builder, "num_episodes")}
     vars(whole).update(offers, completes=builder)
