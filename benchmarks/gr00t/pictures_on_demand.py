@@ -48,11 +48,11 @@ class Played(Timing):
 
 def play(environment: Environment, policy: PolicyBase, number: int, watches: Sequence[Observer] = ()) -> Played:
     """Run episodes, watched by further observers."""
-    tally, drawn = Tally(), getattr(environment, "pictures_drawn", 0)
+    tally, drawn = Tally(), (environment.pictures_drawn or 0)
     policy.reset()
     took = timed(partial(rollout, environment, policy, episodes(number), [tally, *watches]))
     ordered = sorted(tally.records, key=lambda record: record.episode.episode_index)
-    pictures = getattr(environment, "pictures_drawn", 0) - drawn
+    pictures = (environment.pictures_drawn or 0) - drawn
     return Played(**vars(took), returns=tuple(each.episode_return for each in ordered), pictures=pictures)
 
 

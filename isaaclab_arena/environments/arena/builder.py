@@ -1,5 +1,6 @@
 """Build a registered environment: check options, compose the scene, make the simulation."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,8 +86,37 @@ class ObjectOptions(CameraOptions):
     action_mode: ActionModeName = "joint_position"
 
 
+class _SceneBuilder(EnvironmentBuilder, ABC):
+    """Answers what follows from the task and the model of a job's scene."""
+
+    @abstractmethod
+    def _task(self, config: Any) -> Task:
+        """Return the task of the options."""
+
+    @abstractmethod
+    def _model(self, config: Any, variations: tuple[Variation, ...]) -> mujoco.MjModel:
+        """Return the model of the scene; EnvironmentBuildError if it does not compile."""
+
+    def task_name(self, config: Any) -> str:
+        """Return the task's instruction."""
+        return self._task(config).spec.instruction
+
+    def faster_backend(
+        self,
+        config: Any,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: tuple[Variation, ...] = (),
+    ) -> str:
+        """Return the name of the faster backend on this machine."""
+        model = self._model(config, variations)
+        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
+
+
 @dataclass(frozen=True, kw_only=True)
-class TableTask(EnvironmentBuilder):
+class TableTask(_SceneBuilder):
     """Builds one kind of environment on the table.
 
     Attributes:
@@ -102,11 +132,7 @@ class TableTask(EnvironmentBuilder):
     make_backend: Callable[..., Backend] = make_backend
 
     def check(self, config: Any) -> None:
-        """Refuse unknown names and combinations that cannot work; see `EnvironmentBuilder`.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault; all unknown names at once.
-        """
+        """Raise ConfigError for all unknown names at once, else for a combination that cannot work."""
         problems: list[Problem] = []
         try:
             find_embodiment(config.embodiment)
@@ -136,15 +162,11 @@ class TableTask(EnvironmentBuilder):
             else find_embodiment(config.embodiment).robot.name
         )
 
-    def task_name(self, config: Any) -> str:
-        """Return the task's instruction."""
-        return self.make_task(config, find_embodiment(config.embodiment)).spec.instruction
-
     def content_sources(self, config: Any) -> ContentSources:
         """Return the files of the robot and the things from outside this package."""
         files = robot_files(config.embodiment)
         chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
-        for part in self.make_task(config, find_embodiment(config.embodiment)).spec.parts:
+        for part in self._task(config).spec.parts:
             files |= part_files("object" if part.asset == chosen else part.prefix, part.asset)
         return ContentSources(files=files)
 
@@ -159,7 +181,7 @@ class TableTask(EnvironmentBuilder):
             return True
 
         default = self.config_class()
-        task = self.make_task(default, find_embodiment(default.embodiment))
+        task = self._task(default)
         objects = OBJECTS.names() if hasattr(default, "object") else ()
         return EnvironmentSummary(
             instruction=task.spec.instruction,
@@ -170,30 +192,8 @@ class TableTask(EnvironmentBuilder):
             objects=tuple(name for name in objects if accepts(object=name)),
         )
 
-    def faster_backend(
-        self,
-        config: Any,
-        *,
-        num_envs: int,
-        device: torch.device,
-        num_threads: int,
-        variations: tuple[Variation, ...] = (),
-    ) -> str:
-        """Return the name of the faster backend on this machine.
-
-        Raises:
-            EnvironmentBuildError: If the scene does not compile.
-        """
-        model = self._compiled(config, variations)[-1]
-        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
-
     def variations(self, config: Any) -> tuple[Variation, ...]:
-        """Return the possible variations of the environment.
-
-        Raises:
-            ConfigError: If the options cannot work.
-            EnvironmentBuildError: If the scene does not compile.
-        """
+        """Return the possible variations of the environment."""
         self.check(config)
         embodiment, task, _, model = self._compiled(config)
         home, noise = embodiment.robot.home, START_NOISE_RAD
@@ -210,11 +210,7 @@ class TableTask(EnvironmentBuilder):
         return catalogue(scene)
 
     def sample(self, config: Any) -> TableEnvironment:
-        """Return a batch of one on the CPU.
-
-        Raises:
-            EnvironmentBuildError: If the scene does not compile.
-        """
+        """Return a batch of one on the CPU."""
         options = _camera_options(config)
         blind = replace(config, enable_cameras=False) if options.enable_cameras else config
         sample = self.build(on_the_cpu(blind), num_envs=1, device=torch.device("cpu"), num_threads=1)
@@ -230,12 +226,7 @@ class TableTask(EnvironmentBuilder):
         num_threads: int,
         variations: tuple[Variation, ...] = (),
     ) -> TableEnvironment:
-        """Build the environment.
-
-        Raises:
-            ConfigError: If the options cannot work.
-            EnvironmentBuildError: If the scene does not compile.
-        """
+        """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
         embodiment, task, distractors, model = self._compiled(config, variations)
         robot, device = embodiment.robot, torch.device(device)
@@ -264,6 +255,12 @@ class TableTask(EnvironmentBuilder):
             device=device,
             varied=varied,
         )
+
+    def _task(self, config: Any) -> Task:
+        return self.make_task(config, find_embodiment(config.embodiment))
+
+    def _model(self, config: Any, variations: tuple[Variation, ...]) -> mujoco.MjModel:
+        return self._compiled(config, variations)[-1]
 
     def _compiled(
         self, config: Any, variations: tuple[Variation, ...] = ()
@@ -303,7 +300,7 @@ FLOOR = "scenes/floor.xml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FloorEnvironmentBuilder(EnvironmentBuilder):
+class FloorEnvironmentBuilder(_SceneBuilder):
     """Builds one kind of environment on the floor.
 
     Attributes:
@@ -318,17 +315,9 @@ class FloorEnvironmentBuilder(EnvironmentBuilder):
     make_backend: Callable[..., Backend] = make_backend
 
     def check(self, config: Any) -> None:
-        """Refuse options that cannot work; see `EnvironmentBuilder`.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Raise ConfigError for options that cannot work."""
         check_camera_options(_viewport_options(config))
         self.make_task(config)
-
-    def task_name(self, config: Any) -> str:
-        """Return the task's instruction."""
-        return self.make_task(config).spec.instruction
 
     def content_sources(self, config: Any) -> ContentSources:
         """Return the files of the robot and the things from outside this package."""
@@ -350,50 +339,26 @@ class FloorEnvironmentBuilder(EnvironmentBuilder):
         )
 
     def sample(self, config: Any) -> FloorEnvironment:
-        """Return a batch of one on the CPU.
-
-        Raises:
-            EnvironmentBuildError: If the scene does not compile.
-        """
+        """Return a batch of one on the CPU."""
         return self.build(on_the_cpu(config), num_envs=1, device=torch.device("cpu"), num_threads=1)
 
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> FloorEnvironment:
-        """Build the environment; see `EnvironmentBuilder`.
-
-        Raises:
-            ConfigError: If the options cannot work.
-            EnvironmentBuildError: If the scene does not compile.
-        """
+        """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
         task, device = self.make_task(config), torch.device(device)
-        backend = self.make_backend(
-            _floor(task), choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
-        )
+        model, choice = self._model(config, ()), backend_choice(config)
+        backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
         cameras = EnvironmentCameras(backend, _viewport_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
 
-    def faster_backend(
-        self,
-        config: Any,
-        *,
-        num_envs: int,
-        device: torch.device,
-        num_threads: int,
-        variations: tuple[Variation, ...] = (),
-    ) -> str:
-        """Return the name of the faster backend on this machine. A floor has no variations.
+    def _task(self, config: Any) -> Task:
+        return self.make_task(config)
 
-        Raises:
-            EnvironmentBuildError: If the scene does not compile.
-        """
+    def _model(self, config: Any, variations: tuple[Variation, ...]) -> mujoco.MjModel:
         del variations
-        model = _floor(self.make_task(config))
-        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
-
-
-def _floor(task: FloorTask) -> mujoco.MjModel:
-    parts = (ScenePart(prefix="robot", asset=task.robot.asset), *task.spec.parts)
-    return _composed(task, FLOOR, parts, cameras=(task.robot.viewport,))
+        task = self.make_task(config)
+        parts = (ScenePart(prefix="robot", asset=task.robot.asset), *task.spec.parts)
+        return _composed(task, FLOOR, parts, cameras=(task.robot.viewport,))
 
 
 def _viewport_options(config: ViewportOptions) -> CameraOptions:
