@@ -105,10 +105,7 @@ class Environment(ABC):
         super().__init_subclass__(**options)
         # A class with a step or a reset of its own must not be bypassed by a quicker way of a class above it.
         for whole, quicker in (("step", "try_step"), ("step", "background"), ("reset", "background")):
-            default = vars(Environment)[quicker]
-            if is_overridden(cls, whole, below=quicker) and getattr(cls, quicker) is not default:
-                setattr(cls, quicker, default)
-                _LOG.info("%s has a '%s' of its own, so '%s' of its base is set aside", cls.__name__, whole, quicker)
+            set_aside(cls, whole, quicker, vars(Environment)[quicker])
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -294,9 +291,11 @@ class Environment(ABC):
         return self.action_spec.space(self.num_envs)
 
 
-def is_overridden(cls: type, whole: str, *, below: str) -> bool:
-    """Whether a class has `whole` from a class below the one that defines `below`, a quicker way to the same."""
+def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
+    """Give a class the default of a quicker way, if its `whole` way comes from below the class that has the quicker."""
     owner_of_whole, owner = (
-        next(number for number, each in enumerate(cls.__mro__) if name in vars(each)) for name in (whole, below)
+        next(number for number, each in enumerate(cls.__mro__) if name in vars(each)) for name in (whole, quicker)
     )
-    return owner_of_whole < owner
+    if owner_of_whole < owner and getattr(cls, quicker) is not default:
+        setattr(cls, quicker, default)
+        _LOG.info("%s has a '%s' of its own, so '%s' of its base is set aside", cls.__name__, whole, quicker)

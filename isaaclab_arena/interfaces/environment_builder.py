@@ -152,7 +152,11 @@ def completed(builder: Any) -> EnvironmentBuilder:
     if isinstance(builder, EnvironmentBuilder):
         return builder
     whole = EnvironmentBuilder()
-    names = [name for name in (*vars(EnvironmentBuilder), "config_class", "foreign_code", "summary") if not name.startswith("_")]
+    names = [
+        name
+        for name in (*vars(EnvironmentBuilder), "config_class", "foreign_code", "summary")
+        if not name.startswith("_")
+    ]
     vars(whole).update({name: getattr(builder, name) for name in names if hasattr(builder, name)})
     offers = {"has_backends": hasattr(builder, "faster_backend"), "counts_episodes": hasattr(builder, "num_episodes")}
     vars(whole).update(offers, completes=builder)

@@ -45,7 +45,7 @@ class Episode:
         seed: Seed of the job.
         conditions_seed: Seed of the initial conditions if it differs from ``seed`` (Arena's ``placement_seed``).
         saved_conditions: Conditions that were saved earlier, instead of those that its streams would give.
-        start_state: A recorded state to start from, as `Restorable.episode_states` returned it; None to start from the
+        start_state: A recorded state to start from, as `Environment.episode_states` returned it; None to start from the
             conditions alone.
     """
 

@@ -1,6 +1,5 @@
 """A task: a specification of the scene and the limits as data, and a judge of the state."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +12,10 @@ from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts,
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.interfaces.environment import is_overridden
+from isaaclab_arena.interfaces.environment import set_aside
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents, Metric
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor, FloorRobot, ScenePart
-
-_LOG = logging.getLogger(__name__)
-
-# Define a task: a specification of the scene and the limits as data, and a judge of the state.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +99,8 @@ class TaskSpec:
 class Task(ABC):
     """One task of one environment. It keeps counters per env slot, so it serves a single environment.
 
-    Args:
-        spec: Its specification.
-
     Attributes:
-        spec: The same.
+        spec: Its specification, as it was given.
         held_steps: Number of consecutive control steps for which the goal has been met. Shape: (num_envs,), int64.
         moment_fields: The parts of a state that `facts` reads: ``qpos``, and more of `MOMENT_FIELDS`.
         capturable: Whether `judge` and the observation terms do the same work in each step, with tensors alone. All
@@ -126,9 +118,7 @@ class Task(ABC):
         super().__init_subclass__(**options)
         cls.tells_events = cls.facts is not Task.facts
         # A verdict of its own must not be bypassed by the graph of one above it.
-        if cls.capturable and is_overridden(cls, "judge", below="capturable"):
-            cls.capturable = False
-            _LOG.info("%s has a 'judge' of its own, so 'capturable' of its base is set aside", cls.__name__)
+        set_aside(cls, "judge", "capturable", default=False)
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -164,39 +154,23 @@ class Task(ABC):
         self.held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Store what judging needs of the conditions that env slots were just reset to; by default nothing.
-
-        Args:
-            env_ids: Shape: (n,), int64.
-            conditions: In the same order.
-        """
+        """Store what judging needs of the conditions that env slots (n,) were just reset to; by default nothing."""
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Clear the counters of env slots that were just reset.
-
-        Args:
-            backend: The simulation.
-            env_ids: Shape: (n,), int64.
-        """
+        """Clear the counters of env slots (n,), int64, that were just reset."""
         del backend
         self.held_steps[env_ids] = 0
 
     def memory(self) -> Mapping[str, torch.Tensor]:
-        """Return all state that the task keeps of its env slots, live: a snapshot copies it and restores it in place.
-
-        By default this is every tensor among its attributes.
-        """
+        """Return every tensor kept of env slots, by default all attributes; snapshots restore them in place."""
         return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
     def held(self, met: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        """Count the steps in which the goal is met; return True where it has been met for ``spec.hold_steps``.
+        """Return True where the goal has been met for ``spec.hold_steps`` steps, this one counted. Shapes: (num_envs,).
 
         Args:
-            met: Whether the goal is met now. Shape: (num_envs,), bool.
-            running: Env slots that made the step; the others keep their count. Shape: (num_envs,), bool.
-
-        Returns:
-            Shape: (num_envs,), bool.
+            met: Whether the goal is met now, bool.
+            running: Env slots that made the step, bool; the others keep their count.
         """
         self.held_steps = terms.count_while(met, self.held_steps, running)
         return self.held_steps >= self.spec.hold_steps
@@ -211,45 +185,28 @@ class Task(ABC):
         """
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor | None:
-        """Return True for each state that meets the goal, for any length of time; None if one moment cannot meet it.
+        """Return True for each state that meets the goal, (n,), bool; None if one moment cannot meet it.
 
         Args:
             state: The states. Shape of each read: (n, ...).
             env_ids: The env slot of each state's episode. Shape: (n,), int64.
-
-        Returns:
-            Shape: (n,), bool.
         """
         del state, env_ids
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
-        """Return the events of one episode, by default read from its `facts`.
-
-        Args:
-            moments: The states of the episode; see `facts`.
-            env_id: Its env slot, which has not been reset since.
-            solved: Whether the episode succeeded.
-            max_steps: Control steps after which it would have run out of time.
-        """
+        """Return the events of an episode that succeeded or not within ``max_steps`` control steps; see `facts`."""
         return events_of(self.facts(moments, env_id), solved=solved, max_steps=max_steps)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the facts of one episode, for its events. They must not depend on other env slots.
 
-        Args:
-            moments: The states of the episode, moments in place of env slots: its start, then the end of each step.
-            env_id: Its env slot, which has not been reset since.
-
-        Raises:
-            NotImplementedError: If the task reports no events, as by default.
+        ``moments`` has its states, moments in place of env slots: its start, then the end of each step. The env slot
+        has not been reset since.
         """
         raise NotImplementedError(f"task '{self.spec.name}' tells no events")
 
 
 Judgement = Verdict  # former name, kept for saved documents
-
-
-# Define the parts that tasks of robots on a floor share.
 
 
 class FloorTask(Task):
@@ -280,10 +237,7 @@ class FloorTask(Task):
         self.senses = FloorSenses(self.robot, backend)
 
     def centre(self) -> torch.Tensor | None:
-        """Return the controls of a zero action now, None for the robot's default ones.
-
-        Shape: (num_envs, action_dim).
-        """
+        """Return the controls (num_envs, action_dim) of a zero action now, None for the robot's default ones."""
         return None
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
@@ -291,9 +245,5 @@ class FloorTask(Task):
         return floor_events_of(self.floor_facts(moments, env_id), solved=solved, max_steps=max_steps)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return the facts of one episode, for its events; see `Task.facts`.
-
-        Raises:
-            NotImplementedError: If the task reports no events, as by default.
-        """
+        """Return the facts of one episode, for its events; see `Task.facts`."""
         raise NotImplementedError(f"task '{self.spec.name}' tells no events")
