@@ -153,6 +153,8 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
         self._player: ChunkPlayer | None = None
+        # Env slots up to which calls of the network are filled, None for `slots_per_call`.
+        self._filled_up_to: int | None = None
 
     @property
     @abstractmethod
@@ -171,6 +173,10 @@ class ChunkPolicy(PolicyBase[OptionsT]):
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Do nothing: a query shows the present step alone."""
+
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
+        """Fill every later call up to so many env slots, None for `slots_per_call`."""
+        self._filled_up_to = num_slots
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Store instructions and noise streams of the episodes that begin, and drop their env slots' old chunks."""

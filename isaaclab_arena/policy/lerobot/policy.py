@@ -1,7 +1,6 @@
 """The policy that acts as one of LeRobot's does: what it is shown, and what does not fit."""
 
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -18,10 +17,11 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, in_colours, no_camera, picture_layout
+from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, in_colours, no_camera, picture_layout, pictures_of
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
+from isaaclab_arena.policy.frame_history import FrameHistory
 from isaaclab_arena.policy.lerobot.network import (
     KEY,
     NOTHING,
@@ -56,6 +56,18 @@ class Inputs:
     terms: Mapping[str, tuple[str, ...]]
     # The pictures that need a conversion to colours, because the camera's format differs from the input's.
     in_colours: frozenset[str] = frozenset()
+
+    def seen(self, observation: Observation, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the present inputs of some env slots, by name. Shape of each: (n, ...)."""
+        slots = list(env_ids)
+        pictures = {name: observation[CAMERAS][camera][slots] for name, camera in self.cameras.items()}
+        for name in self.in_colours:
+            pictures[name] = in_colours(pictures[name])
+        states = {
+            name: torch.cat([observation[_STATES][term][slots].to(torch.float32).flatten(1) for term in terms], dim=1)
+            for name, terms in self.terms.items()
+        }
+        return {**pictures, **states}
 
     def connections(
         self, options: LeRobotPolicyCfg, data: TrainingData, env: Environment, notes: Sequence[str] = ()
@@ -197,47 +209,6 @@ def _size(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-# The observations of env slots in the last control steps of their episodes.
-
-
-class ObservationHistory:
-    """The last `length` observations of each env slot."""
-
-    def __init__(self, inputs: Inputs, length: int) -> None:
-        # As in LeRobot, the first observation of an episode fills the whole history.
-        self._inputs, self._length = inputs, length
-        self._seen: dict[int, deque[Mapping[str, np.ndarray]]] = {}
-
-    def restart(self, env_ids: Sequence[int]) -> None:
-        """Drop the history of these env slots."""
-        for env_id in env_ids:
-            self._seen.pop(env_id, None)
-
-    def push(self, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Append the current observation of some env slots; the others' observations are skipped."""
-        slots = list(env_ids)
-        pictures = {name: observation[CAMERAS][camera][slots] for name, camera in self._inputs.cameras.items()}
-        for name in self._inputs.in_colours:
-            pictures[name] = in_colours(pictures[name])
-        states = {
-            name: torch.cat([observation["policy"][term][slots].to(torch.float32).flatten(1) for term in terms], dim=1)
-            for name, terms in self._inputs.terms.items()
-        }
-        named = {**pictures, **states}
-        arrays = {name: part.numpy() for name, part in zip(named, on_cpu(list(named.values())), strict=True)}
-        for place, env_id in enumerate(slots):
-            shown = {name: array[place] for name, array in arrays.items()}
-            if env_id not in self._seen:
-                self._seen[env_id] = deque([shown] * self._length, maxlen=self._length)
-            else:
-                self._seen[env_id].append(shown)
-
-    def frames(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the last observations of some env slots by input, oldest first. Shape: (n, length, ...)."""
-        names = (*self._inputs.cameras, *self._inputs.terms)
-        return {name: np.stack([[each[name] for each in self._seen[env_id]] for env_id in env_ids]) for name in names}
-
-
 # The policy that acts like a LeRobot policy, which runs in a worker of LeRobot's own interpreter.
 
 CPU_SLOTS_PER_CALL = 4
@@ -273,8 +244,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
                 raise _several_steps_of_one_that_remembers(config)
             message = f"is {self._length}, and the policy was saved with {said.num_actions}"
             raise ConfigError(Problem(message, key="n_action_steps"))
-        self._filled_up_to: int | None = None
-        self._history: ObservationHistory | None = None
+        self._history: FrameHistory | None = None
         self._memories: dict[int, np.ndarray] = {}
         self._inputs: tuple[Environment, Inputs] | None = None
         # Without a fixed size of calls, the last digits depend on the other env slots of a call. So only the plan of
@@ -349,8 +319,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         return min(num_envs, CPU_SLOTS_PER_CALL) if said.device_type == "cpu" else said.max_batch
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Set the number of env slots in every call; None for the value of the options."""
-        self._filled_up_to = num_slots if self._network.description.takes_batches else None
+        """Fill every later call up to so many env slots, if the network takes several."""
+        super().fill_calls_up_to(num_slots if self._network.description.takes_batches else None)
 
     def with_own_memory(self) -> "LeRobotPolicy":
         """Return a policy that shares the process."""
@@ -394,23 +364,34 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Store the observations that a later query shows, for a policy that takes earlier observations too."""
-        if len(self._looks) > 1:
-            shown = torch.ones(env.num_envs) if self._player is None else self._player.looked_at_next(self._looks)
-            self._history_for(env).push(observation, [env_id for env_id in env_ids if shown[env_id]])
+        if len(self._looks) == 1:
+            return
+        inputs, seen = self._inputs_of(env), list(env_ids)
+        if inputs.cameras:
+            # Only the pictures that a later query shows were announced.
+            announced = pictures_of(observation[CAMERAS][next(iter(inputs.cameras.values()))]).env_ids
+            seen = [env_id for env_id in env_ids if env_id in set(announced)]
+        if self._history is None or self._history.num_envs != env.num_envs:
+            self._history = FrameHistory(self._looks, env.num_envs)
+        self._history.push(inputs.seen(observation, seen) if seen else {}, seen, env_ids)
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
         """Ask the network about some env slots; see `PolicyBase`. Shape: (len(env_ids), predicted, action_dim)."""
         del going_on
-        if len(self._looks) == 1:
-            self._history_for(env).push(observation, env_ids)
         words = [self._words_for(env, env_id) for env_id in env_ids]
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs)
-        frames = self._history_for(env).frames(env_ids)
+        if self._history is None:
+            shown = {name: now[:, None] for name, now in self._inputs_of(env).seen(observation, env_ids).items()}
+        else:
+            shown = self._history.frames(env_ids)
+        arrays = [np.ascontiguousarray(part.numpy()) for part in on_cpu(list(shown.values()))]
         memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
-        acted = self._network.actions(frames, words, seeds, memories, slots_per_call=size)
+        acted = self._network.actions(
+            dict(zip(shown, arrays, strict=True)), words, seeds, memories, slots_per_call=size
+        )
         self._memories.update(zip(env_ids, acted.memories, strict=False))
         columns = self._options.action_columns
         return torch.from_numpy(acted.actions if columns is None else acted.actions[..., list(columns)])
@@ -442,13 +423,11 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         super()._restart(env_ids)
         for env_id in env_ids.tolist():
             self._memories.pop(env_id, None)
+        if self._history is not None and self._player is not None:
+            # Another number of env slots is another environment's.
+            self._history = self._history if self._history.num_envs == self._player.num_envs else None
         if self._history is not None:
-            self._history.restart(env_ids.tolist())
-
-    def _history_for(self, env: Environment) -> ObservationHistory:
-        if self._history is None:
-            self._history = ObservationHistory(self._inputs_of(env), self._features.num_observations)
-        return self._history
+            self._history.restart(env_ids)
 
     def _inputs_of(self, env: Environment) -> Inputs:
         if self._inputs is None or self._inputs[0] is not env:

@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.lerobot.network import Features, LeRobotPolicyCfg, TrainingData
-from isaaclab_arena.policy.lerobot.policy import ObservationHistory, fitted
+from isaaclab_arena.policy.lerobot.policy import fitted
 from tests.gr00t.fakes import LimbEnvironment
 from tests.layouts import LAYOUTS
 
@@ -51,9 +51,8 @@ def test_a_policy_is_shown_colours_in_whichever_layout_an_environment_shows_them
     specs = {name: ArraySpec(shape=lies.shape, dtype=torch.uint8) for name in shown}
     environment.observation_spec = {**environment.observation_spec, "camera_obs": specs}
     inputs = fitted(features(), NOTHING, LeRobotPolicyCfg(pretrained="policy"), environment)
-    history = ObservationHistory(inputs, 1)
-    history.push({"policy": {}, "camera_obs": shown}, [1])
-    np.testing.assert_array_equal(history.frames([1])[FRONT], colours[None, None])
+    seen = inputs.seen({"policy": {}, "camera_obs": shown}, [1])
+    np.testing.assert_array_equal(seen[FRONT].numpy(), colours[None])
 
 
 def test_a_policy_of_grey_pictures_is_shown_them_as_they_are():
