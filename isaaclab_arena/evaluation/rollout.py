@@ -160,8 +160,7 @@ class PictureReaders:
             self._after[:, env_ids] = False
             looked_at = self._announce(self._drawing, starts)
             self._of_starting.update({env_id: self._after[:, env_id].copy() for env_id in env_ids})
-            num_looked_at = len(env_ids if looked_at is None else set(looked_at) & set(env_ids))
-            self._stopwatch.pictures_looked_at += num_looked_at * self._num_terms
+            self._stopwatch.pictures_looked_at += int(looked_at[env_ids].sum()) * self._num_terms
 
     def ask(self, observation: Observation, running: torch.Tensor, num_running: int) -> PolicyAnswer:
         """Return the policy's answer, and announce the pictures needed after its step. running: (num_envs,), bool."""
@@ -175,7 +174,7 @@ class PictureReaders:
             self._before[:] = self._after
             self._after[:] = False
             looked_at = self._announce(self._drawing, ())
-            num_looked_at = num_running if looked_at is None else len(set(looked_at))
+            num_looked_at = num_running if looked_at.all() else int(looked_at.sum())
             self._stopwatch.pictures_looked_at += num_looked_at * self._num_terms
             return answer
 
@@ -216,22 +215,22 @@ class PictureReaders:
             refuse_misread(error)
             raise
 
-    def _announce(self, drawing: Environment, starts: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        """Have the union of all announcements drawn, and return the env slots that are read, None for all."""
-        wanted = announced_pictures(self._policy, self._environment, [start.env_id for start in starts])
-        _add(self._after[0], wanted, self._policy)
-        drawn = looked_at = wanted
-        for observer, after in zip(self._observers, self._after[1:], strict=True):
-            wanted = observer.pictures_to_see(self._environment, starts)
-            _add(after, wanted, observer)
-            drawn = _union(drawn, wanted)
-            # An observer without hooks looks at nothing: it is there to have everything drawn.
-            looked_at = looked_at if type(observer) is Observer else _union(looked_at, wanted)
-        drawing.draw_pictures_of(drawn)
-        return looked_at
+    def _announce(self, drawing: Environment, starts: Sequence[EpisodeStart]) -> np.ndarray:
+        """Have the union of all announcements drawn. Return the mask of the env slots that are read, (num_envs,)."""
+        named = np.zeros_like(self._after)
+        starting = [start.env_id for start in starts]
+        _mark(named[0], announced_pictures(self._policy, self._environment, starting), self._policy)
+        for observer, row in zip(self._observers, named[1:], strict=True):
+            _mark(row, observer.pictures_to_see(self._environment, starts), observer)
+        self._after |= named
+        drawn = named.any(axis=0)
+        drawing.draw_pictures_of(None if drawn.all() else np.flatnonzero(drawn).tolist())
+        # An observer without hooks looks at nothing: it is there to have everything drawn.
+        looks = [True, *(type(observer) is not Observer for observer in self._observers)]
+        return np.logical_or.reduce(named[looks])
 
 
-def _add(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase | Observer) -> None:
+def _mark(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase | Observer) -> None:
     """Mark a reader's announced env slots in `announced`, shape (num_envs,), bool; `wanted` None marks all."""
     try:
         announced[slice(None) if wanted is None else list(wanted)] = True
@@ -240,13 +239,6 @@ def _add(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase
             f"{type(reader).__name__}.pictures_to_see must return env slots below {len(announced)}, or None, "
             f"it returned {wanted}"
         ) from error
-
-
-def _union(some: Sequence[int] | None, others: Sequence[int] | None) -> Sequence[int] | None:
-    """Return the union of two sets of env slots; None stands for all."""
-    if some is None or others is None:
-        return None
-    return sorted({*some, *others}) if others else some
 
 
 def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced: np.ndarray) -> Observation:

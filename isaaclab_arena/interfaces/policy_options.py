@@ -6,7 +6,8 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -16,8 +17,6 @@ from typing import Any, NoReturn
 from isaaclab_arena.config.options import misnamed_options, option_names, option_types, read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem
-
-# The ways in which the constructor of a policy class takes its options: a config, keywords, a dict, or none.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +47,8 @@ def keyword_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
     """Return the options of a class whose constructor takes an instance of a plain class, made from keywords."""
     # A class may take any keywords, or not say which it takes.
     keywords = None
-    try:
+    with suppress(TypeError, ValueError):
         parameters = inspect.signature(config_class).parameters
-    except (TypeError, ValueError):
-        pass
-    else:
         if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
             keywords = dict(parameters)
 
@@ -80,23 +76,27 @@ def dict_options(policy_class: Any) -> DeclaredOptions:
     """Return the options of a class whose constructor takes a dict, or a config without a description."""
     # ``build`` raises `ConfigError` if the class takes its options for an object with attributes.
 
+    why = (
+        f"{policy_class.__name__} reads config.{{}}, but it does not say what its config is, so it gets a dict; derive "
+        "it from PolicyBase[Cfg] with a dataclass of its options"
+    )
+
     def build(config: dict[str, Any]) -> Any:
-        try:
+        with _refused_if_missing(config, why):
             return policy_class(config)
-        except AttributeError as error:
-            if error.obj is not config:
-                raise
-            message = (
-                f"{policy_class.__name__} reads config.{error.name}, but it does not say what its config is, so it "
-                "gets a dict; derive it from PolicyBase[Cfg] with a dataclass of its options"
-            )
-            raise ConfigError(Problem(message, key=error.name)) from error
 
-    def read(options: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
-        del owner
-        return dict(options)
+    return DeclaredOptions(names=None, read=lambda options, **_: dict(options), build=build)
 
-    return DeclaredOptions(names=None, read=read, build=build)
+
+@contextmanager
+def _refused_if_missing(config: object, why: str) -> Iterator[None]:
+    """Raise ConfigError, with the attribute's name in ``why``, if a class reads one that its config lacks."""
+    try:
+        yield
+    except AttributeError as error:
+        if error.obj is not config:
+            raise
+        raise ConfigError(Problem(why.format(error.name), key=error.name)) from error
 
 
 def required_parameters(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
@@ -105,10 +105,8 @@ def required_parameters(parameters: Sequence[inspect.Parameter]) -> list[inspect
     return [each for each in parameters if each.default is inspect.Parameter.empty and each.kind not in kinds]
 
 
-# Options that a policy class declares to argparse, as in Isaac Lab Arena: ``add_args_to_parser`` and ``from_args``.
-#
-# The parser is the class's own, so the words of a command line and the values of a job file are both read by it.
-# Values of a job file are written as the words that a person would have typed.
+# Options that a policy class declares to argparse, as in Isaac Lab Arena: ``add_args_to_parser`` and ``from_args``. The
+# class's own parser reads the words of a command line, and the values of a job file as the words that a person types.
 
 SHARED_OPTIONS = ("num_envs", "device")
 """Arguments that Arena's own parser gives to every policy beside its own, as far as they exist here."""
@@ -184,16 +182,12 @@ class PolicyParser:
 
     def build(self, config: ParsedArguments) -> Any:
         """Return the policy of ``from_args``; ConfigError if it reads an option that does not exist."""
-        try:
+        why = (
+            f"{self._policy_class.__name__}.from_args reads '{{}}', which add_args_to_parser does not define; beside "
+            f"that there are {' and '.join(SHARED_OPTIONS)}"
+        )
+        with _refused_if_missing(config, why):
             return self._policy_class.from_args(config)
-        except AttributeError as error:
-            if error.obj is not config:
-                raise
-            message = (
-                f"{self._policy_class.__name__}.from_args reads '{error.name}', which add_args_to_parser does not "
-                f"define; beside that there are {' and '.join(SHARED_OPTIONS)}"
-            )
-            raise ConfigError(Problem(message, key=error.name)) from error
 
     def taken_from(self, words: Sequence[str], *, leaving: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
         """Return the options among the words of a command line, as they were typed, and the other words in order."""
