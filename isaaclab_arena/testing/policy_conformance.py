@@ -105,50 +105,33 @@ class PolicyConformance(ABC):
 
     def test_an_episode_is_played_alike_after_any_other(self) -> None:
         """A reproducible policy carries nothing from one episode or job into the next."""
-        with self._playing(2) as (policy, environment):
-            self._need_reproducible(policy)
-            expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
-        with self._playing(2) as (policy, environment):
-            _played(policy, environment, {0: 2, 1: 3}, 2)
-            found = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
-            _require_equal(expected, found, 0, 0, "the same episode is played otherwise after another one")
+        expected, found = self._reproduced(), self._reproduced(before={0: 2, 1: 3})
+        _require_equal(expected, found, 0, 0, "the same episode is played otherwise after another one")
 
     def test_noise_comes_from_the_episode(self) -> None:
         """A reproducible policy draws nothing from the process-wide generators."""
         actions = []
         for seed in (0, 1):
-            with self._playing(2) as (policy, environment), _global_seed(seed):
-                self._need_reproducible(policy)
-                actions.append(_played(policy, environment, {0: 0, 1: 1}, self.num_steps))
+            with _global_seed(seed):
+                actions.append(self._reproduced())
         _require_equal(actions[0], actions[1], 0, 0, "actions depend on the process-wide generators of random numbers")
 
     def test_an_episode_leaves_its_neighbours_alone(self) -> None:
         """An episode that begins in one env slot makes a reproducible policy forget nothing of another."""
-        with self._playing(2) as (policy, environment):
-            self._need_reproducible(policy)
-            expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
-        with self._playing(2) as (policy, environment):
-            found = _played(policy, environment, {0: 0, 1: 1}, self.num_steps, again={1: 2})
+        expected, found = self._reproduced(), self._reproduced(again={1: 2})
         _require_close(expected, found, 0, "an episode that begins in env slot 1 changes the action in env slot 0")
 
     def test_an_episode_begins_afresh_in_a_used_env_slot(self) -> None:
         """A reproducible policy forgets what the episode before it in the same env slot has left."""
-        with self._playing(2) as (policy, environment):
-            self._need_reproducible(policy)
-            expected = _played(policy, environment, {0: 0, 1: 2}, self.num_steps)
-        with self._playing(2) as (policy, environment):
-            found = _played(policy, environment, {0: 0, 1: 1}, self.num_steps, again={1: 2})
+        expected, found = self._reproduced({0: 0, 1: 2}), self._reproduced(again={1: 2})
         message = "an episode is played otherwise after another one in its env slot"
         _require_close(expected, found[_STEPS_BEFORE_AGAIN:], 1, message)
 
     def test_env_slots_do_not_influence_each_other(self) -> None:
         """A batch-invariant policy answers the same bits in any env slot, among any number of neighbours."""
-        with self._playing(1) as (policy, environment):
-            self._need_reproducible(policy)
+        with self._playing(1) as (policy, _):
             self._need(policy.traits.batch_invariant, "batch_invariant")
-            expected = _played(policy, environment, {0: 0}, self.num_steps)
-        with self._playing(3) as (policy, environment):
-            found = _played(policy, environment, {0: 1, 1: 2, 2: 0}, self.num_steps)
+        expected, found = self._reproduced({0: 0}), self._reproduced({0: 1, 1: 2, 2: 0})
         _require_equal(expected, found, 0, 2, "an action depends on the env slot or its neighbours")
 
     def test_one_object_serves_any_num_envs(self) -> None:
@@ -162,9 +145,7 @@ class PolicyConformance(ABC):
 
     def test_a_shared_network_has_a_memory_for_each(self) -> None:
         """`with_own_memory`: what one of two policies plays does not change what the other does."""
-        with self._playing(2) as (policy, environment):
-            self._need_reproducible(policy)
-            expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
+        expected = self._reproduced()
         with self._playing(2) as (policy, environment), contextlib.closing(self.make_environment(2)) as other:
             sharing = policy.with_own_memory()
             if sharing is None:
@@ -239,6 +220,21 @@ class PolicyConformance(ABC):
         finally:
             policy.close()
             environment.close()
+
+    def _reproduced(
+        self,
+        episodes: Mapping[int, int] = MappingProxyType({0: 0, 1: 1}),
+        *,
+        before: Mapping[int, int] | None = None,
+        again: Mapping[int, int] | None = None,
+    ) -> list[torch.Tensor]:
+        """Return the actions of episodes (env slot to index) that a new reproducible policy plays."""
+        # ``before``: episodes of which it plays two steps first. ``again``: see `_steps`.
+        with self._playing(len(episodes)) as (policy, environment):
+            self._need_reproducible(policy)
+            if before is not None:
+                _played(policy, environment, before, 2)
+            return _played(policy, environment, episodes, self.num_steps, again)
 
     def _need_reproducible(self, policy: PolicyBase[Any]) -> None:
         self._need(policy.traits.reproducible or self.answers_alike, "reproducible")
