@@ -23,6 +23,7 @@ from isaaclab_arena.analysis.comparison import (
 )
 from isaaclab_arena.analysis.rates import holm, sign_flip_p
 from isaaclab_arena.results.merge import harmless_text
+from isaaclab_arena.results.rows import percent_text
 from isaaclab_arena.results.statistics import Interval, draws_of, mean_of_tasks, together
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
@@ -56,7 +57,7 @@ def rates_table(report: ComparisonReport) -> TextTable:
             pairs(each),
             *(f"{100 * rate:.1f}" for rate in each.rates),
             *map(str, vars(each.counts).values()),
-            _difference(each.difference, each.interval),
+            percent_text(each.difference, each.interval.low, each.interval.high, sign="+"),
             _p(each.mid_p),
             _p(each.adjusted_p),
             str(each.verdict),
@@ -66,8 +67,10 @@ def rates_table(report: ComparisonReport) -> TextTable:
     if (pooled := report.together) is not None:
         counts = pooled.counts
         rates = (f"{100 * successes / counts.total:.1f}" for successes in counts.successes)
-        difference = _difference(pooled.difference, pooled.interval)
-        mean_difference = _difference(pooled.mean_of_tasks, pooled.mean_of_tasks_interval)
+        difference = percent_text(pooled.difference, pooled.interval.low, pooled.interval.high, sign="+")
+        mean_difference = percent_text(
+            pooled.mean_of_tasks, pooled.mean_of_tasks_interval.low, pooled.mean_of_tasks_interval.high, sign="+"
+        )
         outcomes = map(str, vars(counts).values())
         rows += [
             ("all pairs together", pairs(pooled), *rates, *outcomes, difference, _p(pooled.mid_p), "", ""),
@@ -209,10 +212,6 @@ def _listed(items: Sequence[str]) -> str:
 def _name(each: JobComparison) -> str:
     first, second = each.first.entry.name, each.second.entry.name
     return first if first == second else f"{first} / {second}"
-
-
-def _difference(difference: float, interval: Interval) -> str:
-    return f"{100 * difference:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 def _p(value: float) -> str:

@@ -16,6 +16,7 @@ from isaaclab_arena.config.expansion.sweeps import AXIS_LABEL, LEVEL_LABEL, ROBU
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.merge import harmless_text
+from isaaclab_arena.results.rows import percent_text
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.atomic import write_bytes, write_text
@@ -130,10 +131,12 @@ def drops_table(found: Sequence[Drop]) -> TextTable:
     for each in found:
         counts = each.counts
         pairs = ("-",) * 3 if counts is None else map(str, (counts.total, counts.only_first, counts.only_second))
+        rate = "-" if each.interval is None else percent_text(each.rate, each.interval.low, each.interval.high)
+        ends = each.drop_interval
+        drop = "-" if ends is None else percent_text(each.drop, ends.low, ends.high, sign="+")
         p_values = ("-" if p_value is None else f"{p_value:.3g}" for p_value in (each.mid_p, each.holm_p))
         rows.append((each.job, each.axis, str(each.level), each.libero_plus or "-", str(each.episodes),
-                     _percent(each.rate, each.interval), *pairs,
-                     _percent(each.drop, each.drop_interval, sign="+"), *p_values))  # fmt: skip
+                     rate, *pairs, drop, *p_values))  # fmt: skip
     return TextTable(headings=headings, rows=tuple(rows))
 
 
@@ -202,12 +205,6 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
                 yield f"{job}: {each.axis} {each.level}: {each.episodes} episodes, {each.distinct} different conditions"
         if not any(each.axis == BENIGN for each in own):
             yield f"{job}: the run has no benign arm, so nothing can be compared"
-
-
-def _percent(value: float | None, interval: Interval | None, *, sign: str = "") -> str:
-    if value is None or interval is None:
-        return "-"
-    return f"{100 * value:{sign}.1f} [{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]"
 
 
 # Plot success over level, one small plot per axis, all on the same scale.

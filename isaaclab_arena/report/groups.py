@@ -17,9 +17,9 @@ from isaaclab_arena.analysis.rates import paired_difference_interval, sign_flip_
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import JobOnPage, percent_text, uncounted
+from isaaclab_arena.report.jobs import JobOnPage, PooledRate, pooled_rate, uncounted
 from isaaclab_arena.results.columns import PREFIX
-from isaaclab_arena.results.rows import of_conditions, short_policy_name, simulation_in_words
+from isaaclab_arena.results.rows import of_conditions, percent_text, short_policy_name, simulation_in_words
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, together
 from isaaclab_arena.results.stopping import Answer, PairCounts, in_words
 from isaaclab_arena.storage.json_values import read_json
@@ -44,12 +44,12 @@ class SuiteOnPage:
     @property
     def mean(self) -> str:
         """The mean rate of the tasks with its interval, or a dash if a task has no rate."""
-        return percent_text(*(self.row[f"mean_{part}"] for part in ("rate", "low", "high")))
+        return percent_text(*(self.row[f"mean_{part}"] for part in ("rate", "low", "high")), unit=" %")
 
     @property
     def pooled(self) -> str:
         """The rate over all episodes with its interval, or a dash without one."""
-        return percent_text(*(self.row[f"pooled_{part}"] for part in ("rate", "low", "high")))
+        return percent_text(*(self.row[f"pooled_{part}"] for part in ("rate", "low", "high")), unit=" %")
 
     @property
     def sentence(self) -> str:
@@ -65,26 +65,6 @@ class SuiteOnPage:
         played = ", ".join(filter(None, (f"{row['tasks']} tasks", policy, simulation_in_words(row))))
         what = plain_text(f"{self.name} ({row['suite']}, {played})")
         return f"{what}: {'; '.join([said, *uncounted(row)])}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PooledRate:
-    """Jobs with pooled episodes."""
-
-    label: str  # common property of the jobs
-    x: float  # position on the axis, 0 to 1
-    successes: int  # successful scored episodes
-    scored: int  # scored episodes
-    distinct: int  # distinct draws of conditions
-    rate: float
-    interval: Interval  # Wilson interval of the rate
-    jobs: int  # number of jobs
-    address: str | None = None  # link to the job's section; None for several jobs
-
-    @property
-    def repeats(self) -> str:
-        """A note on the number of distinct conditions, empty if no condition repeats."""
-        return of_conditions(self.distinct, self.scored)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,20 +170,7 @@ def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
 def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0, address: str | None = None) -> PooledRate | None:
     """Return the rate over the episodes of jobs, None without a scored episode."""
     scored = together([job.scored for job in jobs])
-    interval = scored.wilson()
-    if interval is None:
-        return None
-    return PooledRate(
-        label=plain_text(label),
-        x=x,
-        successes=scored.successes,
-        scored=len(scored),
-        distinct=scored.num_distinct,
-        rate=scored.successes / len(scored),
-        interval=interval,
-        jobs=len(jobs),
-        address=address,
-    )
+    return pooled_rate(scored, label=plain_text(label), x=x, jobs=len(jobs), address=address)
 
 
 def _svg_points(points: Iterable[tuple[float, float]]) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.rows import of_conditions, scored_episodes, short_policy_name
+from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes, short_policy_name
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
@@ -109,16 +109,43 @@ MEASURE = "mutual information with success, in bits, less its bias (Miller and M
 
 
 @dataclass(frozen=True, kw_only=True)
-class RateBin:
-    """The episodes in a range of a condition."""
+class PooledRate:
+    """Success over pooled episodes: of jobs, or in a range of a condition."""
 
-    label: str  # range, or value of a condition that is not a number
-    middle: float  # position on the axis, 0 to 1
+    label: str  # common property of the jobs, or the range or value of the condition
+    x: float  # position on the axis, 0 to 1
     successes: int  # successful scored episodes
     scored: int  # scored episodes
-    distinct: int  # distinct conditions of the scored episodes
+    distinct: int  # distinct draws of conditions
     rate: float
     interval: Interval  # Wilson interval of the rate
+    jobs: int  # number of jobs
+    address: str | None = None  # link to the job's section; None for several jobs
+
+    @property
+    def repeats(self) -> str:
+        """A note on the number of distinct conditions, empty if no condition repeats."""
+        return of_conditions(self.distinct, self.scored)
+
+
+def pooled_rate(
+    scored: ScoredEpisodes, *, label: str, x: float, jobs: int = 1, address: str | None = None
+) -> PooledRate | None:
+    """Return the rate over episodes, None without one: it has no rate to draw."""
+    interval = scored.wilson()
+    if interval is None:
+        return None
+    return PooledRate(
+        label=label,
+        x=x,
+        successes=scored.successes,
+        scored=len(scored),
+        distinct=scored.num_distinct,
+        rate=scored.successes / len(scored),
+        interval=interval,
+        jobs=jobs,
+        address=address,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +154,7 @@ class ConditionRates:
 
     name: str
     bits: float  # see `MEASURE`
-    bins: tuple[RateBin, ...]  # in order, with about equally many episodes each
+    bins: tuple[PooledRate, ...]  # in order, with about equally many episodes each
 
 
 def condition_columns(conditions: Iterable[Any]) -> dict[str, np.ndarray]:
@@ -197,21 +224,9 @@ def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str
     for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
         members = np.flatnonzero(groups == number)
         inside = ScoredEpisodes(success=won[members].astype(float), conditions=[started[at] for at in members.tolist()])
-        # A bin without scored episodes has no rate to draw.
-        interval = inside.wilson()
-        if interval is not None:
-            bins.append(
-                RateBin(
-                    label=label,
-                    middle=float((middle - low) / (high - low)),
-                    successes=inside.successes,
-                    scored=len(inside),
-                    distinct=inside.num_distinct,
-                    rate=inside.rate or 0.0,
-                    interval=interval,
-                )
-            )
-    return ConditionRates(name=name, bits=mutual_information_bits(groups[kept], won[kept]), bins=tuple(bins))
+        bins.append(pooled_rate(inside, label=label, x=float((middle - low) / (high - low))))
+    kept_bins = tuple(each for each in bins if each is not None)
+    return ConditionRates(name=name, bits=mutual_information_bits(groups[kept], won[kept]), bins=kept_bins)
 
 
 def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tuple[float, float]] | None:
@@ -253,15 +268,6 @@ OUTCOMES = ("success", "failure", "timeout", "error", "not measured")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
-    """A part of a whole."""
-
-    name: str
-    value: float
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reason:
     """Failures that the same event decided."""
 
@@ -282,9 +288,9 @@ class JobOnPage:
     num_scored: int  # episodes with a known success
     is_anytime: bool  # the interval is valid at every look, because a question could end the job
     keys: Mapping[str, str]  # for grouping: environment, policy and swept keys
-    outcomes: tuple[Share, ...]
-    terminations: tuple[Share, ...]  # most frequent first
-    times: tuple[Share, ...]  # [s]
+    outcomes: Mapping[str, int]
+    terminations: Mapping[str, int]  # most frequent first
+    times: Mapping[str, float]  # [s]
     lengths: tuple[Bin, ...]  # control steps per episode, without errors
     returns: tuple[Bin, ...]  # sums of rewards, without errors
     conditions: tuple[ConditionRates, ...]  # the most informative conditions
@@ -317,7 +323,7 @@ def job_on_page(
     named = ("environment", "task", "object", "embodiment", "policy", "checkpoint", "status")
     keys = {name: row[name] for name in named}
     keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
-    rate = percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")))
+    rate = percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")), unit=" %")
     return JobOnPage(
         run=run,
         name=plain_text(label),
@@ -327,9 +333,9 @@ def job_on_page(
         num_scored=scored_episodes(row) if row["success_rate"] is not None else 0,
         is_anytime=row.get("interval_kind") == "anytime",
         keys={name: plain_text(value) for name, value in keys.items() if value is not None},
-        outcomes=_shares({name: counts[name] for name in OUTCOMES if counts[name]}),
-        terminations=_shares({plain_text(name): number for name, number in ended.most_common(8)}, of=len(episodes)),
-        times=_shares(seconds),
+        outcomes={name: counts[name] for name in OUTCOMES if counts[name]},
+        terminations={plain_text(name): number for name, number in ended.most_common(8)},
+        times=seconds,
         lengths=histogram(length[kept], won[kept], whole=True),
         returns=histogram(total[kept], won[kept]),
         conditions=telling[:MOST_CHARTS],
@@ -380,11 +386,6 @@ def uncounted(row: Mapping[str, Any]) -> list[str]:
     return errors + ([f"{row['missing']} missing"] if row["missing"] else [])
 
 
-def percent_text(rate: float | None, low: float, high: float) -> str:
-    """Format a rate with the ends of its interval as ``91.5 % [86.8, 94.6]``, or a dash without one."""
-    return "-" if rate is None else f"{100 * rate:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-
-
 def _for_script(
     episodes: pd.DataFrame,
     columns: Mapping[str, np.ndarray],
@@ -418,9 +419,3 @@ def _for_script(
 
 def _plain(values: np.ndarray) -> list[str | None]:
     return [plain_text(value, keep_lines=True) if isinstance(value, str) else None for value in values]
-
-
-def _shares(counts: Mapping[str, float], of: float | None = None) -> tuple[Share, ...]:
-    """Return counts as shares of their sum, or of `of`."""
-    whole = (sum(counts.values()) if of is None else of) or 1
-    return tuple(Share(name=name, value=value, share=value / whole) for name, value in counts.items())

@@ -24,6 +24,7 @@ from isaaclab_arena.results.rows import (
     PooledJobs,
     mean_over_steps,
     metric_in_words,
+    percent_text,
     repeats_in_words,
     short_policy_name,
     simulation_in_words,
@@ -141,7 +142,7 @@ def _cell(column: Column[Any], row: Mapping[str, Any]) -> Text:
         case "success_rate":
             # A star marks a rate that leaves out episodes which started or were planned.
             star = "*" if value is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
-            return Text(_percent(value, row["success_low"], row["success_high"]) + star)
+            return Text(percent_text(value, row["success_low"], row["success_high"]) + star)
         case "errors" | "missing":
             return _count(value)
         case "status":
@@ -163,7 +164,9 @@ def suites_table(merged: Tables) -> Table:
         justify = "left" if is_name or heading == "status" else "right"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
     for row in merged.suite_rows:
-        rates = (_percent(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled"))
+        rates = (
+            percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled")
+        )
         star = "*" if row["mean_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
         mean, pooled = (Text(f"{rate}{star}" if rate != "-" else rate) for rate in rates)
         table.add_row(
@@ -178,10 +181,6 @@ def _of_planned(row: Mapping[str, Any]) -> str:
     return (
         f"{row['episodes']}/{planned}" if planned is not None and planned != row["episodes"] else f"{row['episodes']}"
     )
-
-
-def _percent(rate: float | None, low: float, high: float) -> str:
-    return "-" if rate is None else f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _status(status: str) -> Text:
@@ -292,7 +291,7 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     for row in records(groups):
-        rate = _percent(*(row[f"success_{part}"] for part in ("rate", "low", "high")))
+        rate = percent_text(*(row[f"success_{part}"] for part in ("rate", "low", "high")))
         cells = (rate if each.name == "success_rate" else each.text(row) for each in columns)
         table.add_row(*(Text("-" if row[key] is None else plain(row[key])) for key in keys), *cells)
     return table

@@ -12,10 +12,9 @@ from isaaclab_arena.config.expansion.sweeps import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import Curve, PooledRate
-from isaaclab_arena.report.jobs import percent_text
 from isaaclab_arena.report.writing import REPORT_FILE, rendered
 from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
-from isaaclab_arena.results.rows import of_conditions, scored_episodes
+from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
@@ -81,7 +80,7 @@ class Score:
     @property
     def rate_in_words(self) -> str:
         """The rate and its interval."""
-        return percent_text(self.success_rate, self.interval.low, self.interval.high)
+        return percent_text(self.success_rate, self.interval.low, self.interval.high, unit=" %")
 
     @property
     def scored_in_words(self) -> str:
