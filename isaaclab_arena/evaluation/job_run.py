@@ -317,7 +317,10 @@ class JobRun:
         if self._built is None:
             # Called once, because it may hash the whole model.
             self._simulated_by = dict(built.groups[0].environment.provenance())
-            self._metrics = (*built.groups[0].environment.metrics, *built.groups[0].policy.traits.metrics)
+            # An environment of the user's own may call something else ``metrics``.
+            declared = built.groups[0].environment.metrics, built.groups[0].policy.traits.metrics
+            own = (each for metrics in declared if isinstance(metrics, tuple) for each in metrics)
+            self._metrics = tuple(each for each in own if isinstance(each, Metric))
         self._built = built
         played_with = self._settings.played_with.get(config.name)
         # Another num_envs changes the last digits, so earlier and later episodes would not belong to one result.
