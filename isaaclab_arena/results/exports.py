@@ -11,8 +11,9 @@ from typing import Any
 
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.results.merge import Tables, read
-from isaaclab_arena.results.rows import is_scored, repeats_in_words, short_policy_name
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.merge import Tables, read, records
+from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.commits import CommitLine, JobResultStatus, read_commits
 from isaaclab_arena.storage.hdf5.episodes import read_array
@@ -166,23 +167,19 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
     """Write ``eval_info.json`` per job and for the run into an empty directory, and return notes."""
     merged = read(run)
     rows = {str(row["name"]): row for row in merged.rows}
-    # Episodes beyond a decision do not count, because their question was already answered.
-    beyond: set[tuple[str, int]] = set()
-    if "beyond_decision" in merged.episodes:
-        left_out = merged.episodes[merged.episodes["beyond_decision"]]
-        beyond = {*zip(left_out["job"].tolist(), left_out["episode_index"].tolist(), strict=True)}
     notes: list[str] = []
     tasks: dict[str, EvaluatedTask] = {}
     sizes: Counter[str] = Counter()
     for job in merged.plan.jobs:
         directory, group = job_directory(run, job.name), job.config.environment
-        lines = read_commits(directory, job.name, seed=job.config.seed).lines
-        # LeRobot has no errors and no unmeasured success. Each omission is noted, so that a user can reconcile the
-        # numbers with the table of jobs.
-        counted = [line for line in lines if (job.name, line.episode_index) not in beyond]
-        scored = [line for line in counted if is_scored(line)]
-        if len(counted) < len(lines):
-            notes.append(f"job '{job.name}': {len(lines) - len(counted)} episodes beyond its decision left out")
+        finished = records(merged.episodes_of[job.name])
+        # Episodes beyond a decision do not count, because their question was already answered. LeRobot has no errors
+        # and no unmeasured success. Each omission is noted, so that a user can reconcile the numbers with the table of
+        # jobs.
+        counted = [row for row in finished if not row.get("beyond_decision")]
+        scored = [row for row in counted if row["success"] is not None and row["outcome"] != Outcome.ERROR]
+        if len(counted) < len(finished):
+            notes.append(f"job '{job.name}': {len(finished) - len(counted)} episodes beyond its decision left out")
         if len(scored) < len(counted):
             left_out = f"{len(counted) - len(scored)} of {len(counted)} episodes left out"
             notes.append(f"job '{job.name}': {left_out}, whose success is not known")
@@ -196,13 +193,13 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
             task_id=sizes[group],
             episodes=[
                 {
-                    "episode_ix": line.episode_index,
-                    "sum_reward": math.nan if line.episode_return is None else line.episode_return,
-                    "max_reward": _largest_reward(recordings.get(line.episode_index, ()), line.episode_index),
-                    "success": bool(line.success),
-                    "seed": line.episode_seed,
+                    "episode_ix": row["episode_index"],
+                    "sum_reward": math.nan if row["return"] is None else row["return"],
+                    "max_reward": _largest_reward(recordings.get(row["episode_index"], ()), row["episode_index"]),
+                    "success": row["success"],
+                    "seed": row["episode_seed"],
                 }
-                for line in scored
+                for row in scored
             ],
             wall_s=math.nan if rows[job.name]["wall_s"] is None else float(rows[job.name]["wall_s"]),
             video_paths=[str(path.absolute()) for _, path in videos_of_job(directory.parent, directory.name)],

@@ -192,6 +192,8 @@ class EnvironmentConformance(PictureConformance):
             start(environment, {0: 0, 1: 1})
             step = environment.step(action_of(environment, {0: 0, 1: 1}, 0))
             numbers = {"reward": step.reward, **step.metrics}
+            lacking = {each.name for each in environment.metrics} - step.metrics.keys()
+            require(not lacking, f"a step has no {', '.join(sorted(lacking))}, which `metrics` declares")
             masks = {name: getattr(step, name) for name in ("terminated", "truncated", "success", "diverged")}
             if step.success is None:
                 del masks["success"]
