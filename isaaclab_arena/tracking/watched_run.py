@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.content import holds_secret
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import JOBS, METRICS, Show, table_of
 from isaaclab_arena.results.console import job_settings
-from isaaclab_arena.results.merge import RunFiles, job_table, merge_results, records
+from isaaclab_arena.results.merge import RunFiles, job_table, read, records
 from isaaclab_arena.results.rows import repeats_in_words
 from isaaclab_arena.storage.commits import JobResultStatus
 from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, read_run_plan
@@ -126,7 +126,7 @@ class WatchedRun:
         for name in self._failed:
             # The last films are complete after the last commit line.
             self._tell_films(name)
-        tables = merge_results(self._output_directory)
+        tables = read(self._output_directory)
         for row in tables.rows:
             # If jobs stop as soon as a question is answered, only the table knows the episodes that count.
             metrics = [each for each in tables.metric_rows if each["job"] == row["name"]]
