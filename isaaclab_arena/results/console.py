@@ -18,7 +18,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, Column, Show, table_of
+from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column, Show, table_of
 from isaaclab_arena.results.merge import MissingEpisodes, Tables, csv_text, records, scored_by_job
 from isaaclab_arena.results.rows import (
     PooledJobs,
@@ -122,15 +122,16 @@ def _drawn(shown: Mapping[str, tuple[str, Sequence[Text]]]) -> Table:
     """Return a table of headings and cells by column."""
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for name, (heading, _) in shown.items():
-        justify = "left" if name in _NAMES or name == "status" else "right"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=name not in _NAMES)
+        is_name = name in (*_NAMES, "suite")
+        justify = "left" if is_name or name == "status" else "right"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
     for cells in zip(*(cells for _, cells in shown.values()), strict=True):
         table.add_row(*cells)
     return table
 
 
 def _cell(column: Column[Any], row: Mapping[str, Any]) -> Text:
-    """Return a cell of the table of jobs."""
+    """Return a cell of the table of jobs or suites."""
     value = row[column.name]
     match column.name:
         case "name":
@@ -139,10 +140,13 @@ def _cell(column: Column[Any], row: Mapping[str, Any]) -> Text:
             return Text(plain(short_policy_name(value)))
         case "episodes":
             return Text(_of_planned(row))
-        case "success_rate":
-            # A star marks a rate that leaves out episodes which started or were planned.
-            star = "*" if value is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
-            return Text(percent_text(value, row["success_low"], row["success_high"]) + star)
+        case "success_rate" | "mean_rate" | "pooled_rate":
+            # A star marks a rate that leaves out episodes which started or were planned. Those of a suite have it if
+            # there is a mean.
+            is_known = None not in (value, row.get("mean_rate", value))
+            star = "*" if is_known and (row["errors"] or row["missing"] or row["cut"]) else ""
+            kind = column.name.removesuffix("_rate")
+            return Text(percent_text(value, row[f"{kind}_low"], row[f"{kind}_high"]) + star)
         case "errors" | "missing":
             return _count(value)
         case "status":
@@ -157,23 +161,10 @@ def _cell(column: Column[Any], row: Mapping[str, Any]) -> Text:
 
 def suites_table(merged: Tables) -> Table:
     """Return one line per suite: the mean of its tasks, the rate over all episodes, and errors."""
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in ("suite", "of", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]", "errors",
-                    "missing", "status"):  # fmt: skip
-        is_name = heading in {"suite", "of"}
-        justify = "left" if is_name or heading == "status" else "right"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
-    for row in merged.suite_rows:
-        rates = (
-            percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled")
-        )
-        star = "*" if row["mean_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
-        mean, pooled = (Text(f"{rate}{star}" if rate != "-" else rate) for rate in rates)
-        table.add_row(
-            Text(plain(row["name"]), style="bold"), Text(plain(row["suite"])), Text(str(row["tasks"])),
-            Text(_of_planned(row)), mean, pooled, _count(row["errors"]), _count(row["missing"]), _status(row["status"]),
-        )  # fmt: skip
-    return table
+    columns = {each.name: each for each in SUITES if Show.CONSOLE in each.show}
+    names = [*(name for name in columns if name not in _LAST), *(name for name in _LAST if name in columns)]
+    cells = {name: [_cell(columns[name], row) for row in merged.suite_rows] for name in names}
+    return _drawn({name: (columns[name].heading, cells[name]) for name in names})
 
 
 def _of_planned(row: Mapping[str, Any]) -> str:

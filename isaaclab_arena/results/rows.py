@@ -188,29 +188,22 @@ class JobEvidence:
         unknown = self.outcomes[Outcome.ERROR] + len(self.standing.missing)
         return rate_bounds(self.scored.successes, len(self.scored), unknown)
 
-    @property
-    def failure_progress(self) -> float | None:
-        """The mean progress of the failures. None if there is none, or one of them tells no events."""
-        told = [line.events.progress for line in self._failures if line.events is not None]
-        return sum(told) / len(told) if len(told) == len(self._failures) and told else None
-
-    @property
-    def score(self) -> float | None:
-        """The success rate with the progress of failures. None without events, also for a job without failures."""
+    @cached_property
+    def progress_and_score(self) -> tuple[float | None, float | None]:
+        """The mean progress of the failures, and the success rate that includes it."""
+        # Without events there is no score, not even for a job without failures.
         scored = [line for line in self.lines if is_scored(line)]
-        if all(line.events is None for line in scored) or any(line.events is None for line in self._failures):
-            return None
-        rate = 1 - len(self._failures) / len(scored)
-        return rate + (1 - rate) * (self.failure_progress or 0.0)
+        failed = [line.events for line in scored if not line.success]
+        told = [events.progress for events in failed if events is not None]
+        if all(line.events is None for line in scored) or len(told) < len(failed):
+            return None, None
+        rate, came = 1 - len(failed) / len(scored), mean(told)
+        return came, rate + (1 - rate) * (came or 0.0)
 
     @cached_property
     def saturated(self) -> float | None:
         """The share of action entries at or beyond their bounds."""
         return mean_over_steps((line.saturated_action_share, line.episode_length) for line in self.lines)
-
-    @property
-    def _failures(self) -> list[CommitLine]:
-        return [line for line in self.lines if is_scored(line) and not line.success]
 
     # How the job went on its ranks, by their reports.
 
@@ -224,12 +217,6 @@ class JobEvidence:
     def failed(self) -> JobReport | None:
         """The first report of an error in the last attempt."""
         return next((report for report in self.latest if report.error), None)
-
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks that ran the job, or else the planned one."""
-        planned = [] if self.job.rank is None else [self.job.rank]
-        return sorted({*self.said("rank")}) or planned
 
     @property
     def cut(self) -> int | None:
