@@ -1,6 +1,7 @@
 """The tables of columns: names, places and values."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ def test_a_table_has_each_column_once_and_each_spread_is_a_column(columns):
 @pytest.mark.parametrize("outcomes", ["", "sfteu"])
 def test_every_column_has_a_value_for_a_job_that_left_no_report(outcomes):
     job = JobEvidence(job=planned(), finished=commit_lines(outcomes), reports=())
-    for columns, rows in ((JOBS, [job]), (SUITES, [SuiteEvidence(name="mine", jobs=[job])]), (EPISODES, job.episodes)):
+    suite = SuiteEvidence(name="mine", jobs=[job])
+    tables: list[tuple[Any, Any]] = [(JOBS, [job]), (SUITES, [suite]), (EPISODES, job.episodes)]
+    for columns, rows in tables:
         always = [dataclasses.replace(each, when=None) for each in columns]
         assert list(table_of(always, rows).columns) == [each.name for each in columns]
 
