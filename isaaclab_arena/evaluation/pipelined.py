@@ -15,7 +15,7 @@ from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.policy_answers import Phase, PolicyAnswer, Stopwatch
 from isaaclab_arena.evaluation.rollout import EpisodeLoop
 from isaaclab_arena.evaluation.running_episodes import NO_LIMITS, RolloutLimits, RolloutResult
-from isaaclab_arena.interfaces.background import Background
+from isaaclab_arena.interfaces.background import Background, background_of
 from isaaclab_arena.interfaces.environment import Environment, Step
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
@@ -193,7 +193,7 @@ def pipelined_rollout(
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
                 loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
-                background = group.environment.background
+                background = background_of(group.environment)
                 stepping = (
                     BackgroundStepping(group.environment, watch)
                     if background is None

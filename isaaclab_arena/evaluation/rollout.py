@@ -24,6 +24,7 @@ from isaaclab_arena.evaluation.running_episodes import (
     without_unsound,
 )
 from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, seen_by
+from isaaclab_arena.interfaces.background import background_of
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
@@ -57,7 +58,7 @@ class StartingEpisodes:
         # that results do not depend on the duration of a reset. `instruction` None: the environment states it for each
         # episode.
         self._environment, self._instruction = environment, instruction
-        background = environment.background if may_overlap else None
+        background = background_of(environment) if may_overlap else None
         self._elsewhere = None if background is None or background.steps_while_starting == 0 else background
         self._waiting: list[_Waiting] = []
 
@@ -309,7 +310,7 @@ class EpisodeLoop:
         # Env slots at rest whose last observation holds NaN or infinity.
         self._unsound: set[int] = set()
         # Work elsewhere in which steps planned by the policy may go ahead; None if one of them does not plan.
-        self._steps_ahead = environment.background if "planned" in policy.offers else None
+        self._steps_ahead = background_of(environment) if "planned" in policy.offers else None
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device, environment.action_spec)
 

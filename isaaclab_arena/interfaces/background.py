@@ -50,3 +50,9 @@ class Background(ABC):
 
     def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
         """Take, before a step, the actions (n, action_dim) that will follow its own, by env slot out of `unplanned`."""
+
+
+def background_of(environment: Any) -> Background | None:
+    """Return an environment's work elsewhere, None without; an environment may use the name for something else."""
+    background = environment.background
+    return background if isinstance(background, Background) else None

@@ -83,6 +83,7 @@ class Environment(ABC):
         pictures_drawn: Pictures drawn so far, one for each env slot and term of ``camera_obs``, if only those of
             `draw_pictures_of` are drawn; None if all are.
         metrics: The declared ones among ``Step.metrics``, which tables, page and services then show.
+        background: The work that other processes do, as a property of the class; None if there is none.
     """
 
     num_envs: int
@@ -100,6 +101,7 @@ class Environment(ABC):
     filming_hint: str = ""
     films_only_drawn: bool = False
     pictures_drawn: int | None = None
+    background: Background | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -142,11 +144,6 @@ class Environment(ABC):
         """
 
     # Quicker ways to step and reset, each set aside below a class that overrides `step` or `reset` itself.
-
-    @property
-    def background(self) -> Background | None:
-        """The work that other processes do, None if there is none. A class defines it; an object cannot set it."""
-        return None
 
     def try_step(self, action: torch.Tensor) -> Step:
         """Make a step (num_envs, action_dim), or none: then ``Step.made`` is False everywhere, and nothing moved.

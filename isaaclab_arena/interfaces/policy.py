@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, Network, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 
 _TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits)) - {"pictures", "remote"}
 
@@ -230,15 +230,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def with_own_memory(self) -> Self | None:
         """Return a policy with this one's network and a memory of its own; None if this object cannot be shared."""
-
-    def network(self) -> Network:
-        """Return the network that this policy has loaded; with `asking`, ranks can share one in a policy server."""
-        raise NotImplementedError
-
-    @classmethod
-    def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> Self:
-        """Return a policy with a memory of its own that loads no network; ``options`` are those of `from_dict`."""
-        raise NotImplementedError
 
     @property
     def is_remote(self) -> bool:

@@ -444,9 +444,11 @@ _TOGETHER = (("chunks", "look", "chunk_traits"), ("network", "asking"), ("slots_
 
 def offers_of(policy_class: type, base: type) -> frozenset[str]:
     """Return the attributes of ``base`` that a class has of its own, as far as they hold for its ``get_action``."""
-    names = [name for name in vars(base) if not name.startswith("_")]
+    # ``network`` is a name that policies use for their own attributes, so the base has no method of that name.
+    names = [*(name for name in vars(base) if not name.startswith("_")), "network", "asking"]
+    beyond = len(policy_class.__mro__)
     depth = {
-        name: next(number for number, each in enumerate(policy_class.__mro__) if name in each.__dict__)
+        name: next((number for number, each in enumerate(policy_class.__mro__) if name in each.__dict__), beyond)
         for name in names
     }
     offers = {name for name in names if depth[name] < policy_class.__mro__.index(base)}

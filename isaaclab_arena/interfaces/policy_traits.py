@@ -175,13 +175,13 @@ class AnswersChunks(Protocol):
 
 
 class AsksNetwork(Protocol):
-    """A policy class whose network is apart from its memory, so that ranks can share one."""
+    """A policy class whose network is apart from its memory, so that ranks can share one in a policy server."""
 
     def network(self) -> Network:
-        """See `PolicyBase.network`."""
+        """Return the network that this policy has loaded."""
         ...
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> Self:
-        """See `PolicyBase.asking`."""
+        """Return a policy with a memory of its own that loads no network; ``options`` are those of `from_dict`."""
         ...

@@ -6,6 +6,8 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +44,7 @@ def load(order: NetworkOrder) -> Network:
     """Load the network of a policy; `ConfigError` if the policy is unknown, its options are wrong, or it has none."""
     by, key = f"policy '{order.policy_type}'", json_line(order)
     with put_back(), _SET_BY_NETWORKS.of(by, key):
-        policy = resolve_policy_class(order.policy_type).from_dict(order.options)
+        policy: Any = resolve_policy_class(order.policy_type).from_dict(order.options)
         if "network" not in policy.offers:
             raise ConfigError(f"policy '{order.policy_type}' has no network that ranks can share")
         return AskedNetwork(policy.network(), by, key)
