@@ -189,6 +189,10 @@ for _kind, _expression, _first_characters in (
     _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _first_characters)
 
 
+def _construct_text(loader: _CoreLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
 def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     _flatten(loader, node)
     return loader.construct_mapping(node, deep=True)
@@ -199,7 +203,7 @@ _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 # PyYAML's own constructors end in a traceback if a tag does not fit its value.
 _CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
-_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(loader.construct_scalar(node)))
+_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_text)
 
 
 def _parse_yaml(text: str) -> Any:
