@@ -625,7 +625,6 @@ def run_jobs(
     stop_requested: Callable[[], bool],  # True if this rank was asked to stop
     fail_fast: bool = False,  # stop after the first failed job
     asks_questions: bool = False,  # a decided question may end jobs early
-    begins: Callable[[str], None] = lambda _: None,  # receives each job's name before its first file exists
 ) -> RankState:
     """Run the jobs of one rank until its queue is empty. Publish and return the final state."""
 
@@ -646,7 +645,6 @@ def run_jobs(
     try:
         while not stop_requested() and (assigned := work.queue.next_job()) is not None:
             job = assigned.job
-            begins(job.config.name)
             # If other ranks may finish the job, this rank's number of its episodes is open.
             num_episodes = None if work.others_may_finish_jobs else assigned.num_episodes or 0
             publisher.start_job(job.config.name, num_episodes=num_episodes)
