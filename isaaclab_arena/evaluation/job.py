@@ -121,8 +121,9 @@ class Job:
         """Build the policy, on a network elsewhere if any. `ConfigError` if it rejects its options or the network."""
         if self.lent is not None:
             return self.lent.policy
+        policy_class: Any = self.policy_class
         options = {**self.policy_options, **self.policy_placement}
-        return self.policy_class.from_dict(options) if network is None else self.policy_class.asking(options, network)
+        return policy_class.from_dict(options) if network is None else policy_class.asking(options, network)
 
     def tell_connections(self, policy: PolicyBase, environment: Environment) -> None:
         """Log the inputs and outputs of a policy that has accepted the environment, and the doubts on its files."""

@@ -169,7 +169,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
     # The options of the environment, without those that leave the same actions the same.
     differences = []
     told, config_class = described.environment.get(ENV_OPTIONS), job.builder.config_class
-    if name and isinstance(told, Mapping) and is_dataclass(config_class):
+    if name and isinstance(told, Mapping) and isinstance(config_class, type) and is_dataclass(config_class):
         without_effect = ("camera_", "viewport_", ENV_CAMERAS, "backend")
         names = [each.name for each in fields(config_class) if each.init]
         try:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.background import Background
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.specs import ArraySpec, HoldAction, Observation, ObservationSpec, StateTree
 
@@ -101,7 +100,7 @@ class Environment(ABC):
     filming_hint: str = ""
     films_only_drawn: bool = False
     pictures_drawn: int | None = None
-    background: Background | None = None
+    background: Any = None  # `Background` or None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

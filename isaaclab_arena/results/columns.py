@@ -104,6 +104,11 @@ def _policy_sha256(job: JobEvidence) -> str | None:
     return UNKNOWN if job.contents is None else job.contents.policy_sha256
 
 
+def _ranks(job: JobEvidence) -> str | None:
+    planned = [] if job.job.rank is None else [job.job.rank]
+    return ", ".join(map(str, sorted({*job.said("rank")}) or planned)) or None
+
+
 def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
     """Return whether it holds for any row."""
     return lambda rows: any(map(holds, rows))
@@ -191,9 +196,7 @@ JOBS: tuple[Column[JobEvidence], ...] = (
 
     Column("attempts", "Int64", lambda job: len({*job.said("attempt")}) or None,
            "how many starts of the program worked on it", "timing"),
-    Column("rank", "string",
-           lambda job: ", ".join(map(str, sorted({*job.said("rank")} or {job.job.rank} - {None}))) or None,
-           "where it ran", "timing", show=Show.CONSOLE),
+    Column("rank", "string", _ranks, "where it ran", "timing", show=Show.CONSOLE),
     Column("device", "string", lambda job: ", ".join(sorted({*job.said("device")})) or None, file="timing"),
     Column("wall_s", "Float64", lambda job: job.elapsed_s(lambda report: report.wall_s),
            "seconds from start to end of the job, the sum of the next six if one rank ran it in one attempt", "timing"),

@@ -19,7 +19,7 @@ def test_what_cannot_act_is_no_policy():
 def test_modules_rest_meanwhile_and_are_as_before_even_after_an_error():
     network = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout().eval())
     policy = ShrugPolicy()
-    policy.network = network
+    setattr(policy, "network", network)  # noqa: B010  a name that the class does not declare
 
     def rest_and_fail() -> None:
         with modules_at_rest(policy):

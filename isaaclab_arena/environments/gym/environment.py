@@ -211,7 +211,7 @@ class GymEnvironment(Environment, Background):
         self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
 
     @property
-    def background(self) -> Background | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def background(self) -> Background | None:
         """The environment itself, if workers make its steps."""
         return self if self._slots.steps_elsewhere else None
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from typing import Any
 
 import numpy as np
 import torch

@@ -11,8 +11,8 @@ from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 class OwnEnvironment(CoinEnvironment):
     def __init__(self, config: CoinConfig, num_envs: int) -> None:
         super().__init__(config, num_envs)
-        self.background = "white.png"  # pyright: ignore[reportAttributeAccessIssue]
-        self.metrics = {"distance": []}  # pyright: ignore[reportAttributeAccessIssue]
+        self.background = "white.png"
+        self.metrics = {"distance": []}
 
 
 class OwnBuilder(CoinBuilder):

@@ -13,6 +13,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -29,7 +30,7 @@ class LimbConfig:
     """Options of the environment: none."""
 
 
-class LimbBuilder:
+class LimbBuilder(EnvironmentBuilder):
     """Builds `LimbEnvironment` the way a registered environment is built."""
 
     config_class = LimbConfig
@@ -99,20 +100,20 @@ class StridePolicy(LookPolicy):
 
     def __init__(self) -> None:
         super().__init__()
-        self.chunks: dict[int, list[np.ndarray]] = {}
+        self.ahead: dict[int, list[np.ndarray]] = {}
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         super().start_episodes(env, starts)
-        self.chunks.update({start.env_id: [] for start in starts})
+        self.ahead.update({start.env_id: [] for start in starts})
 
     def act(self, env_id: int, observation: Observation) -> np.ndarray:
-        if not self.chunks[env_id]:
+        if not self.ahead[env_id]:
             first = super().act(env_id, observation)
-            self.chunks[env_id] = [first, first / 2, first / 4]
-        return self.chunks[env_id].pop(0)
+            self.ahead[env_id] = [first, first / 2, first / 4]
+        return self.ahead[env_id].pop(0)
 
     def planned(self, env_id: int) -> torch.Tensor:
-        return torch.from_numpy(np.reshape(self.chunks[env_id], (-1, 5)))
+        return torch.from_numpy(np.reshape(self.ahead[env_id], (-1, 5)))
 
 
 def actions(policy: PolicyBase, num_envs: int) -> list[list]:
