@@ -12,7 +12,7 @@ class OwnEnvironment(CoinEnvironment):
     def __init__(self, config: CoinConfig, num_envs: int) -> None:
         super().__init__(config, num_envs)
         self.background = "white.png"
-        self.metrics = {"distance": []}
+        self.metrics = {"distance": []}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class OwnBuilder(CoinBuilder):
