@@ -1,4 +1,4 @@
-"""An embodiment of a robot's description and its MJCF file, whose names are all checked first; MuJoCo Menagerie's."""
+"""Robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with our descriptions; and a user's own."""
 
 import importlib
 import importlib.util
