@@ -125,23 +125,23 @@ def one_compiler_at_a_time() -> Iterator[None]:
     with _TURN, ExitStack() as held:
         _COMPILING.depth += 1
         try:
-            # A second lock of the same file in one process would wait for itself.
-            if _COMPILING.depth == 1:
-                lock = held.enter_context(Path(str(warp.config.kernel_cache_dir), _LOCK_FILE).open("a"))
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    # The first wait may take minutes; later ones are short, because the kernels are cached.
-                    level = logging.DEBUG if _COMPILING.has_waited else logging.INFO
-                    _LOG.log(level, "waiting until another process has compiled or loaded its kernels")
-                    _COMPILING.has_waited = True
-                    began = time.perf_counter()
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                    KERNELS.add(KernelTimes(wait_s=time.perf_counter() - began))
-        except OSError as error:
-            # Some home directories are on file systems without locks, or read-only.
-            _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
-        try:
+            try:
+                # A second lock of the same file in one process would wait for itself.
+                if _COMPILING.depth == 1:
+                    lock = held.enter_context(Path(str(warp.config.kernel_cache_dir), _LOCK_FILE).open("a"))
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        # The first wait may take minutes; later ones are short, because the kernels are cached.
+                        level = logging.DEBUG if _COMPILING.has_waited else logging.INFO
+                        _LOG.log(level, "waiting until another process has compiled or loaded its kernels")
+                        _COMPILING.has_waited = True
+                        began = time.perf_counter()
+                        fcntl.flock(lock, fcntl.LOCK_EX)
+                        KERNELS.add(KernelTimes(wait_s=time.perf_counter() - began))
+            except OSError as error:
+                # Some home directories are on file systems without locks, or read-only.
+                _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
             yield
         finally:
             _COMPILING.depth -= 1

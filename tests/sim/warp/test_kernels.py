@@ -64,6 +64,20 @@ def test_who_compiles_may_ask_to_compile_once_more():
         pass
 
 
+def test_who_is_stopped_while_waiting_to_compile_waits_again_next_time(monkeypatch):
+    def stopped(file, kind):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as waiting:
+        waiting.setattr(fcntl, "flock", stopped)
+        with pytest.raises(KeyboardInterrupt), one_compiler_at_a_time():
+            pass
+    locked = []
+    monkeypatch.setattr(fcntl, "flock", lambda file, kind: locked.append(kind))
+    with one_compiler_at_a_time():
+        assert locked == [fcntl.LOCK_EX | fcntl.LOCK_NB]
+
+
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO], ids=errno.errorcode.get)
 def test_kernels_are_compiled_without_a_lock_where_the_file_system_has_none(monkeypatch, number):
     def no_locks(file, kind):
