@@ -1,23 +1,37 @@
 """Former protocols of environments and builders, for code of others that asks ``isinstance`` or derives from them."""
 
-from abc import ABC
+from abc import ABC, ABCMeta
 from typing import Any
 
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
+from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
 
 
-class _Capability(ABC):  # noqa: B024  only asked for its subclasses
-    """A class of environments counts as a subclass if it has these attributes of its own and not as `Environment`."""
+class _Told(ABCMeta):
+    """A wrapper is an instance if what it passes on is that of an instance."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        passed = isinstance(instance, EnvironmentWrapper) and any(
+            name not in vars(instance)
+            and getattr(type(instance), name, None) is vars(EnvironmentWrapper).get(name, cls)
+            for name in vars(cls).get("attributes", ())
+        )
+        return super().__instancecheck__(instance) and (not passed or isinstance(instance.real, cls))
+
+
+class _Capability(ABC, metaclass=_Told):
+    """A class counts as a subclass if it has these attributes of its own and not as the contract has them."""
 
     attributes: tuple[str, ...] = ()
+    contract: type = Environment
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
         if "attributes" not in vars(cls):
             return NotImplemented
         return all(
-            hasattr(other, name) and getattr(other, name) is not getattr(Environment, name) for name in cls.attributes
+            hasattr(other, name) and getattr(other, name) is not getattr(cls.contract, name) for name in cls.attributes
         )
 
 
@@ -81,4 +95,13 @@ class BeginsResets(_Capability):
     attributes = ("background",)
 
 
-ContentBuilder = VariableEnvironmentBuilder = EnvironmentBuilder
+class ContentBuilder(_Capability):
+    """Knows more sources of an environment's behaviour than its options name."""
+
+    attributes, contract = ("content_sources",), EnvironmentBuilder
+
+
+class VariableEnvironmentBuilder(_Capability):
+    """Builds environments with variations."""
+
+    attributes, contract = ("variations",), EnvironmentBuilder

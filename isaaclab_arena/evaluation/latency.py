@@ -514,7 +514,7 @@ def job_latency(
         delays, traits = latency.delays_in(sample), None
         if config.meanwhile is not Meanwhile.WAIT and "chunks" not in policy_class.offers:
             traits = ONE_STEP
-        elif config.meanwhile is not Meanwhile.WAIT:
+        elif config.meanwhile is not Meanwhile.WAIT and "stated_chunks" in policy_class.offers:
             traits = policy_class.stated_chunks(declared_options(policy_class).read(options, owner="policy"))
         problems = refusals(delays, config.meanwhile, sample, traits=traits)
     finally:

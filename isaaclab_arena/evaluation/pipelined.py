@@ -13,7 +13,7 @@ import torch
 
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.policy_answers import Phase, PolicyAnswer, Stopwatch
-from isaaclab_arena.evaluation.rollout import EpisodeLoop
+from isaaclab_arena.evaluation.rollout import EpisodeLoop, attempt_of
 from isaaclab_arena.evaluation.running_episodes import NO_LIMITS, RolloutLimits, RolloutResult
 from isaaclab_arena.interfaces.background import Background, background_of
 from isaaclab_arena.interfaces.environment import Environment, Step
@@ -143,7 +143,7 @@ class BackgroundStepping:
             self._stream.wait_event(ready)
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
-            step = self._environment.try_step(action)
+            step = attempt_of(self._environment)(action)
             taken_s, rendered_s = self._stopwatch.elapsed_s() - began_s, self._environment.render_s - rendered_s
             done = None
             if self._stream is not None:

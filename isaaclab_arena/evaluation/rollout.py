@@ -31,6 +31,13 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
 
+
+def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
+    """Return what makes a control step, or tries to."""
+    # An environment without `step_again` may call something else ``try_step``.
+    return environment.step if type(environment).step_again is Environment.step_again else environment.try_step
+
+
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 
 
@@ -108,8 +115,12 @@ class StartingEpisodes:
         states = [start.episode.start_state for start in starts]
         if all(state is None for state in states):
             return environment.reset(env_ids, conditions)
+        # An environment without `episode_states` may call something else ``restore``.
+        is_restorable = type(environment).episode_states is not Environment.episode_states
         try:
-            return environment.restore(env_ids, conditions, [state or {} for state in states])
+            if is_restorable:
+                return environment.restore(env_ids, conditions, [state or {} for state in states])
+            return environment.reset(env_ids, conditions)
         except KeyError as missing:
             raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
         except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
@@ -366,7 +377,7 @@ class EpisodeLoop:
     def step(self, answer: PolicyAnswer) -> Step:
         """Make the control step of the answer. `finish_step` decides whether the attempt counts."""
         with self._measure(Phase.SIMULATE):
-            return self._environment.try_step(answer.action)
+            return attempt_of(self._environment)(answer.action)
 
     def finish_step(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
         """Show and count the control step, end the episodes that are over or late, and return their env slots."""

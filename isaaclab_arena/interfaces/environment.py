@@ -60,7 +60,8 @@ class Environment(ABC):
     ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
 
     The attributes without a value, ``draw_conditions``, ``reset`` and ``step`` are all that an environment must have.
-    Everything else is an offer, and its default says that the environment does not make it.
+    Everything else is an offer, and its default says that the environment does not make it. A class that sets an offer
+    of its base to None withdraws it, and what means nothing without it.
 
     Attributes:
         num_envs: Number of env slots.
@@ -104,6 +105,11 @@ class Environment(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        # What is set to None gets the default back, which says that it is not offered.
+        for name in [name for name, value in vars(cls).items() if value is None and not name.startswith("_")]:
+            for lost in (name, *_LOST_WITHOUT.get(name, ())):
+                if vars(cls).get(lost) is None and vars(Environment).get(lost, True) is not True:
+                    setattr(cls, lost, vars(Environment)[lost])
         # A class with a step or a reset of its own must not be bypassed by a quicker way of a class above it.
         for whole, quicker in (("step", "try_step"), ("step", "background"), ("reset", "background")):
             set_aside(cls, whole, quicker, vars(Environment)[quicker])
@@ -285,6 +291,22 @@ class Environment(ABC):
     def action_space(self) -> "gymnasium.spaces.Box":
         """Space of the batch of actions. Shape: (num_envs, action_dim)."""
         return self.action_spec.space(self.num_envs)
+
+
+_LOST_WITHOUT = {
+    "step_again": ("try_step",),
+    "begin_events": ("episode_events",),
+    "episode_events": ("begin_events",),
+    "state": ("state_parts",),
+    "state_of": ("state_parts",),
+    "episode_states": ("restore",),
+    "restore": ("episode_states",),
+    "restore_snapshot": ("snapshot",),
+    "draw_pictures_of": ("pictures_drawn",),
+    "pictures_drawn": ("draw_pictures_of",),
+    "film": ("film_later", "filmable"),
+}
+"""Offers to those that mean nothing without them."""
 
 
 def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:

@@ -70,6 +70,9 @@ class EnvironmentBuilder:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        # What is set to None gets the default back, which says that it is not offered.
+        for name in [name for name, value in vars(cls).items() if value is None and callable(_default(name))]:
+            setattr(cls, name, _default(name))
         cls.has_backends = cls.faster_backend is not EnvironmentBuilder.faster_backend
         cls.counts_episodes = cls.num_episodes is not EnvironmentBuilder.num_episodes
 
@@ -147,6 +150,10 @@ class EnvironmentBuilder:
         raise TypeError(f"{type(self).__name__} has no backends to choose from")
 
 
+def _default(name: str) -> Any:
+    return None if name.startswith("_") else vars(EnvironmentBuilder).get(name)
+
+
 def completed(builder: Any) -> EnvironmentBuilder:
     """Return a builder with the defaults of what it does not have; itself if it derives from `EnvironmentBuilder`."""
     if isinstance(builder, EnvironmentBuilder):
@@ -157,9 +164,12 @@ def completed(builder: Any) -> EnvironmentBuilder:
         for name in (*vars(EnvironmentBuilder), "config_class", "foreign_code", "summary")
         if not name.startswith("_")
     ]
-    vars(whole).update({name: getattr(builder, name) for name in names if hasattr(builder, name)})
-    offers = {"has_backends": hasattr(builder, "faster_backend"), "counts_episodes": hasattr(builder, "num_episodes")}
-    vars(whole).update(offers, completes=builder)
+    # A class that serves as a builder has the defaults too, unbound; and None says that something is not offered.
+    found = {name: getattr(builder, name, None) for name in names}
+    vars(whole).update({name: each for name, each in found.items() if each is not None and each is not _default(name)})
+    offers = {"has_backends": "faster_backend" in vars(whole), "counts_episodes": "num_episodes" in vars(whole)}
+    vars(whole).update({name: offered if found[name] is None else found[name] for name, offered in offers.items()})
+    vars(whole).update(completes=builder)
     return whole
 
 

@@ -53,12 +53,6 @@ class EnvironmentWrapper(Environment):
     film: Any = _OfReal()
     film_later: Any = _OfReal()
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        # What is set to None gets the default back, which says that it is not offered.
-        for name in [name for name, value in vars(cls).items() if value is None and not name.startswith("_")]:
-            setattr(cls, name, getattr(Environment, name, None))
-        super().__init_subclass__(**options)
-
     def __init__(self, real: Environment) -> None:
         self.real = real
         self.num_envs, self.device, self.reproducible = real.num_envs, real.device, real.reproducible

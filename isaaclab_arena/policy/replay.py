@@ -117,7 +117,7 @@ class RecordedActions(PolicyBase[OptionsT]):
         """Play the named env slots' actions from the first one again; with None, nothing until episodes start."""
         if env_ids is None:
             self._lengths.zero_()
-        else:
+        elif len(self._positions):
             self._positions[env_ids.to(self._positions.device)] = 0
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:

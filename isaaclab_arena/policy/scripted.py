@@ -549,7 +549,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
 
 def _has_plan(env: Any) -> TypeGuard[Simulated]:
     """Whether an environment shows its simulation and has a task with a script."""
-    return hasattr(env, "backend") and env.task_name in SCRIPTS
+    return hasattr(env, "backend") and getattr(env, "task_name", None) in SCRIPTS
 
 
 def _why_no_plan(env: Environment) -> str:

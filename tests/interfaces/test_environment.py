@@ -7,6 +7,7 @@ import torch
 from isaaclab_arena.environments import (
     Background,
     BeginsSteps,
+    ContentBuilder,
     EnvironmentWrapper,
     Filmable,
     FilmableLater,
@@ -16,7 +17,9 @@ from isaaclab_arena.environments import (
     Restorable,
     Snapshottable,
     TriesSteps,
+    VariableEnvironmentBuilder,
 )
+from isaaclab_arena.environments.tasks.lift_object import LIFT_OBJECT
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed
 from isaaclab_arena.testing.playing import DrawnOnDemand
 from tests.evaluation.rollout.test_pipelined import Elsewhere
@@ -37,7 +40,7 @@ class BeginsAgain(Resets):
 
 
 class Passes(EnvironmentWrapper):
-    """Passes on all but films, and restores in its own way."""
+    """Passes on all but films."""
 
     film = None
 
@@ -85,6 +88,13 @@ def test_former_protocols_tell_what_a_class_defines():
     assert not any(isinstance(coin, each) for each in (*others, BeginsSteps))
     assert isinstance(DrawnOnDemand(point), PicturesOnDemand)
 
+    # A wrapper is what it wraps, but for what it has itself.
+    wrapped = {each for each in told if isinstance(Passes(DrawnOnDemand(point)), each)}
+    assert wrapped == {Recordable, PartwiseRecordable, Snapshottable}
+    assert not any(isinstance(Passes(coin), each) for each in others)
+    assert isinstance(DrawnOnDemand(coin), PicturesOnDemand)
+    assert not isinstance(DrawnOnDemand(coin), ContentBuilder)
+
     class Derived(CoinEnvironment, Recordable):
         pass
 
@@ -96,9 +106,21 @@ def test_a_wrapper_offers_what_the_environment_offers_but_what_it_sets_to_none()
     real = SeenPoint(2)
     wrapper = Passes(real)
     assert wrapper.state_parts()[0] is real.state_parts()[0]
-    assert wrapper.filmable == real.filmable
-    with pytest.raises(KeyError, match="cannot be filmed"):
-        wrapper.film([0], real.filmable)
+    assert (real.filmable, wrapper.filmable) == (("viewport",), ())
+    for film in (wrapper.film, wrapper.film_later):
+        with pytest.raises(KeyError, match="cannot be filmed"):
+            film([0], real.filmable)
+
+
+@pytest.mark.parametrize("base", [SeenPoint, EnvironmentWrapper])
+def test_an_environment_withdraws_what_it_sets_to_none_and_what_means_nothing_without_it(base):
+    none = dict.fromkeys(("state", "restore", "restore_snapshot", "film", "draw_pictures_of"))
+    made = {name: getattr(Passes, name) for name in ("reset", "step")} if base is EnvironmentWrapper else {}
+    silent = type("Silent", (base,), {**none, **made})
+    environment = silent(2 if base is SeenPoint else DrawnOnDemand(SeenPoint(2)))
+    assert (environment.state(), environment.state_parts(), environment.snapshot()) == (None, (), None)
+    assert (environment.episode_states([0]), environment.filmable, environment.pictures_drawn) == ([{}], (), None)
+    assert not any(isinstance(environment, each) for each in (Recordable, Restorable, Snapshottable, Filmable))
 
 
 class Duck:
@@ -131,3 +153,47 @@ def test_a_builder_of_others_gets_the_defaults_of_what_it_does_not_have():
             return "mujoco"
 
     assert Varies().has_backends
+
+
+class Served(EnvironmentBuilder):
+    """A builder that serves as its class."""
+
+    config_class = CoinConfig
+
+    @classmethod
+    def build(cls, config, *, num_envs, device, num_threads):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return CoinEnvironment(config, num_envs)
+
+
+class PassesOn:
+    """A builder that has everything of another one."""
+
+    def __getattr__(self, name):
+        return getattr(CoinBuilder(), name)
+
+
+def test_what_a_builder_sets_to_none_it_does_not_offer():
+    duck = completed(type("Uncounted", (Duck,), {"num_episodes": None, "faster_backend": None})())
+    own = type("Own", (type(LIFT_OBJECT),), {"faster_backend": None, "variations": None})
+    for builder in (duck, completed(Served), completed(PassesOn())):
+        assert (builder.counts_episodes, builder.has_backends, builder.num_episodes(CoinConfig())) == (
+            False,
+            False,
+            None,
+        )
+        assert builder.build(CoinConfig(), num_envs=2, device=torch.device("cpu"), num_threads=1).num_envs == 2
+    assert (own.has_backends, own.variations) == (False, EnvironmentBuilder.variations)
+
+
+def test_a_builder_may_derive_from_the_contract_and_from_former_protocols_which_tell_what_it_defines():
+    class Varies(EnvironmentBuilder, VariableEnvironmentBuilder, ContentBuilder):
+        def variations(self, config):
+            return ()
+
+    class Knows(Duck, ContentBuilder):
+        pass
+
+    assert isinstance(Varies(), EnvironmentBuilder)
+    assert completed(knows := Knows()).own is knows
+    for each in (VariableEnvironmentBuilder, ContentBuilder):
+        assert [isinstance(builder, each) for builder in (Duck(), CoinBuilder(), LIFT_OBJECT)] == [False, False, True]

@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.events import MomentRing
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec
+from isaaclab_arena.interfaces.episode import EpisodeEvents
 from tests.environments.building import build, build_on_the_floor, hold_still, start
 
 
@@ -70,3 +72,22 @@ def test_the_root_of_a_robot_is_where_its_free_joint_is_and_its_parts_are_not_ta
     torch.testing.assert_close(moments.body_orientation(root)[-1], env.backend.body_orientation(root)[1])
     with pytest.raises(KeyError, match=f"{part} is not loose"):
         moments.body_orientation(part)
+
+
+class TellsInItsOwnWay(Task):
+    """Says that it tells events, and makes them without facts."""
+
+    tells_events = True
+
+    def judge(self, backend, running):
+        raise NotImplementedError
+
+    def events(self, moments, env_id, *, solved, max_steps):
+        return EpisodeEvents(progress=float(solved), decisive=None, seen={})
+
+
+def test_a_task_that_says_itself_whether_it_tells_events_is_believed_and_so_is_one_derived_from_it():
+    spec = TaskSpec(name="own", instruction="do it", time_limit_s=1.0, hold_steps=1)
+    derived = type("Derived", (TellsInItsOwnWay,), {})
+    silent = type("Silent", (Task,), {"judge": TellsInItsOwnWay.judge})
+    assert [each(spec).tells_events for each in (TellsInItsOwnWay, derived, silent)] == [True, True, False]

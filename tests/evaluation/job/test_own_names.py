@@ -1,11 +1,19 @@
 """A stranger's environment and policy may use names for themselves that are offers of this project's classes."""
 
+from dataclasses import replace
+from unittest import SkipTest
+
+import pytest
 import torch
 
 from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.storage.commits import ReportedStatus
+from isaaclab_arena.testing import EnvironmentConformance
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes_environment import episodes
+from tests.testing.one_rule import rule
 
 
 class OwnEnvironment(CoinEnvironment):
@@ -13,6 +21,12 @@ class OwnEnvironment(CoinEnvironment):
         super().__init__(config, num_envs)
         self.background = "white.png"
         self.metrics = {"distance": []}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _own(self, path):
+        raise AssertionError(f"{path} is of no concern to others")
+
+    # Each is one of two methods that are offered together.
+    try_step = restore = snapshot = _own  # pyright: ignore[reportAssignmentType]
 
 
 class OwnBuilder(CoinBuilder):
@@ -32,3 +46,19 @@ class OwnPolicy(ShrugPolicy):
 def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
     report = JobRunner(settings(tmp_path, num_groups=2)).run(coin_job(builder=OwnBuilder(), policy_class=OwnPolicy))
     assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
+
+
+def test_own_methods_of_any_name_are_not_called():
+    environment = OwnEnvironment(CoinConfig(), 1)
+    for each in (*episodes(1), replace(*episodes(1), start_state={})):
+        assert rollout(environment, ShrugPolicy(), [each], []).finished_episodes == 1
+
+
+def test_conformance_leaves_own_names_alone():
+    def made(name):
+        return rule(EnvironmentConformance, name, make=lambda _, num_envs: OwnEnvironment(CoinConfig(), num_envs))
+
+    made("steps_have_the_shapes_of_the_contract")()
+    for name in ("a_snapshot_brings_everything_back", "a_recorded_episode_starts_again_exactly"):
+        with pytest.raises(SkipTest, match="not offered"):
+            made(name)()
