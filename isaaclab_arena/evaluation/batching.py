@@ -46,6 +46,10 @@ class PolicyWrapper(PolicyBase[None]):
         """Pass the episodes that begin to the wrapped policy."""
         self.asked.start_episodes(env, starts)
 
+    def episode_metrics(self, env_id: int) -> Mapping[str, float]:
+        """Return the wrapped policy's numbers of the episode that ends in an env slot."""
+        return self.asked.episode_metrics(env_id) if "episode_metrics" in self.asked.offers else {}
+
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Pass the env slots whose episodes have ended to the wrapped policy."""
         self.asked.end_episodes(env, env_ids)

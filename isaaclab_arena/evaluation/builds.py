@@ -403,6 +403,8 @@ class GroupBuilder:
                 for environment, policy in zip(environments, asked.policies, strict=True)
             ]
             for group in groups:
+                if type(group.environment).load_renderer is Environment.load_renderer:
+                    continue
                 # The kernels of the renderer may take long to compile, so load it now if the policy uses pictures.
                 looked_at = announced_pictures(group.policy, group.environment, range(group.environment.num_envs))
                 if looked_at is None or len(looked_at):

@@ -422,12 +422,13 @@ class LatePolicy(PolicyWrapper):
         self._timelines_of(env).active[list(env_ids)] = False
 
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
-        """Return the share of stale steps and the queries per second; see `PolicyBase.episode_metrics`."""
-        timelines = self._timelines
+        """Return the other policy's numbers, the share of stale steps and the queries per second."""
+        own, timelines = super().episode_metrics(env_id), self._timelines
         length = 0 if timelines is None else int(timelines.length[env_id])
         if self._meanwhile is Meanwhile.WAIT or timelines is None or not length:
-            return {}
+            return own
         return {
+            **own,
             STALE_SHARE: int(timelines.stale_steps[env_id]) / length,
             QUERIES_PER_S: int(timelines.queries[env_id]) / (length * self._control_dt),
         }

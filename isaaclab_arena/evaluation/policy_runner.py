@@ -15,7 +15,6 @@ from typing import Any
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.policy.in_memory import LentPolicy
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
@@ -42,6 +41,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.in_memory import LentPolicy
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
 

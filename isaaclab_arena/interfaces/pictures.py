@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -132,10 +133,14 @@ class Pictures:
     camera: str = "a camera"
     reader: str = "a reader"
 
+    @cached_property
+    def _place_of(self) -> dict[int, int]:
+        return {env_id: place for place, env_id in enumerate(self.env_ids)}
+
     def __getitem__(self, env_ids: Any) -> torch.Tensor:
         wanted = env_ids.cpu().numpy() if isinstance(env_ids, torch.Tensor) else np.asarray(env_ids)
         slots = np.flatnonzero(wanted) if wanted.dtype == bool else wanted.astype(np.int64)
-        place_of = {env_id: place for place, env_id in enumerate(self.env_ids)}
+        place_of = self._place_of
         missing = [env_id for env_id in slots.flatten().tolist() if env_id not in place_of]
         if missing:
             raise UnannouncedPictureError(

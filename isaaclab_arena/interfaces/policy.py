@@ -13,6 +13,7 @@ from isaaclab_arena.interfaces import policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 
@@ -57,12 +58,18 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in _TRAITS & cls.__dict__.keys():
+            if name == "metrics" and not _are_metrics(cls.__dict__[name]):
+                continue
             raise ConfigError(f"{cls.__name__}.{name} has no effect; say traits = PolicyTraits({name}=...) instead")
         parameter = policy_options.parameter_of_base(cls, PolicyBase)
         if parameter is not None and "config_class" not in cls.__dict__:
             cls.config_class = parameter
+        # What a class sets to None gets the default back, which says that it is not offered.
+        for name in [name for name, value in vars(cls).items() if value is None]:
+            if callable(getattr(PolicyBase, name, None)):
+                setattr(cls, name, vars(PolicyBase)[name])
         cls.offers = policy_options.offers_of(cls, PolicyBase)
-        if "traits" not in cls.offers:
+        if "traits" not in cls.offers and cls.traits.pictures != "all":
             # What a base says of pictures is about its own `get_action`.
             cls.traits = dataclasses.replace(cls.traits, pictures="all", sees_pictures=True)
 
@@ -239,3 +246,8 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def stated_model(self) -> str | None:
         """Return the model that the policy's server states, ``unknown`` if it states none, None without a server."""
         return UNKNOWN if self.is_remote else None
+
+
+def _are_metrics(value: object) -> bool:
+    """Whether a class declares metrics by the name; it may also call something of its own so."""
+    return isinstance(value, tuple) and any(isinstance(each, Metric) for each in value)

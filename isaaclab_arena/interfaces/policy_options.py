@@ -451,7 +451,9 @@ def offers_of(policy_class: type, base: type) -> frozenset[str]:
         name: next((number for number, each in enumerate(policy_class.__mro__) if name in each.__dict__), beyond)
         for name in names
     }
-    offers = {name for name in names if depth[name] < policy_class.__mro__.index(base)}
+    classes = policy_class.__mro__
+    offers = {name for name in names if depth[name] < classes.index(base)}
+    offers -= {name for name in offers if vars(classes[depth[name]])[name] is vars(base).get(name)}
     offers -= {name for name in _OF_GET_ACTION if depth[name] > depth["get_action"]}
     for together in _TOGETHER:
         offers -= set() if offers.issuperset(together) else set(together)

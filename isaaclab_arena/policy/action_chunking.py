@@ -86,9 +86,15 @@ class ChunkPlayer:
         """Return the player with new chunks, each (length, action_dim), in env slots of shape (n,), int64."""
         # A shorter chunk is aligned to the end of its env slot's row, so that all rows end together.
         old, num_kept = self.chunks.shape[2], self.chunks.shape[1]
-        length = max(old, *map(len, chunks))
-        rows = torch.stack([pad(chunk, (0, 0, length - len(chunk), 0)) for chunk in chunks])
-        first = torch.tensor([length - len(chunk) for chunk in chunks], device=self.next_step.device)
+        if isinstance(chunks, torch.Tensor):
+            # One of many env slots is padded as a whole.
+            length = max(old, chunks.shape[1])
+            rows = pad(chunks, (0, 0, length - chunks.shape[1], 0))
+            first = torch.full_like(env_ids, length - chunks.shape[1])
+        else:
+            length = max(old, *map(len, chunks))
+            rows = torch.stack([pad(chunk, (0, 0, length - len(chunk), 0)) for chunk in chunks])
+            first = torch.tensor([length - len(chunk) for chunk in chunks], device=self.next_step.device)
         kept = pad(self.chunks, (0, 0, length - old, 0))
         return replace(
             self,

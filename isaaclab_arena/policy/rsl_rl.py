@@ -483,7 +483,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return RslRlPolicy(self._options, trained=self._trained, device=self.device)
 
     def network(self) -> SharedNetwork:
-        """Return the network in the form that ranks can share; see `PolicyBase.network`."""
+        """Return the network in the form that ranks can share; see `AsksNetwork`."""
         return SharedNetwork(self._trained.network, self.device)
 
     @classmethod

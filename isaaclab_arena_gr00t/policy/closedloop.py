@@ -81,7 +81,8 @@ class ShownHistory:
         if self._video is not None:
             # Only the pictures that a later query shows were announced.
             some = pictures_of(observation[CAMERA_GROUP][next(iter(self.wiring.cameras.values()))])
-            drawn = [env_id for env_id in some.env_ids if env_id in set(stepping)]
+            moving = set(stepping)
+            drawn = [env_id for env_id in some.env_ids if env_id in moving]
             self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
         if self._state is not None:
             state = state_values(observation, self.wiring, list(stepping))

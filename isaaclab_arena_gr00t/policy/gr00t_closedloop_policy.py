@@ -344,7 +344,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return self.policy.get_modality_config()
 
     def network(self) -> Gr00tNetwork:
-        """Return the model as a network that ranks can share; see `PolicyBase.network`."""
+        """Return the model as a network that ranks can share; see `AsksNetwork`."""
         return Gr00tNetwork(
             self._asked_model,
             modalities=self.modality_config(),

@@ -1,6 +1,7 @@
 """The scripted policy on every task that it has a plan for."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.scripted import ScriptedPolicy, Symmetry, hand_down
+from isaaclab_arena.policy.scripted import ScriptedPolicy, ScriptedPolicyCfg, Symmetry, hand_down
 from isaaclab_arena.sim.math import rotate
 from tests.environments.building import IN_SOME_ACTION_MODE, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
@@ -51,6 +52,13 @@ def test_episodes_end_in_the_same_bits_for_any_number_of_environments_and_thread
             assert batched.records[index].length == record.length
             assert batched.records[index].episode_return == record.episode_return
             assert batched.records[index].metrics == record.metrics
+
+
+def test_an_environment_that_calls_something_else_its_backend_is_refused():
+    environment: Any = CoinEnvironment(CoinConfig(), num_envs=1)
+    environment.backend = "of its own"
+    with pytest.raises(ConfigError, match="shows none"):
+        ScriptedPolicy.check_fit(ScriptedPolicyCfg(), environment)
 
 
 def test_one_policy_serves_environments_of_different_sizes_in_turn():

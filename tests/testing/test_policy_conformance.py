@@ -109,6 +109,12 @@ class DrawsFromTheProcess(StrollPolicy):
         return super().get_action(env, observation) + torch.rand(1)
 
 
+class DrawsFromTheProcessThatItSeeds(DrawsFromTheProcess):
+    def __init__(self, config: StrollCfg | None = None) -> None:
+        super().__init__(config)
+        torch.manual_seed(0)
+
+
 class ForgetsAll(StrollPolicy):
     def reset(self, env_ids=None):
         self.ages.clear()
@@ -187,6 +193,7 @@ BROKEN: list[tuple[str, type[PolicyBase[Any]]]] = [
     ("a_policy_with_a_length_says_it", LengthUnknown),
     ("an_episode_is_played_alike_after_any_other", NeverForgets),
     ("noise_comes_from_the_episode", DrawsFromTheProcess),
+    ("noise_comes_from_the_episode", DrawsFromTheProcessThatItSeeds),
     ("an_episode_leaves_its_neighbours_alone", ForgetsAll),
     ("an_episode_begins_afresh_in_a_used_env_slot", ForgetsBetweenJobsOnly),
     ("env_slots_do_not_influence_each_other", FollowsTheCrowd),

@@ -106,17 +106,14 @@ class Task(ABC):
         capturable: Whether `judge` and the observation terms do the same work in each step, with tensors alone. All
             other code that changes tensors among the attributes must then change them in place. On a GPU both are
             replayed as graphs, if the class that defines `judge`, or one derived from it, sets this.
-        tells_events: Whether the task reports the events of an episode, as one with `facts` of its own does.
     """
 
     held_steps: torch.Tensor
     moment_fields: ClassVar[Sequence[str]] = MOMENT_FIELDS
     capturable: ClassVar[bool] = False
-    tells_events: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.tells_events = cls.facts is not Task.facts
         # A verdict of its own must not be bypassed by the graph of one above it.
         set_aside(cls, "judge", "capturable", default=False)
 
@@ -193,6 +190,11 @@ class Task(ABC):
         """
         del state, env_ids
 
+    @property
+    def tells_events(self) -> bool:
+        """Whether the task reports the events of an episode: by default, whether it overrides `facts`."""
+        return type(self).facts is not Task.facts
+
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
         """Return the events of an episode that succeeded or not within ``max_steps`` control steps; see `facts`."""
         return events_of(self.facts(moments, env_id), solved=solved, max_steps=max_steps)
@@ -226,10 +228,6 @@ class FloorTask(Task):
     actions: FloorActions
     senses: FloorSenses
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.tells_events = cls.floor_facts is not FloorTask.floor_facts
-
     def attach(self, backend: Backend) -> None:
         """Create the counters for the env slots of a simulation."""
         super().attach(backend)
@@ -239,6 +237,11 @@ class FloorTask(Task):
     def centre(self) -> torch.Tensor | None:
         """Return the controls (num_envs, action_dim) of a zero action now, None for the robot's default ones."""
         return None
+
+    @property
+    def tells_events(self) -> bool:
+        """Whether the task reports the events of an episode: by default, whether it overrides `floor_facts`."""
+        return type(self).floor_facts is not FloorTask.floor_facts
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
         """Return the events of one episode, read from its `floor_facts`; see `Task.events`."""

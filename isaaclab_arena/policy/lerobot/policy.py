@@ -329,7 +329,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         return sharing
 
     def network(self) -> SharedNetwork:
-        """Return the process as a network that ranks can share; see `PolicyBase.network`."""
+        """Return the process as a network that ranks can share; see `AsksNetwork`."""
         if not isinstance(self._network, LeRobotNetwork):
             raise PolicyError("this policy asks a process in a policy server, and has none of its own")
         return SharedNetwork(self._network)
@@ -369,8 +369,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         inputs, seen = self._inputs_of(env), list(env_ids)
         if inputs.cameras:
             # Only the pictures that a later query shows were announced.
-            announced = pictures_of(observation[CAMERAS][next(iter(inputs.cameras.values()))]).env_ids
-            seen = [env_id for env_id in env_ids if env_id in set(announced)]
+            announced = set(pictures_of(observation[CAMERAS][next(iter(inputs.cameras.values()))]).env_ids)
+            seen = [env_id for env_id in env_ids if env_id in announced]
         if self._history is None or self._history.num_envs != env.num_envs:
             self._history = FrameHistory(self._looks, env.num_envs)
         self._history.push(inputs.seen(observation, seen) if seen else {}, seen, env_ids)

@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 
+from isaaclab_arena.config.schema import Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, WideView, batch_of, on_fixed_batch, padded
+from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes, in_steps
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
@@ -135,6 +137,21 @@ def test_nan_behind_the_real_env_slots_is_nobodys_concern():
 
     result = rollout(CoinEnvironment(CoinConfig(), 3), FixedBatchPolicy(NanBehind(), 8), episodes(3), [])
     assert result.finished_episodes == 3
+
+
+def test_a_policys_numbers_of_an_episode_are_recorded():
+    class Counting(ShrugPolicy):
+        def episode_metrics(self, env_id):
+            return {"env_slot": float(env_id)}
+
+    for wrapped in (FixedBatchPolicy(Counting(), 8), waiting(FixedBatchPolicy(Counting(), 8))):
+        notebook = Notebook()
+        rollout(CoinEnvironment(CoinConfig(), 3), wrapped, episodes(3), [notebook])
+        assert {record.env_id: record.metrics["env_slot"] for record in notebook.records} == {0: 0.0, 1: 1.0, 2: 2.0}
+
+
+def waiting(policy):
+    return LatePolicy(policy, in_steps(1, 1), Meanwhile.WAIT, QueryTimes())
 
 
 def test_what_the_policy_says_of_itself_is_passed_on():

@@ -43,6 +43,16 @@ class OwnPolicy(ShrugPolicy):
             setattr(self, name, [name])
 
 
+class Announcing(ShrugPolicy):
+    def pictures_to_see(self, env, starting):
+        raise AssertionError("there is no camera")
+
+
+def test_no_policy_is_asked_for_pictures_of_an_environment_without_a_renderer(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Announcing))
+    assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
+
+
 def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
     report = JobRunner(settings(tmp_path, num_groups=2)).run(coin_job(builder=OwnBuilder(), policy_class=OwnPolicy))
     assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)

@@ -74,6 +74,20 @@ def test_what_a_policys_options_allow_is_not_refused():
     assert not JobLatency(config=resolved.latency.config, delays=in_steps(0, 0)).continues
 
 
+class BuiltItsOwnWay(ConstantChunks):
+    def __init__(self, first, second) -> None:
+        super().__init__()
+        self.parts = first, second
+
+    @classmethod
+    def from_dict(cls, config_dict):
+        return cls(1, 2)
+
+
+def test_a_policy_that_states_no_chunks_before_it_is_built_is_not_asked_for_its_options():
+    assert job({"steps": 1, "meanwhile": "chunk"}, policy=f"{__name__}.BuiltItsOwnWay").latency is not None
+
+
 @pytest.mark.parametrize(
     ("latency", "why"),
     [

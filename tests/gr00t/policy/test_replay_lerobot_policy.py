@@ -103,6 +103,12 @@ def test_a_single_env_slot_begins_again_while_others_play_on(dataset):
     assert policy.get_action(environment, {})[:, 0].tolist() == pytest.approx([0, 2.3])
 
 
+def test_a_reset_before_the_first_episode_does_nothing(dataset):
+    policy = replay(dataset)
+    policy.reset(torch.tensor([0]))
+    assert not policy.get_action(ScriptedEnvironment(1), {}).any()
+
+
 def test_an_episode_without_a_trajectory_is_told_with_those_that_exist(dataset):
     policy = replay(dataset)
     assert not policy.can_play(3)
