@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from isaaclab_arena.paths import not_a_plain_file
 
@@ -359,11 +360,12 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
 
 def _setting(file: Path, key: str) -> int | None:
     """Return a positive number at the top of a YAML file, None if there is none; Python objects beside it stay text."""
-    text = ""
-    with suppress(OSError, ValueError):
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.search(rf"^{key}: *([1-9]\d*) *(#.*)?$", text, re.MULTILINE)
-    return None if found is None else int(found[1])
+    found: list[Any] = []
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) if file.is_file() else None
+        pairs = root.value if isinstance(root, yaml.MappingNode) else ()
+        found = [yaml.safe_load(each.value) for name, each in pairs if name.value == key and each.tag.endswith(":int")]
+    return found[0] if len(found) == 1 and type(found[0]) is int and found[0] > 0 else None
 
 
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:

@@ -52,7 +52,7 @@ def without_launch_options(arguments: Sequence[str]) -> list[str]:
 def with_empty_resume(arguments: Sequence[str], *, is_run: Callable[[str], bool]) -> list[str]:
     """Give ``--resume`` an empty value if no run follows it, because the next word may be another argument."""
     completed: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=False):
         completed += [argument, ""] if argument == "--resume" and not is_run(following) else [argument]
     return completed
 

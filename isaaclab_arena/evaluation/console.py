@@ -84,7 +84,7 @@ def program() -> Iterator[ExitCode]:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     set_up_console_logging(claimed_rank())
-    ended, message = ExitCode(), ""
+    ended, message = ExitCode(), None
     try:
         with failures_recorded():
             yield ended
@@ -104,7 +104,7 @@ def program() -> Iterator[ExitCode]:
             raise
         _LOG.debug("a file could not be used", exc_info=True)
         ended.code, message = 1, plain_text(f"cannot use {error.filename}: {error.strerror}", keep_lines=True)
-    if message:
+    if message is not None:
         Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {message}")
 
 

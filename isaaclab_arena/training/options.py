@@ -258,8 +258,8 @@ def shared_run_directory(options: TrainOptions, config: settings.TrainingConfig,
         run_directory = settings.new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
     else:
         run_directory = options.run_directory.absolute()
-        is_file = run_directory.exists() and not run_directory.is_dir()
-        if is_file or any(path.name not in _EARLY for path in run_directory.glob("*")):
+        is_there = run_directory.exists()
+        if is_there and not (run_directory.is_dir() and {path.name for path in run_directory.iterdir()} <= {*_EARLY}):
             message = f"'{run_directory}' is not empty; go on with --resume, or name a new directory"
             raise ConfigError(message, key="--run_directory")
         run_directory.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from isaaclab_arena.checkpoints import Readiness
@@ -18,6 +19,8 @@ from tests.checkpoints.written import FAMILIES, PATHS, weights
 
 NUM_PLACES = 3
 LONG_S = 3_600.0
+UNLOADABLE = (OSError, ValueError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError, SafetensorError)
+"""What a file that changes meanwhile raises; `SafetensorError` is only an `Exception`."""
 
 
 def remove(place: Path) -> None:
@@ -83,7 +86,7 @@ def test_of_a_thousand_torn_writes_none_is_loaded(tmp_path, family):
             try:
                 number, tensors = load(path)
                 is_whole = all(torch.equal(tensor, weights(number)) for tensor in tensors)
-            except (OSError, ValueError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError):
+            except UNLOADABLE:
                 number, is_whole = -1, False
             readiness.why_not(path)
             if readiness.fingerprint(path) != before:

@@ -65,6 +65,16 @@ def test_a_training_of_this_package_ends_with_the_number_of_its_iterations(tmp_p
     assert last_step(training) is None, "it goes on in its directory"
 
 
+@pytest.mark.parametrize(
+    "text", ["{max_iterations: 100, save_interval: 50}", '"max_iterations": 1_00\n"save_interval" : +50\n']
+)
+def test_settings_may_be_any_yaml(tmp_path, text):
+    save(tmp_path / "go1", 0, 50, 99)
+    settings(tmp_path / "go1", 100)
+    (tmp_path / "go1" / "params" / "agent.yaml").write_text(text)
+    assert last_step(tmp_path / "go1") == 99
+
+
 @pytest.mark.parametrize("text", ["", "max_iterations: [", "max_iterations: many", "- 3", "max_iterations: 0"])
 def test_settings_that_cannot_be_read_say_nothing(tmp_path, text):
     save(tmp_path / "go1", 0, 50, 99)

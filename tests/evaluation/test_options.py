@@ -18,6 +18,12 @@ def test_resume_without_a_directory_means_the_run_of_the_same_command():
     assert read()[0].resume is None
 
 
+def test_no_arguments_are_a_command_line_that_lacks_its_job_file(capsys):
+    with pytest.raises(SystemExit):
+        read_command_line(EvalOptions, [], program="test")
+    assert "eval_jobs_config" in capsys.readouterr().err
+
+
 def test_resume_takes_the_directory_that_follows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()

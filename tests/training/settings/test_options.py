@@ -16,6 +16,10 @@ def test_a_task_options_and_values_may_come_in_any_order():
     assert (task, options.num_envs, options.max_iterations, words) == ("velocity_go1", 64, 5, ["agent.seed=3"])
 
 
+def test_a_command_line_may_be_empty():
+    assert read()[1:] == (None, [])
+
+
 def test_resume_needs_no_directory(tmp_path):
     assert read("--resume", "reach")[:2][1] == "reach"
     assert read("--resume", "reach")[0].resume == ""
