@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_
 from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.policy_answers import agreed_instruction, checked_action
-from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
+from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import WatchedStart
@@ -328,10 +328,14 @@ class HostedPolicy:
         shown = batched(observations, environment.observation_spec, environment.num_envs)
         shown = shown_to(policy, environment, shown)
         try:
-            if self.acts_together:
-                answer = policy.act_in_some(environment, shown, env_ids)
-            else:
-                answer = policy.get_action(environment, shown)
+            try:
+                if self.acts_together:
+                    answer = policy.act_in_some(environment, shown, env_ids)
+                else:
+                    answer = policy.get_action(environment, shown)
+            except AttributeError as error:
+                refuse_misread(error)
+                raise
             actions = checked_action(answer, environment).numpy()
         except torch.OutOfMemoryError:
             raise

@@ -130,7 +130,7 @@ def prepare_sample(
 
 
 def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
-    """Return the checked jobs of a plan of `plan_sample`; `ConfigError` if one cannot be built any more."""
+    """Return the checked jobs of a plan of `prepare_sample`; `ConfigError` if one cannot be built any more."""
     # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
     # user. Latencies come from the plan, because their file may be gone.
     configs = [job.config for job in plan.jobs]

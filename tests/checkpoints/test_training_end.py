@@ -75,7 +75,11 @@ def test_settings_may_be_any_yaml(tmp_path, text):
     assert last_step(tmp_path / "go1") == 99
 
 
-@pytest.mark.parametrize("text", ["", "max_iterations: [", "max_iterations: many", "- 3", "max_iterations: 0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "max_iterations: [", "max_iterations: many", "- 3", "max_iterations: 0", f"max_iterations: {'9' * 5000}"],
+    ids=["empty", "torn", "words", "a list", "none", "too many digits"],
+)
 def test_settings_that_cannot_be_read_say_nothing(tmp_path, text):
     save(tmp_path / "go1", 0, 50, 99)
     settings(tmp_path / "go1", 100)

@@ -343,6 +343,8 @@ class Watch:
         if (record is not None and record.is_done) or self.now() < self._not_before.get(step, 0.0):
             return False
         why_not = self._readiness.why_not(checkpoint.path)
+        if why_not is None and not _is_free(run_directory(self._directory, step)):
+            why_not = "an earlier evaluation of it is still at work"
         if why_not is None:
             return True
         # Log it once for reasons that differ in their numbers only.
@@ -432,6 +434,8 @@ class Watch:
             reason = f"{checkpoint.path} is gone"
         elif best is None:
             run = curve.fresh_run(self._directory, chosen.step)
+            while not _is_free(run):
+                self.sleep(self.settings.poll_s)
             exit_code = self.evaluate(checkpoint, run, jobs.OTHER_SEED)
             if exit_code in _INTERRUPTED:
                 return INTERRUPTED
@@ -449,6 +453,17 @@ class Watch:
         else:
             self.say(f"  {best.in_words}: {best.fresh.in_words}")
         return 0
+
+
+def _is_free(run: Path) -> bool:
+    """Whether no rank works in the directory of a run; those of a runner that was killed end a little after it."""
+    if run.is_dir():
+        with RunLock(run) as lock:
+            try:
+                lock.hold_alone()
+            except ConfigError:
+                return False
+    return True
 
 
 def _reason(exit_code: int) -> str | None:

@@ -1,11 +1,13 @@
 """A policy on a batch of one size hears of the same episodes, resets and environments as without it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
 
+from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.latency import QUERIES_PER_S, STALE_SHARE, LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -91,6 +93,32 @@ def test_what_an_env_slot_remembers_ends_with_its_episode():
     for num_envs, policy_batch in ((1, 8), (3, 8), (3, 16)):
         together = actions(num_envs, policy_batch)
         assert all(torch.equal(together[index], alone[index]) for index in range(NUM_EPISODES))
+
+
+class Measuring(Summing):
+    """Says what it has summed up, and in which env slot."""
+
+    def episode_metrics(self, env_id: int) -> dict[str, float]:
+        return {"sum": float(self.sum[env_id, 0])}
+
+
+def test_the_numbers_of_the_policy_are_those_of_the_episode_and_stand_beside_those_of_late_answers():
+    def measured(policy: PolicyBase) -> dict[int, Mapping[str, float]]:
+        notebook = Notebook()
+        environment = ScriptedEnvironment(3, endings=("timeout", "success"))
+        rollout(environment, policy, episodes(NUM_EPISODES), [notebook])
+        return {record.episode.episode_index: record.metrics for record in notebook.records}
+
+    expected = measured(Measuring())
+    assert all(numbers["sum"] for numbers in expected.values())
+    assert measured(on_fixed_batch(Measuring(), 8)) == expected
+    waits, holds = (
+        measured(LatePolicy(on_fixed_batch(Measuring(), 8), Delays(steps=((0, 1),)), meanwhile, QueryTimes()))
+        for meanwhile in (Meanwhile.WAIT, Meanwhile.CHUNK)
+    )
+    assert waits == expected
+    late = {index: {name: each[name] for name in (STALE_SHARE, QUERIES_PER_S)} for index, each in holds.items()}
+    assert holds == {index: {**each, **late[index]} for index, each in expected.items()}
 
 
 class Named(CoinEnvironment):

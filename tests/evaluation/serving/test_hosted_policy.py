@@ -1,14 +1,16 @@
 """The policy of a job, as it acts in the env slots of clients."""
 
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.serving import BegunEpisode, HostedPolicy, SlotAnswer, checked_observation
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.evaluation.jobs import coin_job
 from tests.evaluation.serving.hosts import CountingPolicy, CountingTogetherPolicy, showing
@@ -70,6 +72,23 @@ def test_a_chunk_that_is_not_finite_is_no_answer():
     assert isinstance(second, PolicyError)
     with pytest.raises(PolicyError, match="the policy's action holds NaN or infinity"):
         raise second
+
+
+class MisreadingPolicy(CountingTogetherPolicy):
+    """Takes the pictures of some env slots for a tensor, from the second step on."""
+
+    def act_in_some(self, env, observation, env_ids):
+        pictures: Any = Pictures((0,), torch.zeros(1, 2, 2, 3), "front", "the served policy")
+        return super().act_in_some(env, observation, env_ids) if not self.steps[env_ids[0]] else pictures.float()
+
+
+def test_a_client_is_told_which_pictures_the_policy_takes_for_those_of_all():
+    with hosted(MisreadingPolicy) as policy:
+        policy.start(1, begun(0))
+        assert isinstance(asked(policy, 1, 1.0), SlotAnswer)
+        answer = asked(policy, 1, 1.0)
+    assert isinstance(answer, UnannouncedPictureError)
+    assert str(answer).startswith("the served policy looks at 'front' as a tensor of all env slots")
 
 
 def test_what_a_client_says_is_to_be_done_goes_before_what_the_job_says():

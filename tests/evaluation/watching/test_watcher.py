@@ -11,6 +11,7 @@ import pytest
 
 from isaaclab_arena.evaluation.watching.curve import best_of, points_of_watch, read_records, scores_of
 from isaaclab_arena.evaluation.watching.watch import Watch, WatchSettings, content_of
+from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, Tracker, open_tracker
 from tests.evaluation.watching.trainings import (
     ARCHIVE,
@@ -232,6 +233,23 @@ def test_a_second_watch_waits_for_the_first_and_goes_on_after_it(watching):
     second = Watching(watching.directory, [go_on.set, first.join])
     assert second.run(evaluations) == 0
     assert (second.meanwhile, evaluations.asked, watching.done) == ([], [], [0, 50, 100])
+
+
+@pytest.mark.parametrize("run", ["step_0", "best_step_0"])
+def test_a_run_in_which_ranks_of_a_killed_runner_are_at_work_waits(watching, run):
+    (watching.directory / "watch" / run).mkdir(parents=True)
+    lock = RunLock(watching.directory / "watch" / run).share()
+    at_work: dict[str, bool] = {}
+
+    def play(checkpoint, directory, seed_offset):
+        at_work[directory.name] = lock.descriptor >= 0
+        played(checkpoint, directory)
+
+    watching.meanwhile = [lambda: None, lock.release]
+    assert watching.run(Evaluations(play=play), until="100") == 0
+    order = ["step_50", "step_100", "step_0"] if run == "step_0" else ["step_0", "step_50", "step_100"]
+    assert [*at_work] == [*order, "best_step_0"]
+    assert (at_work[run], at_work["step_100"], watching.meanwhile) == (False, True, [])
 
 
 # The best is scored again.
