@@ -277,7 +277,9 @@ def check_cluster(options: ClusterOptions) -> None:
     asks, device = options.cluster is not None, options.device or "cpu"
     own = [each for each in fields(ClusterOptions) if each.name in ClusterOptions.__annotations__]
     given = [each.name for each in own[1:] if getattr(options, each.name) != each.default]
-    starts_here, is_split = "starts ranks on this node; leave it out with --cluster", options.mode is Assignment.SPLIT
+    # `RunOptions.check` refuses an unknown assignment.
+    is_split = options.assignment in set(Assignment) and options.mode is Assignment.SPLIT
+    starts_here = "starts ranks on this node; leave it out with --cluster"
     once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
     claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
     without_gpu = device.startswith("cuda") and options.gpus_per_rank == 0

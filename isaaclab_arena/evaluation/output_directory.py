@@ -2,15 +2,9 @@
 
 import os
 import re
-import shutil
-import tempfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage.atomic import storage_errors
@@ -72,36 +66,3 @@ def clear_unbegun(path: Path) -> None:
 def _left_before_beginning(entry: Path) -> bool:
     is_probe = fnmatchcase(entry.name, PROBE_PATTERN)
     return entry.name == LOCK_FILE or is_probe or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
-
-
-# A directory for the files of one process, on a disk of its own.
-
-_OF_PROCESS = "isaaclab_arena_rank"
-_OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
-
-
-@contextmanager
-def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
-    """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
-    pid = os.getpid()
-    name = f"{_OF_PROCESS}{rank}_{_this_machine()}_{pid}_{process_start_ticks(pid) or 0}_"
-    with storage_errors("make a directory in", root):
-        root.mkdir(parents=True, exist_ok=True)
-        for path in root.glob(f"{_OF_PROCESS}*"):
-            owner = _OWNER.fullmatch(path.name)
-            # Only of this machine and user.
-            if owner is None or owner[1] != _this_machine() or path.is_symlink():
-                continue
-            with suppress(OSError):
-                is_mine = path.stat().st_uid == os.getuid()
-                if is_mine and not process_is_running(int(owner[2]), int(owner[3]) or None):
-                    shutil.rmtree(path, ignore_errors=True)
-        own = Path(tempfile.mkdtemp(prefix=name, dir=root))
-    try:
-        yield own
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-
-
-def _this_machine() -> str:
-    return f"{zlib.crc32(machine_identity().encode()):08x}"

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,13 @@ def results() -> Results:
 def test_data_frames_are_those_of_the_files(results):
     for found, name in ((results.jobs, "results"), (results.episodes, "episodes")):
         pd.testing.assert_frame_equal(found, pd.read_parquet(results.output_dir / f"{name}.parquet"))
+
+
+def test_who_only_reads_results_loads_neither_torch_nor_a_simulator():
+    heavy = "{'torch', 'mujoco', 'h5py'}"
+    code = f"import sys, isaaclab_arena as arena; arena.load_results; print({heavy} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "set()"
 
 
 def test_a_job_has_typed_numbers(results):

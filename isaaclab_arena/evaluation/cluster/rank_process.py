@@ -1,8 +1,12 @@
 """One rank of a run on a cluster: the run's claims and commits as it reaches them, and its jobs."""
 
+import os
+import re
+import shutil
 import tempfile
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -12,7 +16,13 @@ from typing import Any, Self, TypeAlias
 
 import torch
 
-from isaaclab_arena.distributed.context import DistributedContext, limit_threads, machine_identity
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    limit_threads,
+    machine_identity,
+    process_is_running,
+    process_start_ticks,
+)
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
@@ -28,14 +38,13 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 from isaaclab_arena.evaluation.cluster.nodes import Life, RefusedError, RunOrders, checked_request
 from isaaclab_arena.evaluation.heartbeat import RankStatus, StatusPublisher, status_path
 from isaaclab_arena.evaluation.job_run import run_jobs
-from isaaclab_arena.evaluation.output_directory import directory_of_process
 from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.queues import claimed_work
 from isaaclab_arena.evaluation.settled import settled_jobs
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.json_values import adapter
 from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, SETTLED_FILE, episode_file_name, job_directory
@@ -212,7 +221,7 @@ class RemoteLedger:
         self.jobs_over = frozenset(said.jobs_over)
         if said.stop_signal is not None:
             self._stop(said.stop_signal)
-        return not has_all
+        return not has_all or size >= _MAX_BYTES
 
     def _files(self) -> list[Path]:
         """Return this rank's files besides episodes: the status first, then those of jobs, then the log."""
@@ -295,7 +304,8 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             settings = replace(settings, consolidates=False, commits=ledger.commits)
         status = RankStatus.of_this_process(rank=life.rank, run_id=attempt.run_id, episodes_total=work.num_episodes)
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
-        with ledger, log, StatusPublisher(directory, status) as publisher:
+        # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
+        with StatusPublisher(directory, status) as publisher, ledger, log:
             return run_jobs(
                 work,
                 settings,
@@ -327,3 +337,36 @@ def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
     root = Path(orders.node_directory or tempfile.gettempdir())
     with nullcontext(home) if is_seen else directory_of_process(root, life.rank) as directory:
         yield directory, not is_seen
+
+
+# A directory for the files of one process, on a disk of its own.
+
+_OF_PROCESS = "isaaclab_arena_rank"
+_OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
+
+
+@contextmanager
+def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
+    """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
+    pid = os.getpid()
+    name = f"{_OF_PROCESS}{rank}_{_this_machine()}_{pid}_{process_start_ticks(pid) or 0}_"
+    with storage_errors("make a directory in", root):
+        root.mkdir(parents=True, exist_ok=True)
+        for path in root.glob(f"{_OF_PROCESS}*"):
+            owner = _OWNER.fullmatch(path.name)
+            # Only of this machine and user.
+            if owner is None or owner[1] != _this_machine() or path.is_symlink():
+                continue
+            with suppress(OSError):
+                is_mine = path.stat().st_uid == os.getuid()
+                if is_mine and not process_is_running(int(owner[2]), int(owner[3]) or None):
+                    shutil.rmtree(path, ignore_errors=True)
+        own = Path(tempfile.mkdtemp(prefix=name, dir=root))
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _this_machine() -> str:
+    return f"{zlib.crc32(machine_identity().encode()):08x}"

@@ -345,15 +345,32 @@ def place(thing: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> str:
 
 
 def write_episode(
-    path: Path, episode: RecordedEpisode, compression: Compression = Compression.NONE, *, crc: int | None = None
+    path: Path,
+    episode: RecordedEpisode,
+    compression: Compression = Compression.NONE,
+    *,
+    crc: int | None = None,
+    overwrite: bool = False,
 ) -> int:
-    """Write one episode's file atomically, and return the checksum of its arrays, which ``crc`` may state already."""
-    # FileThereError if the file exists, ConfigError if the compression is not installed.
+    """Write one episode's file atomically, and return the checksum of its arrays.
+
+    Args:
+        path: The file.
+        episode: The episode; ``arrays`` must contain ``actions``.
+        compression: Compression of the arrays.
+        crc: The checksum of the arrays, if it is known already.
+        overwrite: True to replace an existing file.
+
+    Raises:
+        FileThereError: If the file exists and may not be replaced.
+        StorageError: If it cannot be written.
+        ConfigError: If the compression is not installed.
+    """
     crc = recorded_episode.checksum(episode.arrays) if crc is None else crc
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
     if compression is not Compression.NONE:
-        write_bytes(path, episode_file.compressed_episode_file(episode, attributes, compression))
+        write_bytes(path, episode_file.compressed_episode_file(episode, attributes, compression), overwrite=overwrite)
         return crc
 
     arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
@@ -380,7 +397,7 @@ def write_episode(
         episode_index=episode.episode_index,
         num_samples=num_samples,
     )
-    write_bytes(path, content)
+    write_bytes(path, content, overwrite=overwrite)
     return crc
 
 

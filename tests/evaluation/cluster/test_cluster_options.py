@@ -20,6 +20,12 @@ def test_options_that_contradict_each_other_are_refused(capsys, words, said):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("cluster", [[], ["--cluster", "ray"]])
+def test_an_unknown_assignment_is_refused_with_and_without_a_cluster(capsys, cluster):
+    assert main(["--eval_jobs_config", "jobs.json", "--assignment", "dinamic", *cluster]) == 2
+    assert "--assignment: there is no 'dinamic'; did you mean 'dynamic'?" in capsys.readouterr().err
+
+
 def test_a_rank_of_torchrun_starts_no_cluster(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     assert main(["--eval_jobs_config", "jobs.json", "--cluster", "ray"]) == 2

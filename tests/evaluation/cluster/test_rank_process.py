@@ -12,12 +12,12 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
+from isaaclab_arena.evaluation.cluster import rank_process
 from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
 from isaaclab_arena.evaluation.cluster.nodes import Life, RunOrders, needs_of
-from isaaclab_arena.evaluation.cluster.rank_process import run_rank
+from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger, directory_of_process, run_rank
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.evaluation.output_directory import directory_of_process
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.results.merge import MergedResults, merge_results
@@ -26,10 +26,11 @@ from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.run_plan import read_attempt
 from tests.end_to_end.launching import ROOT, write_jobs
+from tests.evaluation.cluster.test_claim_server import ORDERS
 
 DIES = """
 import os, pathlib, sys
-from isaaclab_arena.evaluation.output_directory import directory_of_process
+from isaaclab_arena.evaluation.cluster.rank_process import directory_of_process
 with directory_of_process(pathlib.Path(sys.argv[1]), 3) as own:
     (own / "episode").touch()
     os._exit(9)
@@ -137,6 +138,29 @@ def test_a_rank_with_a_disk_of_its_own_leaves_nothing_there(tmp_path):
     assert end == "finished"
     assert len(claim_server.asked("commit")) == 2
     assert list((tmp_path / "node").iterdir()) == []
+
+
+def test_a_rank_beats_until_all_that_it_has_written_is_delivered(tmp_path):
+    # What is left at the end may take longer than the silence after which a rank is taken for dead.
+    _, claim_server = run_alone(tmp_path, REACH, node=tmp_path / "node")
+    kept = claim_server.asked("keep")
+    statuses = [json.loads(content or b"") for _, arguments, content in kept if "status" in arguments[1]]
+    assert statuses[-1]["state"] == "finished"
+    assert not any(status["exited"] for status in statuses)
+
+
+def test_a_log_that_is_too_long_for_a_delivery_arrives_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_process, "_MAX_BYTES", 2_000)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank0.log").write_bytes(bytes(range(250)) * 40)
+    parts: list[bytes] = []
+
+    def ask(calls: Sequence[Call]):
+        parts.extend(content for _, _, content in calls if content is not None)
+        return {}
+
+    RemoteLedger(ORDERS, Life(rank=0), [], ask, tmp_path, is_own=True).deliver()
+    assert b"".join(parts) == bytes(range(250)) * 40
 
 
 def ended_by_the_driver(directory: Path) -> MergedResults:

@@ -36,11 +36,14 @@ def test_compression_makes_a_file_smaller(tmp_path):
     assert all(sizes[each] < sizes[Compression.NONE] / 4 for each in Compression if each is not Compression.NONE)
 
 
-def test_an_episode_file_is_never_written_over(tmp_path):
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+def test_an_episode_file_is_written_over_only_on_demand(tmp_path, compression):
     hdf5.write_episode(tmp_path / "e.h5", recorded(0))
     with pytest.raises(StorageError, match="exists already"):
-        hdf5.write_episode(tmp_path / "e.h5", recorded(1))
+        hdf5.write_episode(tmp_path / "e.h5", recorded(1), compression)
     assert hdf5.list_episodes(tmp_path / "e.h5") == [0]
+    hdf5.write_episode(tmp_path / "e.h5", recorded(1), compression, overwrite=True)
+    assert hdf5.list_episodes(tmp_path / "e.h5") == [1]
 
 
 @pytest.mark.parametrize(
