@@ -111,8 +111,10 @@ def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
         "length": each.length,
         "length where both succeed": each.time_to_success,
         "return": each.episode_return,
-        **each.metrics,
     }
+    # A metric replaces neither a measure nor, in the CSV file, the difference of the rates.
+    taken = {*found, "difference"}
+    found |= {f"metric {name}" if name in taken else name: measure for name, measure in each.metrics.items()}
     return {name: measure for name, measure in found.items() if measure is not None}
 
 
@@ -328,7 +330,7 @@ def _numbers(each: JobComparison) -> dict[str, Any]:
     }
     means: dict[str, Any] = {}
     for name, measure in measures(each).items():
-        column = name.replace(" ", "_")
+        column = harmless_text(name.replace(" ", "_"))
         means[f"{column}_difference"] = measure.mean
         means[f"{column}_low"] = None if measure.interval is None else measure.interval.low
         means[f"{column}_high"] = None if measure.interval is None else measure.interval.high

@@ -66,10 +66,11 @@ def console_table(merged: Tables, width: int = 160) -> Table:
     leaves_of_keys = [key.rpartition(".")[2] for key in keys]
     for key, leaf in zip(keys, leaves_of_keys, strict=True):
         values = (swept[row["name"]].get(key, "-") for row in rows)
-        texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-        if len(set(texts)) > 1:
+        texts = (value if isinstance(value, str) else json.dumps(value) for value in values)
+        cells = [plain(shortened(text, 60)) for text in texts]
+        if len(set(cells)) > 1:
             heading = plain(leaf if leaves_of_keys.count(leaf) == 1 else key)
-            shown[PREFIX + key] = heading, [Text(plain(shortened(text, 60))) for text in texts]
+            shown[PREFIX + key] = heading, [*map(Text, cells)]
     numbers = [*(name for name in columns if name not in (*_NAMES, *_LAST)), *_LAST]
     shown |= {name: (columns[name].heading, [_cell(columns[name], row) for row in rows]) for name in numbers}
 
@@ -113,8 +114,8 @@ def chosen_table(merged: Tables, names: Sequence[str]) -> Table:
         if name in merged.jobs:
             cells = [_cell(column, row) for row in merged.rows[:MAX_JOBS_SHOWN]]
         else:
-            cells = [Text(metrics.get((name, row["name"]), "-")) for row in merged.rows[:MAX_JOBS_SHOWN]]
-        shown[name] = column.heading, cells
+            cells = [Text(plain(metrics.get((name, row["name"]), "-"))) for row in merged.rows[:MAX_JOBS_SHOWN]]
+        shown[name] = plain(column.heading), cells
     return _drawn(shown)
 
 
@@ -124,7 +125,7 @@ def _drawn(shown: Mapping[str, tuple[str, Sequence[Text]]]) -> Table:
     for name, (heading, _) in shown.items():
         is_name = name in (*_NAMES, "suite")
         justify = "left" if is_name or name == "status" else "right"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
+        table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=not is_name)
     for cells in zip(*(cells for _, cells in shown.values()), strict=True):
         table.add_row(*cells)
     return table

@@ -167,7 +167,8 @@ def read(directory: Path, *, episode_columns: Sequence[str] | None = None) -> Ta
 
     Args:
         directory: The directory that holds ``run.json``; the run may still be under way.
-        episode_columns: The needed columns of the table of episodes, None for all. More may be there.
+        episode_columns: The needed columns of the table of episodes, None for all. More may be there, and answers and
+            remarks may be missing.
 
     Raises:
         ConfigError: If the directory is not the output of a run.
@@ -211,7 +212,9 @@ class RunFiles:
         # may answer a question that another job waits for.
         asked = {job for question in self._plan.questions for job in question.jobs}
         finished = {
-            job: {each.episode_index: finished_episode(each) for each in self._logs[job].lines} for job in asked
+            name: {each.episode_index: finished_episode(each) for each in log.lines}
+            for name, log in self._logs.items()
+            if name in asked
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
@@ -500,9 +503,8 @@ def _stored(output_directory: Path, plan: RunPlan, episode_columns: Sequence[str
     jobs = _joined(output_directory, "results", "timing")
     if episode_columns is None:
         episodes = _joined(output_directory, "episodes", "episode_timing")
-        reports = (
-            (job.name, read_job_reports(job_directory(output_directory, job.name), job.name)) for job in plan.jobs
-        )
+        directories = ((job.name, job_directory(output_directory, job.name)) for job in plan.jobs)
+        reports = ((name, read_job_reports(directory, name, plan.run_id)) for name, directory in directories)
         remarks = _remarks((name, report.remarks) for name, (found, _) in reports for report in found)
     else:
         episodes, remarks = _read_table(output_directory / "episodes.parquet", {*_CHECKED, *episode_columns}), ()

@@ -99,6 +99,11 @@ class JobEvidence:
         ]
 
     @cached_property
+    def counted(self) -> Sequence[FinishedEpisode]:
+        """The episodes that count. Those beyond a decision do not make others alike."""
+        return self.episodes if self.needed is None else replace(self, finished=self.lines).episodes
+
+    @cached_property
     def _by_its_files(self) -> JobStanding:
         finished = {line.episode_index for line in self.lines}
         return job_standing(self.job, finished, self.reports, needed=self.needed, has_parts=self.has_parts)
@@ -122,9 +127,7 @@ class JobEvidence:
     @cached_property
     def scored(self) -> ScoredEpisodes:
         """The episodes with a known success: no errors, and none without a measured success."""
-        # Episodes beyond a decision neither count nor make others alike.
-        counted = self.episodes if self.needed is None else replace(self, finished=self.lines).episodes
-        scored = [each for each in counted if is_scored(each.line)]
+        scored = [each for each in self.counted if is_scored(each.line)]
         world = self.job.config.environment, self.job.object
         return ScoredEpisodes(
             success=np.array([each.line.success for each in scored], float),
@@ -341,7 +344,7 @@ class MeasuredMetric:
         """The interval of the mean and its method, see `interval_of_mean`."""
         measured = {line.episode_index for line in self._lines}
         world = self.job.job.config.environment, self.job.job.object
-        told = [each for each in self.job.episodes if each.line.episode_index in measured]
+        told = [each for each in self.job.counted if each.line.episode_index in measured]
         keys = (condition_key(*world, each.told, each.line.episode_seed, each.start) for each in told)
         return interval_of_mean(self.values, draws_of(keys)) if "mean" in self.metric.summary else None
 

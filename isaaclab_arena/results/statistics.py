@@ -371,8 +371,9 @@ def interval_of_mean(values: np.ndarray, draws: np.ndarray) -> tuple[Interval, s
     units = influences(values, draws)
     if len(units) < 2:
         return None
-    is_many = len(units) >= BOOTSTRAPPED_FROM and units.min() < units.max()
-    if is_many:
+    # Values that differ by rounding alone have no skewness.
+    differ = np.ptp(units) > 1e-12 * np.abs(units).max()
+    if len(units) >= BOOTSTRAPPED_FROM and differ:
         return interval_from_moments(units, 0.95), "bootstrap"
     half = float(stdtrit(len(units) - 1, 0.975) * units.std(ddof=1)) / math.sqrt(len(units))
     return Interval(low=float(units.mean()) - half, high=float(units.mean()) + half), "t"

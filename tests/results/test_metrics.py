@@ -12,14 +12,17 @@ from rich.console import Console
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Question, compare_runs
-from isaaclab_arena.analysis.comparison_files import measures_table
+from isaaclab_arena.analysis.comparison_files import measures_table, write_comparison
 from isaaclab_arena.api.results import load_results
+from isaaclab_arena.config.schema import Question as Bar
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.report import writing
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results, read, records, stale_tables, write_tables
+from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.results.statistics import interval_of_mean
+from isaaclab_arena.results.stopping import Answer, RateCounts
 from isaaclab_arena.storage.run_plan import read_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
@@ -83,6 +86,36 @@ def test_many_episodes_have_an_interval_that_follows_their_skewness_and_equal_dr
     assert interval_of_mean(values[:1], np.arange(1)) is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_values_that_differ_by_rounding_alone_have_an_interval():
+    # Sums over repeated draws round differently.
+    values, draws = np.full(300, 0.1), np.minimum(np.arange(300), 250)
+    for noise in (np.zeros(300), 1e-17 * np.arange(300)):
+        found = interval_of_mean(values + noise, draws)
+        assert found is not None
+        assert found[1] == "t"
+        assert (found[0].low, found[0].high) == pytest.approx((0.1, 0.1))
+
+
+@pytest.mark.parametrize("beyond", [10, 12])
+def test_an_episode_beyond_a_decision_changes_no_interval(beyond):
+    # The first two began and went alike. The third began so too and, if it is longer, went otherwise.
+    lines = [
+        dataclasses.replace(
+            line, start=5, episode_return=0.0, episode_length=10, variations={}, metrics={HEIGHT.name: 0.3}
+        )
+        for line in commit_lines("sss")
+    ]
+    lines[2] = dataclasses.replace(lines[2], episode_length=beyond)
+    bar = Bar(name="bar", jobs=("lift",), max_episodes=2, at_least=0.5)
+    counts = RateCounts(successes=2, trials=2)
+    answer = Answer(question=bar, episodes=2, counts=counts, log_e_value=0.0, needed_log_e_value=1.0)
+    job = JobEvidence(job=planned(), finished=lines, reports=[report(metrics=(HEIGHT,))], answers=[answer])
+    assert job.needed == 2
+    [height] = job.metrics
+    assert (len(height.values), height.interval) == (2, None)
+
+
 def test_the_table_shows_columns_and_metrics_that_were_asked_for(tmp_path):
     run = write_run(tmp_path / "run")
     stream = io.StringIO()
@@ -93,6 +126,17 @@ def test_the_table_shows_columns_and_metrics_that_were_asked_for(tmp_path):
     assert row.split()[:3] == ["lift", "0.2", "±0.1"]
     with pytest.raises(ConfigError, match="--columns: there is no column or metric 'final_hight_m'; did you mean"):
         print_summary(merge_results(run), run, Console(file=stream), columns=["final_hight_m"])
+
+
+def test_metrics_cannot_steer_the_terminal(tmp_path):
+    run = write_run(
+        tmp_path / "run", metrics=(dataclasses.replace(HEIGHT, unit="\x1b[31mm"), Metric(name="[red]\x1bx"))
+    )
+    stream = io.StringIO()
+    columns = ["final_height_m", "[red]\x1bx"]
+    print_summary(merge_results(run), run, Console(file=stream, width=120), columns=columns)
+    assert "[red]" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
 
 
 def test_the_page_and_trackers_show_metrics(tmp_path):
@@ -111,6 +155,20 @@ def test_a_comparison_tests_the_metrics_that_both_sides_declare(tmp_path):
     assert height[2:5] == ("3", "0.3333", "0.2")
     silent = compare_runs(read_run(candidate), read_run(write_run(tmp_path / "c", metrics=())), Question())
     assert "final_height_m" not in silent.tasks[0].metrics
+
+
+def test_metrics_that_are_called_like_a_measure_stand_beside_it(tmp_path):
+    declared = tuple(Metric(name=name) for name in ("length", "difference", "=1+1"))
+    baseline, candidate = (write_run(tmp_path / name, metrics=declared) for name in "ab")
+    for run in (baseline, candidate):
+        [commits] = (run / "lift").glob("*.jsonl")
+        commits.write_text(commits.read_text().replace('"final_height_m"', '"length":0.5,"difference":0.5,"=1+1"'))
+    found = compare_runs(read_run(candidate), read_run(baseline), Question())
+    means = {row[1]: row[3] for row in measures_table(found).rows}
+    assert (means["length"], means["metric length"], means["metric difference"]) == ("11", "0.5", "0.5")
+    figures = pd.read_csv(write_comparison(tmp_path / "out", found)[1])
+    assert figures["difference_high"].tolist() != figures["metric_difference_high"].tolist()
+    assert "'=1+1_difference" in figures
 
 
 @pytest.mark.parametrize("wrong", [{"better": "bigger"}, {"summary": ("average",)}, {"name": ""}])

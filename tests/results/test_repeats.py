@@ -187,6 +187,12 @@ def test_a_question_bets_once_on_each_start_and_the_interval_holds_what_it_count
     assert told["repeated"] == 38
 
 
+def test_a_question_about_a_job_that_the_plan_lacks_stays_open(tmp_path):
+    bar = Question(name="bar", jobs=("gone",), max_episodes=4, at_least=0.5)
+    merged = merge_results(asked(write_run(tmp_path, {"new": "ssff"}, starts=2), bar))
+    assert [(answer.verdict, answer.episodes) for answer in merged.answers] == [(None, 0)]
+
+
 def test_the_interval_of_a_question_counts_the_first_episode_of_each_condition_and_holds_the_rate(tmp_path):
     bar = Question(name="bar", jobs=("new",), max_episodes=4, at_least=0.5)
     [row] = records(merge_results(asked(write_run(tmp_path, {"new": "ssff"}, starts=2), bar)).jobs)

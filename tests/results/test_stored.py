@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.results.merge import MergedResults, merge_results, stored_results
 from tests.analysis.recorded_runs import failed_by, write_all_tables, write_run
-from tests.results.evidence import commit_lines, write_lines
+from tests.results.evidence import commit_lines, report, write_lines, write_report
 from tests.results.late_runs import write_late_run
 from tests.tracking.runs import stopped_run
 
@@ -50,6 +50,16 @@ def test_tables_give_what_a_merge_gives_of_events(tmp_path: Path):
     assert stored.episodes["decisive_event"].tolist()[1] == "dropped"
     pd.testing.assert_frame_equal(stored.jobs, merged.jobs)
     pd.testing.assert_frame_equal(stored.episodes, merged.episodes)
+
+
+def test_remarks_in_reports_of_another_run_do_not_count(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"lift": "sf"})
+    for run_id, remark in ((merge_results(run).plan.run_id, "ours"), ("other", "theirs")):
+        write_report(run, report(run=run_id, remarks=(remark,)))
+    write_all_tables(run)
+    stored = stored_results(run)
+    assert stored is not None
+    assert stored.remarks == merge_results(run).remarks == ("job 'lift': ours",)
 
 
 def test_tables_that_are_missing_old_or_damaged_are_not_believed(tmp_path: Path):

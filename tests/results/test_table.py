@@ -115,6 +115,12 @@ def test_jobs_of_a_sweep_are_told_apart_by_columns(tmp_path):
     assert "[128, 64]" in lines["job1"]
 
 
+def test_values_of_a_sweep_that_look_alike_in_the_table_are_no_column(tmp_path):
+    swept = [{"labels.path": f"{'a' * 70}{end}"} for end in "xy"]
+    write_plan(tmp_path, *(planned(f"job{index}", index=index, swept=values) for index, values in enumerate(swept)))
+    assert "path" not in headings(tmp_path, 300)
+
+
 def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
     write_late_run(tmp_path)
     columns = {
