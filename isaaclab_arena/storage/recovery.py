@@ -36,6 +36,20 @@ from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes,
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 
+# The steps of a run in its directory, in order. A process may die between any two of them: then the next start goes on,
+# or a rank that is left. `tests/faults/test_transitions.py` cuts a run at each step.
+#
+# step                      on disk from then on                            after a death before the next step
+# the run is planned        run.json, then its copy attempts/plan.json      all episodes are left
+# an attempt begins         attempts/attempt_<n>.json                       the next attempt reads the files again
+# a piece is claimed        claims/attempt_<n>/j<job>_p<piece>...           another rank takes the piece over
+# a job begins              job_begun_rank<r>_attempt<n>.json               the job is interrupted
+# an episode is recorded    episodes/e<index>.h5, which holds its line      its line is committed: it is adopted
+# an episode is committed   a line of episode_results_rank<r>.jsonl         the episode is finished
+# a job is consolidated     dataset_<job>.hdf5, then no episodes/           episode files beside the dataset are removed
+# a job is reported         job_report_rank<r>.json, then no begun file     the later one of the two counts
+# the run is merged         tables, then results.json, then report.html     old tables are written anew
+
 # Set files and episodes aside: their content moves to a directory such as ``set_aside/`` of the job.
 #
 # Each function may be interrupted at any point and called again. Nothing is lost, and nothing is kept twice.

@@ -77,7 +77,7 @@ def test_the_root_of_a_robot_is_where_its_free_joint_is_and_its_parts_are_not_ta
 class TellsInItsOwnWay(Task):
     """Says that it tells events, and makes them without facts."""
 
-    tells_events = True
+    tells_events = True  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  as a stranger may write it
 
     def judge(self, backend, running):
         raise NotImplementedError
