@@ -66,7 +66,7 @@ def offences_of_call(node: ast.Call) -> Iterator[str]:
 
 def test_no_module_unpickles_evaluates_text_or_trusts_code_that_comes_with_data():
     found = {str(path.relative_to(ROOT)): list(offences(path.read_text())) for path in FILES}
-    assert len(found) > 500
+    assert len(found) > 300
     assert {name: offence for name, offence in found.items() if offence} == {}
 
 
