@@ -45,7 +45,7 @@ from isaaclab_arena.evaluation.progress import LiveReport, ProgressDisplay
 from isaaclab_arena.evaluation.queues import work_of_rank
 from isaaclab_arena.evaluation.settled import running_policy_servers, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
-from isaaclab_arena.garbage import join_freed_memory_at_once
+from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.results.freshness import tables_are_current
@@ -334,13 +334,10 @@ def merge_and_show(
     is_finished: bool = False,  # no episode was left to run
 ) -> int:
     """Write and show the tables. Return the exit code: 0 if the run is complete, else 1."""
-    # The first step of a run should not wait for pandas.
-    from isaaclab_arena.results.console import print_summary  # noqa: PLC0415  pandas
-    from isaaclab_arena.results.merge import (  # noqa: PLC0415  pandas
-        merge_results,
-        stale_tables,
-        write_tables,
-    )
+    # The first step of a run should not wait for pandas. Its import makes many objects, which all stay.
+    with without_collecting():
+        from isaaclab_arena.results.console import print_summary  # noqa: PLC0415  pandas
+        from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables  # noqa: PLC0415  pandas
 
     if is_finished:
         _LOG.info("%s is complete; there is nothing to do", output_directory)
