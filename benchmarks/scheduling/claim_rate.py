@@ -80,7 +80,7 @@ class MeasuredClaimServer(ClaimServerActor):
         return answer
 
     def state(self) -> State:
-        """Return what it has done."""
+        """Return its work so far."""
         return self._state
 
     def cpu_s(self) -> float:

@@ -33,7 +33,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 
 
 def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
-    """Return what makes a control step, or tries to."""
+    """Return the method that makes or tries a control step: `try_step`, or `step` if it cannot be made again."""
     # An environment without `step_again` may call something else ``try_step``.
     return environment.step if type(environment).step_again is Environment.step_again else environment.try_step
 

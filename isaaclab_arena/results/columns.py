@@ -110,7 +110,7 @@ def _ranks(job: JobEvidence) -> str | None:
 
 
 def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
-    """Return whether it holds for any row."""
+    """Return the condition that `holds` is true of any row."""
     return lambda rows: any(map(holds, rows))
 
 
@@ -245,7 +245,7 @@ JOBS: tuple[Column[JobEvidence], ...] = (
            "entries", "timing", when=_SERVED),
     Column("server_entries", "Int64", lambda job: job.server and job.server.entries, file="timing", when=_SERVED),
     Column("server_offered_per_s", "Float64", lambda job: job.per_server(lambda use: (use.seen_entries, use.seen_s)),
-           "entries per second that a server answered, whoever asked, from each rank's first answer to its last in the "
+           "entries per second that a server answered, for all ranks, from each rank's first answer to its last in the "
            "job. With a server on each node it is the mean over ranks", "timing", when=_SERVED),
     Column("server_batch_fill", "Float64", lambda job: job.per_server(lambda use: (use.entries, use.call_entries)),
            "the batch fill of its calls (0 to 1), and its queries' mean queueing time (ms)", "timing", when=_SERVED),

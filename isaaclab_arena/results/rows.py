@@ -258,7 +258,7 @@ class JobEvidence:
         return [MeasuredMetric(job=self, metric=metric) for metric in declared.values()]
 
     def said(self, name: str) -> list[Any]:
-        """Return what the reports say under a name, without those that say nothing."""
+        """Return the values of a field in the reports, without None."""
         return [value for report in self.reports if (value := getattr(report, name)) is not None]
 
     def total(self, name: str) -> Any:

@@ -143,7 +143,7 @@ class RobotDescription(_Described):
 
 
 def read_description(path: Path) -> RobotDescription:
-    """Return what a description file holds.
+    """Read a description file.
 
     Raises:
         ConfigError: With every problem of the file, each with its key.

@@ -156,7 +156,7 @@ class RemoteLedger:
         return self._said.pieces_of_others
 
     def commits(self, directory: Path, rank: int) -> "_HandedOver":
-        """Return what takes the finished episodes of a job; see `EpisodeCommits`."""
+        """Return the commits of a job, which take its finished episodes; see `EpisodeCommits`."""
         del rank
         return _HandedOver(directory, lambda text, path: self._outbox.append(("commit", (self._life, text), path)))
 

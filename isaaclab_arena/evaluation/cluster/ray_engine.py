@@ -75,7 +75,7 @@ class ClaimServerActor:
 
 
 def asking(actor: Any, way_out: str = "") -> Ask:
-    """Return what calls the claim server. It raises `ClaimsLostError` if that died or is unreachable."""
+    """Return the function that calls the claim server; it raises `ClaimsLostError` if the server is lost."""
 
     def ask(calls: Sequence[Call]) -> Any:
         words = json_line([(name, words, None if content is None else len(content)) for name, words, content in calls])

@@ -106,7 +106,7 @@ class _Value(NamedTuple):
 
 
 def outline(data: bytes | bytearray, limits: WireLimits) -> Mapping[bytes, tuple[int, int]]:
-    """Return where the value of each key of the outermost map begins and ends; nothing if the message is not a map.
+    """Map each key of the outermost map to the begin and the end of its value; empty if the message is not a map.
 
     The message is not decoded, so refusing a client costs next to nothing.
 

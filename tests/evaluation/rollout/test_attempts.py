@@ -246,7 +246,7 @@ class TriesAgain(HasAStepOfItsOwn):
         return Tries.try_step(self, action)
 
 
-def test_whoever_defines_its_own_steps_over_one_that_tries_is_asked_for_those(caplog):
+def test_an_environment_with_steps_of_its_own_over_one_that_tries_makes_its_own(caplog):
     action = torch.zeros(1, 3)
     for environment, is_tried in (
         (Tries(1), True),
