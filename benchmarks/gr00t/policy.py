@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 
+from arena_wire.gr00t import pack
 from benchmarks import ROOT
 from benchmarks.gr00t.checkpoint import modalities, save_random_checkpoint, shown, write_policy_yaml
 from benchmarks.gr00t.start import start_table
@@ -43,7 +44,6 @@ from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
     Gr00tRemoteClosedloopPolicyArgs,
 )
-from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack
 
 WARM_UP = 2
 _SERVER_START_S = 120.0

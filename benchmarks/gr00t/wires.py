@@ -30,8 +30,8 @@ from isaaclab_arena_gr00t.remote import openpi, vla_eval
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
+from isaaclab_arena_gr00t.remote.pictures import PictureFormat
 from isaaclab_arena_gr00t.remote.vla_eval import OBSERVATION
-from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
 
 ENVIRONMENT = "pick_by_colour"
 WORDS = "pick up the red cube and lift it"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
@@ -14,9 +15,7 @@ from isaaclab_arena_gr00t.joints import Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened, without_prefix
-from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits, in_words
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire, flattened, without_prefix
 
 _MODALITIES = ("video", "state", "action", "language")
 

@@ -26,8 +26,8 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
 from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
+from isaaclab_arena_gr00t.remote.pictures import PictureFormat
 from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_END, EPISODE_START, OBSERVATION, VlaEvalWire
-from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from arena_wire.messages import WireError
+from arena_wire.zmtp import GREETING
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
@@ -24,8 +26,6 @@ from isaaclab_arena_gr00t.remote.contract import (
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
 from isaaclab_arena_gr00t.remote.openpi import OpenpiWire
 from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
-from isaaclab_arena_gr00t.remote.wire.messages import WireError
-from isaaclab_arena_gr00t.remote.wire.zmtp import GREETING
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from arena_wire.gr00t import ArrayFormat, pack, received
+from arena_wire.messages import DEFAULT_LIMITS, WireLimits
+from arena_wire.zmtp import RequestSocket
 from isaaclab_arena_gr00t.joints import StatedModality
 from isaaclab_arena_gr00t.remote.contract import (
     AnswerError,
@@ -12,10 +15,6 @@ from isaaclab_arena_gr00t.remote.contract import (
     UnauthorisedError,
     Wire,
 )
-from isaaclab_arena_gr00t.remote.wire.arrays import ArrayFormat
-from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack, received
-from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits
-from isaaclab_arena_gr00t.remote.wire.request_socket import RequestSocket
 
 _SHUTTING_DOWN = "the server is shutting down"
 """The included server's answer to waiting clients when it ends."""
@@ -75,3 +74,20 @@ class Gr00tWire(Wire):
         if says.startswith("Unauthorized"):
             raise UnauthorisedError(says)
         raise AnswerError(f"could not answer '{self._asked}': {says}")
+
+
+# A server that wraps its policy for simulation has flat keys.
+
+
+def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a nested observation with the keys ``video.<camera>``, ``state.<key>`` and the instruction's own names."""
+    arrays = {
+        f"{modality}.{key}": values for modality in ("video", "state") for key, values in observation[modality].items()
+    }
+    # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
+    return {**arrays, **{key: [text for (text,) in texts] for key, texts in observation["language"].items()}}
+
+
+def without_prefix(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an action with ``action.`` removed from its keys."""
+    return {key.removeprefix("action."): values for key, values in action.items()}

@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena_gr00t.remote.contract import AnswerError, Channel, ServerAddress, Wire
-from isaaclab_arena_gr00t.remote.websocket import ANSWER_LIMITS, Websocket
-from isaaclab_arena_gr00t.remote.wire.arrays import ARRAY_KINDS, array_of, dtype_of
-from isaaclab_arena_gr00t.remote.wire.messages import (
+from arena_wire.messages import (
+    ARRAY_KINDS,
     DEFAULT_LIMITS,
     WireError,
     WireLimits,
+    array_of,
+    dtype_of,
     in_words,
     outline,
     read_message,
     write_message,
 )
+from isaaclab_arena_gr00t.remote.contract import AnswerError, Channel, ServerAddress, Wire
+from isaaclab_arena_gr00t.remote.websocket import ANSWER_LIMITS, Websocket
 
 # Encode and decode the messages of an openpi policy server: msgpack, with arrays as maps with byte keys.
 

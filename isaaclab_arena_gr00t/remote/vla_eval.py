@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena_gr00t.remote.contract import AnswerError, Channel, ServerAddress, Wire
-from isaaclab_arena_gr00t.remote.websocket import ANSWER_LIMITS, Websocket
-from isaaclab_arena_gr00t.remote.wire.arrays import array_of, dtype_of
-from isaaclab_arena_gr00t.remote.wire.messages import (
+from arena_wire.messages import (
     DEFAULT_LIMITS,
     WireError,
     WireLimits,
+    array_of,
+    dtype_of,
     in_words,
     outline,
     read_message,
     write_message,
 )
-from isaaclab_arena_gr00t.remote.wire.pictures import MARK, PictureFormat, encoded_picture, is_picture, received_picture
+from isaaclab_arena_gr00t.remote.contract import AnswerError, Channel, ServerAddress, Wire
+from isaaclab_arena_gr00t.remote.pictures import MARK, PictureFormat, encoded_picture, is_picture, received_picture
+from isaaclab_arena_gr00t.remote.websocket import ANSWER_LIMITS, Websocket
 
 # Encode and decode the messages of vla-eval's model servers: msgpack maps with a type, a payload and a number.
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync import client
 
+from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena_gr00t.remote.contract import ServerAddress, UnauthorisedError
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 
 ANSWER_LIMITS = WireLimits(max_message_bytes=32 * 1024 * 1024)
 """An answer is a chunk of actions; a text may use four times its bytes in memory."""

@@ -10,8 +10,8 @@ from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
 from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer
-from gr00t.policy.wire.messages import WireLimits
 
+from arena_wire.messages import WireLimits
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.serving import (
     BegunEpisode,

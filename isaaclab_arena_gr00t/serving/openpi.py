@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from websockets.sync.server import ServerConnection
 
+from arena_wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena.evaluation.serving import HostSession
 from isaaclab_arena_gr00t.remote.openpi import pack, unpack
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena_gr00t.serving.served_job import ServedJob, error_text, failure_text
 
 

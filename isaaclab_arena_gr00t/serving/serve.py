@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
+from arena_wire.messages import WireLimits
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
@@ -28,7 +29,6 @@ from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
 from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of
 from isaaclab_arena_gr00t.serving.vla_eval import VlaEvalTalks

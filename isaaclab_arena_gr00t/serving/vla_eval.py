@@ -7,6 +7,7 @@ from typing import Any
 
 from websockets.sync.server import ServerConnection
 
+from arena_wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena.evaluation.serving import HostSession, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import plain_text
@@ -22,7 +23,6 @@ from isaaclab_arena_gr00t.remote.vla_eval import (
     pack,
     unpack,
 )
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena_gr00t.serving.served_job import ServedJob, error_text, failure_text
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from websockets.sync.server import ServerConnection
 
+from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
 from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire, pack
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.test_openpi_remote_policy import episodes, policy_at, talking
 from tests.outsiders.peers import pretending

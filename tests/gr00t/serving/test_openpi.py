@@ -11,12 +11,12 @@ import pytest
 import yaml
 from websockets.sync.client import ClientConnection, connect
 
+from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from isaaclab_arena_gr00t.remote.openpi import pack, unpack
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
 from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, WebsocketServer
 from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml

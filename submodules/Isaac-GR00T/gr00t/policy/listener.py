@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gr00t.policy.wire.zmtp import (
+from arena_wire.zmtp import (
     GREETING,
     MAX_FRAMES,
     Command,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from arena_wire.messages import WireError
+from isaaclab_arena_gr00t.remote.pictures import encoded_picture, is_picture
 from isaaclab_arena_gr00t.remote.vla_eval import OBSERVATION, Message, pack, unpack
-from isaaclab_arena_gr00t.remote.wire.messages import WireError
-from isaaclab_arena_gr00t.remote.wire.pictures import encoded_picture, is_picture
 
 
 def picture(channels: int = 3) -> np.ndarray:

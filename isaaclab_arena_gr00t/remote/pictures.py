@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from isaaclab_arena_gr00t.remote.wire.arrays import array_of, dtype_of
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words
+from arena_wire.messages import WireError, array_of, dtype_of, in_words
 
 MARK = "__image__"
 
