@@ -19,7 +19,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
 from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, OpenpiCodec
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
         self.check_options(config)
         address, remembers = server_address(config), config.connection_per_episode
-        connections = SlotConnections(address, lambda: OpenpiWire(remembers=remembers))
+        connections = SlotConnections(address, lambda: OpenpiCodec(remembers=remembers))
         super().__init__(config, connections)
-        self._server = connections.wire
+        self._server = connections.codec
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from pydantic import Field
@@ -29,10 +29,11 @@ from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
-from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of
-from isaaclab_arena_gr00t.serving.vla_eval import VlaEvalTalks
-from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, Server, Talk, WebsocketServer
+from isaaclab_arena_gr00t.serving.served_job import ListenOptions, ServedJob, mapping_of
+from isaaclab_arena_gr00t.serving.websocket_server import OpenpiTalks, Talk, VlaEvalTalks, WebsocketServer
+
+if TYPE_CHECKING:
+    from isaaclab_arena_gr00t.serving.gr00t import Gr00tServer
 
 # The options of ``isaaclab-arena serve``, and the job that they name.
 
@@ -244,7 +245,7 @@ def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
     return ServedJob(policy=policy, mapping=mapping, contents={"policy_sha256": contents})
 
 
-def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> Server:
+def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> "WebsocketServer | Gr00tServer":
     """Return the protocol's server, which listens but does not answer yet; OSError if it cannot listen."""
     if options.protocol == "gr00t":
         try:

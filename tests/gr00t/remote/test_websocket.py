@@ -13,8 +13,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidMessage, Protoco
 from websockets.sync import client
 
 from arena_wire.messages import WireError
-from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.websocket import Websocket
+from isaaclab_arena_gr00t.remote.contract import ServerAddress, Websocket
 
 
 @pytest.mark.parametrize(

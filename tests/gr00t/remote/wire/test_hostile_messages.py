@@ -18,10 +18,9 @@ from arena_wire import messages, zmtp
 from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena_gr00t.remote import openpi as openpi_wire
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import (
     DELIMITER,
@@ -33,7 +32,7 @@ from tests.outsiders.peers import (
 )
 
 MEGABYTE = 1 << 20
-WIRES: dict[str, Callable[..., Any]] = {"gr00t": gr00t_wire.unpack, "openpi": openpi_wire.unpack}
+WIRES: dict[str, Callable[..., Any]] = {"gr00t": gr00t_wire.unpack, "openpi": OpenpiCodec.unpack}
 each_wire = pytest.mark.parametrize("unpack", WIRES.values(), ids=WIRES)
 
 
@@ -138,8 +137,8 @@ def test_what_is_said_of_a_wrong_map_is_not_made_from_all_that_it_holds(field, w
 @pytest.mark.parametrize(
     ("unpack", "message"),
     [
-        (openpi_wire.unpack, {b"__ndarray__": True, b"data": b"", b"dtype": "<f4", b"shape": [bytes(8 * MEGABYTE)]}),
-        (openpi_wire.unpack, {b"__ndarray__": True, b"shape": {bytes(8 * MEGABYTE): 1}}),
+        (OpenpiCodec.unpack, {b"__ndarray__": True, b"data": b"", b"dtype": "<f4", b"shape": [bytes(8 * MEGABYTE)]}),
+        (OpenpiCodec.unpack, {b"__ndarray__": True, b"shape": {bytes(8 * MEGABYTE): 1}}),
         (gr00t_wire.unpack, {"__ModalityConfig_class__": True, "as_json": {bytes(8 * MEGABYTE): 1}}),
     ],
     ids=["shape", "key of a shape", "key of a modality"],
@@ -257,7 +256,7 @@ def asked(request) -> Callable[[int, int], Any]:
 
     def by_policy(port: int, max_bytes: int) -> Any:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=0.5, wait_for_server_s=0.2)
-        connection = PolicyServerConnection(address, Gr00tWire(limits=WireLimits(max_message_bytes=max_bytes)))
+        connection = PolicyServerConnection(address, Gr00tCodec(limits=WireLimits(max_message_bytes=max_bytes)))
         try:
             return connection.ask("reset", {})
         finally:
