@@ -36,8 +36,13 @@ from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Gr00tClosedloopPolicyArgs, read_policy_config
-from isaaclab_arena_gr00t.joints import Dimensions, Modality
+from isaaclab_arena_gr00t.config import (
+    ClosedloopPolicyArgs,
+    Dimensions,
+    Gr00tClosedloopPolicyArgs,
+    Modality,
+    read_policy_config,
+)
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, QueryCount
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_SLOTS_PER_QUERY, Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (

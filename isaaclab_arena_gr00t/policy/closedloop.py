@@ -20,14 +20,18 @@ from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena.policy.frame_history import FrameHistory
 from isaaclab_arena_gr00t.config import (
     JOINT_FILES,
+    PRESENT,
     YAML_OPTION,
     ClosedloopPolicyArgs,
+    Dimensions,
     Gr00tClosedloopPolicyConfig,
+    Modality,
     check_args,
+    model_interface,
     named_by_option,
+    read_joint_files,
     read_policy_config,
 )
-from isaaclab_arena_gr00t.joints import PRESENT, Dimensions, Modality, model_interface, read_joint_files
 from isaaclab_arena_gr00t.observations import (
     CAMERA_GROUP,
     Shown,

@@ -10,8 +10,7 @@ from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.joints import Modality, StatedModality
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address

@@ -25,7 +25,7 @@ from arena_wire.messages import (
     read_message,
     write_message,
 )
-from isaaclab_arena_gr00t.joints import StatedModality
+from isaaclab_arena_gr00t.config import StatedModality
 from isaaclab_arena_gr00t.remote.contract import ANSWER_LIMITS, AnswerError, Codec, LeavingError, UnauthorisedError
 
 OBSERVATION = "observation"

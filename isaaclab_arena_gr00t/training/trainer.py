@@ -25,8 +25,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, read_attributes
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
-from isaaclab_arena_gr00t.joints import to_groups
-from isaaclab_arena_gr00t.observations import CAMERA_GROUP, STATE_GROUP, Wiring, model_observation, shown_now
+from isaaclab_arena_gr00t.observations import CAMERA_GROUP, STATE_GROUP, Wiring, model_observation, shown_now, to_groups
 
 # Read recorded episodes as training data: every control step with the actions that followed it.
 

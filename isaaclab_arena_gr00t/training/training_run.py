@@ -38,9 +38,14 @@ from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.config import training_versions
 from isaaclab_arena.training.learner import check_synchrony
 from isaaclab_arena.training.training_loop import Progress, Schedule, run_loop, tensorboard
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
+from isaaclab_arena_gr00t.config import (
+    Gr00tClosedloopPolicyConfig,
+    JointFiles,
+    ModelInterface,
+    read_joint_files,
+    read_policy_config,
+)
 from isaaclab_arena_gr00t.data.sources import jobs_of
-from isaaclab_arena_gr00t.joints import JointFiles, ModelInterface, read_joint_files
 from isaaclab_arena_gr00t.observations import Wiring, wired
 from isaaclab_arena_gr00t.training.trainer import (
     STATE_FILE,

@@ -10,7 +10,7 @@ from gr00t.data.types import ModalityConfig
 from arena_wire import gr00t as gr00t_wire
 from arena_wire.gr00t import ArrayFormat
 from arena_wire.messages import WireError, WireLimits
-from isaaclab_arena_gr00t.joints import StatedModality
+from isaaclab_arena_gr00t.config import StatedModality
 from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec
 
 # np.save of float32 [[1, 2]]: magic, version 1.0, a header of 118 bytes padded to 128 in all, then eight bytes.
