@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,15 @@ from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.hdf5.episodes import locate_arrays, read_attributes, read_episode
+from isaaclab_arena.storage.hdf5.episodes import (
+    ArrayPlace,
+    locate_arrays,
+    read_all_attributes,
+    read_attributes,
+    read_episode,
+)
 from isaaclab_arena.storage.json_values import json_line, json_text, plain
-from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps, find_recordings, index_episodes
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import (
@@ -31,7 +37,6 @@ from isaaclab_arena_gr00t.data.features import (
     png_bytes,
 )
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
-from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_episodes, frames_per_second
 from isaaclab_arena_gr00t.data.tables import (
     ColumnSpool,
     Statistics,
@@ -42,6 +47,134 @@ from isaaclab_arena_gr00t.data.tables import (
     picture_statistics,
     steps_table,
 )
+
+# Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
+
+DATASET_OPTION = "--dataset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceEpisode:
+    """A recorded episode."""
+
+    file: Path
+    episode_index: int  # in the recording
+    instruction: str
+    control_dt: float | None  # time between two control steps [s], None if not recorded
+
+    @property
+    def name(self) -> str:
+        """Name of the episode in messages."""
+        return f"{self.file}: {recorded.demo_name(self.episode_index)}"
+
+
+def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: str = "") -> list[SourceEpisode]:
+    """Return the episodes of a recording, pattern, job or run; ConfigError if there are none or without instruction."""
+    found: list[SourceEpisode] = []
+    num_recorded = 0
+    for files in jobs_of(dataset):
+        places = index_episodes(files, key=DATASET_OPTION)
+        num_recorded += len(places)
+        of_job: list[SourceEpisode] = []
+        for file in dict.fromkeys(places.values()):
+            # Read the attributes of a file's episodes at once, because opening a file is slow.
+            indices = [index for index, place in places.items() if place == file]
+            for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+                if only_successes and attributes.get("success") is not True:
+                    continue
+                # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.
+                control_dt = attributes.get("control_dt")
+                if not (isinstance(control_dt, int | float) and 1e-6 <= control_dt <= 1e3):
+                    control_dt = None
+                instruction = attributes.get("language_instruction")
+                of_job.append(
+                    SourceEpisode(
+                        file=file,
+                        episode_index=index,
+                        instruction=(instruction if isinstance(instruction, str) else "") or default_instruction,
+                        control_dt=None if control_dt is None else float(control_dt),
+                    )
+                )
+        found += sorted(of_job, key=lambda episode: episode.episode_index)
+    if not found:
+        reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
+        raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=DATASET_OPTION))
+
+    # Every episode of a dataset needs an instruction.
+    silent = [episode for episode in found if not episode.instruction]
+    if silent:
+        message = (
+            f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
+        )
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    return found
+
+
+def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
+    """Return the number of control steps per second; ConfigError if unknown, not whole, or different among episodes."""
+    found: dict[float | None, SourceEpisode] = {}
+    for episode in episodes:
+        found.setdefault(episode.control_dt, episode)
+    if len(found) > 1:
+        first, second = list(found)[:2]
+        message = (
+            f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
+            "a dataset has one rate"
+        )
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    ((control_dt, episode),) = found.items()
+    if control_dt is None:
+        message = f"{episode.name} does not say how long a control step is; give --fps"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
+    rate = 1 / control_dt
+    if round(rate) < 1 or abs(rate - round(rate)) > 1e-6 * rate:
+        message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    return round(rate)
+
+
+def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> None:
+    """Refuse an episode whose arrays differ from those `wanted` (the first episode's): ConfigError."""
+    arrays = locate_arrays(episode.file, episode.episode_index)
+    num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
+    if num_steps == 0:
+        raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
+    for path, first in wanted.items():
+        due, found = (num_steps, *first.shape[1:]), arrays.get(path)
+        if found is None:
+            has = "is missing"
+        elif found.shape != due:
+            has = f"has shape {found.shape}"
+        # Only pictures must keep their type; numbers are converted.
+        elif first.dtype == np.uint8 != found.dtype:
+            has = f"holds {found.dtype}, and no pictures"
+        else:
+            continue
+        message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+
+
+def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
+    """Yield the recordings of each job; ConfigError if there is none."""
+    directory = given_path(dataset)
+    below = sorted(path for path in directory.glob("*") if path.is_dir()) if directory.is_dir() else []
+    files: dict[Path, list[Path]] = {}
+    for job in [directory, *below]:
+        try:
+            recordings = find_recordings(str(job), key=DATASET_OPTION)
+        except ConfigError:
+            continue
+        for file in recordings:
+            owner = file.parent.parent if file.parent.name == recorded.EPISODES_DIRECTORY else file.parent
+            # If a job's directory was given as a run, its directory of episodes looks like that of a job.
+            known = files.setdefault(owner, [])
+            if file not in known:
+                known.append(file)
+    if not files:
+        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
+    yield from files.values()
+
 
 # Write episodes into the files of each version of the layout.
 
@@ -203,20 +336,32 @@ def _chosen(statistics: Mapping[str, Statistics], names: Sequence[str]) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotOptions:
-    """Options of a conversion; see `plan_features` for the choice of columns and videos."""
+    """Options of a conversion."""
 
-    version: DatasetVersion = DatasetVersion.V21  # of the layout
-    policy_config_yaml_path: Path | None = None  # the YAML file of the policy that the dataset is for
-    only_successes: bool = False  # leave out the other episodes
-    state_names: Sequence[str] = ()
+    version: DatasetVersion = DatasetVersion.V21
+    """v2.1 with modality.json, which GR00T's finetuning reads, or v3.0, LeRobot's newest."""
+    policy_config_yaml_path: Path | None = None
+    """YAML file of the policy to train, for its cameras and groups of joints. By default all cameras, whole arrays."""
+    only_successes: bool = False
+    """Leave out episodes that did not succeed."""
+    state_names: tuple[str, ...] = ()
+    """Put this observation into observation.state; may be given several times. By default the robot's own state."""
     environment_state: bool = False
-    videos: bool = True
-    lossless: bool = False  # see `VideoWriter`
-    png: bool = False  # pictures as PNG in the tables, and not in videos
-    language_instruction: str = ""  # of episodes that were recorded without one
-    fps: int | None = None  # control steps per second; None for the recorded value, which must be a whole number
-    robot_type: str | None = None  # the robot's name; None for the recorded one
-    sizes: layout.FileSizes = field(default_factory=layout.FileSizes)
+    """Also put the other observations, which a real robot does not have, into observation.environment_state."""
+    no_videos: bool = False
+    """Leave out camera pictures."""
+    lossless: bool = False
+    """Keep every pixel exactly; the files grow, and some players do not show them."""
+    png: bool = False
+    """Keep pictures as PNG in the tables instead of in videos, for trainings without a video reader."""
+    language_instruction: str = ""
+    """Instruction of episodes that were recorded without one."""
+    fps: int | None = None
+    """Control steps per second, if the recording does not give a whole number."""
+    robot_type: str | None = None
+    """Name of the robot; by default as recorded."""
+    sizes: FileSizes = field(default_factory=FileSizes)
+    """Largest sizes of files and directories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +380,8 @@ def write_lerobot_dataset(
     """Convert recordings to a LeRobot dataset in a missing or empty directory; call `told(done, total)` per episode."""
     # ConfigError: a recording is missing or lacks an input. StorageError: reading or writing failed. Files written by
     # then stay, without ``info.json``.
+    if options.fps is not None and options.fps < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {options.fps}", key="--fps"))
     output_dir = given_path(output_dir)
     policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
@@ -245,7 +392,7 @@ def write_lerobot_dataset(
         policy=policy,
         state_names=options.state_names,
         environment_state=options.environment_state,
-        videos=options.videos,
+        videos=not options.no_videos,
     )
     # All episodes share one layout, so a deviating one must fail before any file is written.
     wanted = {path: first[path] for path in features.paths()}

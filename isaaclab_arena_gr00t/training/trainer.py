@@ -21,7 +21,6 @@ from isaaclab_arena.config.options import Amount, Count, NotNegative, Positive, 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, read_attributes
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
@@ -205,20 +204,6 @@ def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -
 
 def _place(demonstration: Demonstration, name: str) -> RecordedArray:
     return RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
-
-
-# The state in a checkpoint from which training resumes.
-
-STATE_FILE = "training_state.pt"
-
-
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return the state from which training resumes; ConfigError if missing or damaged, StorageError if unreadable."""
-    path = checkpoint / STATE_FILE
-    # A checkpoint for evaluation only has no training state.
-    if not path.is_file():
-        raise ConfigError(Problem(f"{checkpoint} holds no {STATE_FILE} to go on from", key="--resume"))
-    return dict(read_checkpoint(path))
 
 
 # Choose the samples and random numbers of each rank at each step. Pure functions.

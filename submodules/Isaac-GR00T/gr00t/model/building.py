@@ -13,8 +13,7 @@ from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import ModalityConfigs
 from gr00t.errors import EmbodimentError
-from gr00t.model.modeling import Gr00tSmall
-from gr00t.model.networks import EmbodimentLinear, Gr00tSmallConfig
+from gr00t.model.modeling import EmbodimentLinear, Gr00tSmall, Gr00tSmallConfig
 from gr00t.model.processing import Embodiment, Gr00tSmallProcessor, Normalization
 
 RobotStatistics = Mapping[str, dict[str, KeyStatistics]]
