@@ -439,16 +439,6 @@ def continued(going_on: Continuation | None, wiring: Wiring) -> dict[str, Any] |
     }
 
 
-def zero_observation(env: Environment, wiring: Wiring) -> Observation:
-    """Return an observation of zeros for one env slot."""
-    groups: dict[str, Any] = {}
-    wanted = {"camera_obs": set(wiring.cameras.values()), "policy": set(wiring.state_terms)}
-    for group, names in wanted.items():
-        specs: Any = env.observation_spec.get(group, {})
-        groups[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
-    return groups
-
-
 def _of(values: torch.Tensor | Pictures, env_ids: Sequence[int]) -> torch.Tensor:
     """Return the values of `env_ids`; the indices go to a GPU without a wait of the CPU."""
     if isinstance(values, Pictures):

@@ -16,7 +16,7 @@ import numpy as np
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.schema import folded, name_problem
 from isaaclab_arena.episode_ranges import in_words
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
@@ -454,10 +454,7 @@ def write_recordings(
     # ConfigError: `output_dir` is not empty, or a JSON file is malformed. StorageError: reading or writing failed.
     output_dir, stored = given_path(output_dir), open_dataset(given_path(dataset))
     features = stored_features(stored)
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise ConfigError(
-            Problem(f"'{output_dir}' is not empty; name a directory that is, or remove it", key="--output_dir")
-        )
+    layout.check_empty(output_dir)
     # Refuse a dataset with incomplete tables before any recording is written.
     wrong, notes = stored.held_against_tables(stored.episodes)
     if wrong:

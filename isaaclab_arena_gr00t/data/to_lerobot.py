@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,29 +197,14 @@ class EpisodeContent:
         return len(self.columns[layout.INDEX])
 
 
-class EpisodeWriter(ABC):
-    """Writes one episode after the other into a directory."""
-
-    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
-        self.root = root
-        self.fps = fps  # control steps per second
-        self.lossless = lossless  # see `VideoWriter`
-        self.sizes = sizes
-
-    @abstractmethod
-    def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; StorageError if this fails."""
-
-    @abstractmethod
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Complete every file and write those of all episodes, except ``info.json``; `tasks` are in number order."""
-
-
-class EpisodeWriterV21(EpisodeWriter):
+class EpisodeWriterV21:
     """Writes version 2.1: every episode has a table and videos of its own, and a line in each of two files."""
 
+    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
+        self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
+
     def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; see `EpisodeWriter.add`."""
+        """Write an episode; StorageError if this fails."""
         index = episode.episode_index
         place = {"episode_chunk": index // self.sizes.chunk, "episode_index": index}
         table = steps_table(episode.columns, episode.encoded)
@@ -239,7 +223,7 @@ class EpisodeWriterV21(EpisodeWriter):
         append_lines(self.root / layout.EPISODES_STATS_FILE, [{"episode_index": index, "stats": statistics}])
 
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Write tasks and statistics; see `EpisodeWriter.finish`."""
+        """Write the files of all episodes except ``info.json``; `tasks` are in number order."""
         lines = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
         # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
@@ -247,11 +231,11 @@ class EpisodeWriterV21(EpisodeWriter):
         write_text(self.root / layout.STATS_FILE, json_line(chosen))
 
 
-class EpisodeWriterV30(EpisodeWriter):
+class EpisodeWriterV30:
     """Writes version 3.0: many episodes share a table and a video, and an index table locates each."""
 
     def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
-        super().__init__(root, fps=fps, lossless=lossless, sizes=sizes)
+        self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
         data_path = layout.DATA_PATHS[DatasetVersion.V30]
         self._data = TableFiles(root, data_path, sizes)
         self._episodes = TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
@@ -260,7 +244,7 @@ class EpisodeWriterV30(EpisodeWriter):
         self._video_numbers: dict[str, int] = {}
 
     def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; see `EpisodeWriter.add`."""
+        """Write an episode; StorageError if this fails."""
         first = int(episode.columns[layout.INDEX][0])
         row: dict[str, Any] = {
             "episode_index": episode.episode_index,
@@ -295,7 +279,7 @@ class EpisodeWriterV30(EpisodeWriter):
             self._write_rows()
 
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Complete the shared files, write tasks and statistics; see `EpisodeWriter.finish`."""
+        """Complete the shared files, and write those of all episodes except ``info.json``."""
         self._write_rows()
         self._data.close()
         self._episodes.close()
@@ -400,9 +384,7 @@ def write_lerobot_dataset(
         check_shapes(episode, wanted)
     fps = options.fps or frames_per_second(episodes)
 
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
-        raise ConfigError(Problem(message, key="--output_dir"))
+    layout.check_empty(output_dir)
     with storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)
     conversion = _Conversion(output_dir, features, options, fps)
@@ -422,11 +404,8 @@ class _Conversion:
         self._features = features
         self._options = options
         self._fps = fps
-        writers: Mapping[DatasetVersion, type[EpisodeWriter]] = {
-            DatasetVersion.V21: EpisodeWriterV21,
-            DatasetVersion.V30: EpisodeWriterV30,
-        }
-        self._writer = writers[options.version](root, fps=fps, lossless=options.lossless, sizes=options.sizes)
+        writer = EpisodeWriterV21 if options.version is DatasetVersion.V21 else EpisodeWriterV30
+        self._writer = writer(root, fps=fps, lossless=options.lossless, sizes=options.sizes)
         self._tasks: dict[str, int] = {}
         self._spools: dict[str, ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}

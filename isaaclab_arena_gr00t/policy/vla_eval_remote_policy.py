@@ -21,11 +21,11 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     Inputs,
     RemoteChunks,
     misfits,
-    mistaken_columns,
+    mistaken_options,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
+from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
 from isaaclab_arena_gr00t.remote.protocols import (
     EPISODE_END,
     EPISODE_START,
@@ -106,15 +106,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = []
+        problems = mistaken_options(_addressed(config))
         if config.address is not None and not _is_address(config.address):
             problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
-        if config.action_chunk_length < 1:
-            problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
-        size = config.image_size
-        if size is not None and (len(size) != 2 or min(size) < 1):
-            problems.append(Problem(f"must be height and width, got {list(size)}", key="image_size"))
-        problems += [*mistaken_columns(config.action_columns), *address_problems(_addressed(config))]
         if problems:
             raise ConfigError(problems)
 

@@ -71,7 +71,7 @@ def server_address(options: ServerOptions) -> ServerAddress:
     return ServerAddress(
         host=options.remote_host,
         port=options.remote_port,
-        api_token=None if file is None else _token_in(file),
+        api_token=None if file is None else token_in(file),
         timeout_s=options.timeout_s,
         wait_for_server_s=options.wait_for_server_s,
     )
@@ -99,23 +99,23 @@ def address_problems(options: ServerOptions) -> list[Problem]:
         problems.append(Problem(message, key="remote_api_token"))
     if options.remote_api_token_file is not None:
         try:
-            _token_in(options.remote_api_token_file)
+            token_in(options.remote_api_token_file)
         except ConfigError as error:
             problems += error.problems
     return problems
 
 
-def _token_in(file: str) -> str:
+def token_in(file: str, *, key: str = KEY_FILE_OPTION) -> str:
+    """Return the token on the only line of a file; ConfigError for the option `key` if there is none."""
     try:
         text = Path(file).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise ConfigError(Problem(f"cannot read '{file}': {error.strerror}", key=KEY_FILE_OPTION)) from error
+        raise ConfigError(Problem(f"cannot read '{file}': {error.strerror}", key=key)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(Problem(f"'{file}' is no text: {error.reason}", key=KEY_FILE_OPTION)) from error
+        raise ConfigError(Problem(f"'{file}' is no text: {error.reason}", key=key)) from error
     if not text or not text.isprintable():
         found = "several lines, or signs that cannot be printed" if text else "nothing"
-        message = f"'{file}' must hold the server's token on one line, it holds {found}"
-        raise ConfigError(Problem(message, key=KEY_FILE_OPTION))
+        raise ConfigError(Problem(f"'{file}' must hold the server's token on one line, it holds {found}", key=key))
     return text
 
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -29,6 +28,7 @@ from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena_gr00t.remote.contract import token_in
 from isaaclab_arena_gr00t.serving.served_job import ListenOptions, ServedJob, mapping_of
 from isaaclab_arena_gr00t.serving.websocket_server import OpenpiTalks, Talk, VlaEvalTalks, WebsocketServer
 
@@ -107,18 +107,7 @@ class ServeOptions:
 
     def token(self) -> str | None:
         """Return the token that clients must send, None without one; ConfigError if its file is unusable."""
-        if self.api_token_file is None:
-            return self.api_token
-        try:
-            text = Path(self.api_token_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                Problem(f"cannot read '{self.api_token_file}': {error}", key="--api_token_file")
-            ) from error
-        if not text or not text.isprintable():
-            message = f"'{self.api_token_file}' must hold the token on one line"
-            raise ConfigError(Problem(message, key="--api_token_file"))
-        return text
+        return self.api_token if self.api_token_file is None else token_in(self.api_token_file, key="--api_token_file")
 
     def image_keys(self) -> Mapping[str, str] | None:
         """Return the camera of each key, None if `images` is empty."""
