@@ -22,8 +22,7 @@ from benchmarks.scheduling.scale import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured
-from isaaclab_arena.evaluation.cluster.claim_server import interval_s
-from isaaclab_arena.evaluation.cluster.nodes import Life, RunOrders, needs_of, request_of
+from isaaclab_arena.evaluation.cluster.claim_server import Life, RunOrders, interval_s, needs_of, request_of
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
 from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, asking
 from isaaclab_arena.evaluation.eval_runner import asked_for
@@ -109,14 +108,14 @@ class Player:
         """Claim and commit until nothing is left, and return the number of claimed pieces."""
         directory = Path(tempfile.mkdtemp(prefix="claim_rate_"))
         ledger = RemoteLedger(self._orders, self._life, self._jobs, self._ask, directory, is_own=True)
-        commits, generator, num_pieces = ledger.commits(directory, self._life.rank), np.random.default_rng(0), 0
+        generator, num_pieces = np.random.default_rng(0), 0
         with ledger:
             while (claim := ledger.claim_next(None)) is not None:
                 episodes = sorted(of_ranges(ledger.jobs[claim.job_index].pieces[claim.piece] or ()))
                 ledger.begin(claim, episodes[0], episodes[-1])
                 for index in episodes:
                     line = _tossed(index, self._life.rank, heads=generator.random() < 0.5)
-                    commits.commit(line, json_line(line), None)
+                    ledger.commit(directory, line, json_line(line), None)
                 ledger.finish(claim, Measured(episodes=1, env_steps=1, seconds=0.001))
                 num_pieces += 1
         shutil.rmtree(directory)

@@ -351,7 +351,7 @@ class JobRun:
             )
             may_commit = self._turn.still_holds
             files.recorder = EpisodeRecorder(
-                directory, recorded_job, settings.recording, may_commit=may_commit, commits=settings.commits
+                directory, recorded_job, settings.recording, may_commit=may_commit, hand_over=settings.hand_over
             )
             if settings.video.wanted:
                 # Encoders load slowly, and only films need them.

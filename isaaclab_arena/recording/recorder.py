@@ -6,8 +6,9 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias, cast
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
@@ -56,16 +57,8 @@ class RecordedJob:
     contents: Contents | None = None  # evaluated contents; None if unknown
 
 
-class Commits(Protocol):
-    """Commits the finished episodes of a job; see `EpisodeCommits`."""
-
-    def commit(self, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
-        """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
-        ...
-
-    def close(self) -> None:
-        """Release the job's commit file. May be called more than once."""
-        ...
+HandOver: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
+"""Takes the job's directory, and what `EpisodeCommits.commit` takes."""
 
 
 class EpisodeRecorder(Observer):
@@ -78,7 +71,7 @@ class EpisodeRecorder(Observer):
         options: RecordingOptions,
         *,
         may_commit: Callable[[int], bool] = lambda _: True,
-        commits: Callable[[Path, int], Commits] = EpisodeCommits,
+        hand_over: HandOver | None = None,  # gives episodes to another process, which commits them
     ) -> None:
         # An episode's file is renamed into place, and then its line is appended to the commit file. So every committed
         # episode has a complete file, also after a crash. `consolidate` turns the files into one dataset.
@@ -90,8 +83,8 @@ class EpisodeRecorder(Observer):
         self._may_commit = may_commit
         self._contents = None if job.contents is None else json_line(job.contents)
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
-        # By the job's directory and the rank: commits there, or hands the episodes over to another process that does.
-        self._commits = commits(job_directory, job.rank)
+        self._commit_file = commits = None if hand_over else EpisodeCommits(job_directory, job.rank)
+        self._commit = commits.commit if commits else partial(cast(HandOver, hand_over), job_directory)
         self._started_s: dict[int, float] = {}
         self._first_seen: dict[int, int] = {}
         self._finished_in_env: dict[int, int] = {}
@@ -165,7 +158,7 @@ class EpisodeRecorder(Observer):
         line = commit_line(record, context)
         text = json_line(line)
         if arrays is None:
-            self._commits.commit(line, text, None)
+            self._commit(line, text, None)
             return
 
         # The recording holds the text of its commit line, too.
@@ -178,7 +171,7 @@ class EpisodeRecorder(Observer):
             episode_index=line.episode_index, arrays=arrays, attributes=attributes, env_args=env_args
         )
         compression = self._options.compression
-        self._commits.commit(line, text, lambda path: write_episode(path, episode, compression, crc=crc))
+        self._commit(line, text, lambda path: write_episode(path, episode, compression, crc=crc))
         self._parts.append(self._episodes_directory / name)
 
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
@@ -199,5 +192,6 @@ class EpisodeRecorder(Observer):
 
     def close(self) -> None:
         """Close the commit file and drop running episodes; episode files stay in place."""
-        self._commits.close()
+        if self._commit_file is not None:
+            self._commit_file.close()
         self.begin_rebuild(())

@@ -12,8 +12,7 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
-from isaaclab_arena.evaluation.cluster.nodes import Life, RunOrders, needs_of
+from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, Life, RunOrders, answered, needs_of
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger, directory_of_process, run_rank
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
@@ -156,7 +155,7 @@ def test_a_log_that_is_too_long_for_a_delivery_arrives_whole(tmp_path):
 
     def ask(calls: Sequence[Call]):
         parts.extend(content for _, _, content in calls if content is not None)
-        return {}
+        return None, []
 
     RemoteLedger(ORDERS, Life(rank=0), [], ask, tmp_path, is_own=True).deliver()
     assert len(parts) > 2

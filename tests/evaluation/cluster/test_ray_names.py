@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.nodes import Life
+from isaaclab_arena.evaluation.cluster.claim_server import Life
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.cluster.test_claim_server import ATTEMPT, ORDERS
