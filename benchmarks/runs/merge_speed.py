@@ -16,17 +16,19 @@ from benchmarks.harness.measure import Page, PageOptions, Table, median, run
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import merge_results, write_tables
-from isaaclab_arena.storage.commits import (
+from isaaclab_arena.storage.contents import Node
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.ledger import (
     CommitLine,
     CommitWriter,
     JobReport,
+    PlanEntry,
     ReportedStatus,
     Reproducible,
+    RunPlan,
     write_job_report,
+    write_run_plan,
 )
-from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, write_run_plan
 
 WHEN = "2026-01-01T00:00:00.000+00:00"
 RANKS = 8

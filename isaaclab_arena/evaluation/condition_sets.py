@@ -16,10 +16,9 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_commits, read_run_plan
 
 SCHEMA_VERSION = 1
 

@@ -16,8 +16,8 @@ from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_i
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash, differences_of_contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
+from isaaclab_arena.storage.ledger import RunPlan, contents_in_effect, read_attempts
 from isaaclab_arena.storage.recovery import move_aside, set_job_aside
-from isaaclab_arena.storage.run_plan import RunPlan, contents_in_effect, read_attempts
 
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
 """Packages whose versions every attempt names already, and which may change between two."""

@@ -16,13 +16,11 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmPlace, VideoRecorder
-from isaaclab_arena.recording.video_options import VideoOptions
-from isaaclab_arena.storage.commits import CommitLine, read_commits
-from isaaclab_arena.storage.hdf5.episodes import read_attributes
+from isaaclab_arena.storage.episodes import locate_episodes, read_attributes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import CommitLine, read_commits, read_run_plan
 
 # Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
 

@@ -52,9 +52,9 @@ from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 from isaaclab_arena.storage.contents import SERVED_MODEL
 from isaaclab_arena.storage.layout import job_directory, traceback_file_name
+from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder

@@ -49,10 +49,9 @@ from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.storage.commits import ReportedStatus, failed_report, read_job_reports, write_job_report
 from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.ledger import Attempt, ReportedStatus, failed_report, read_job_reports, write_job_report
 from isaaclab_arena.storage.recovery import Leftovers, consolidate_leftovers
-from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)

@@ -21,22 +21,25 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.in_memory import STATE
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
-from isaaclab_arena.storage.commits import CommitLine, JobReport, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
-from isaaclab_arena.storage.diagnosis import read_recordings
-from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, demo_name, job_directory
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
-from isaaclab_arena.storage.recordings import datasets, in_words, locate_episodes
-from isaaclab_arena.storage.run_plan import (
+from isaaclab_arena.storage.ledger import (
     Attempt,
+    CommitLine,
+    JobReport,
     PlanEntry,
     RunPlan,
     contents_in_effect,
+    datasets,
     read_attempts,
+    read_commits,
+    read_job_reports,
     read_run_plan,
 )
+from isaaclab_arena.storage.recovery import read_recordings
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
 

@@ -18,16 +18,10 @@ from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.storage import layout
 
 
-class SlotNumbers:
-    """Number the env slots of several environments consecutively from 0; those of any other keep their numbers."""
-
-    def __init__(self, environments: Sequence[Environment] = ()) -> None:
-        sizes = accumulate((environment.num_envs for environment in environments), initial=0)
-        self._first = dict(zip(environments, sizes, strict=False))
-
-    def of(self, environment: Environment, env_id: int) -> int:
-        """Return the job-wide number of an environment's env slot."""
-        return self._first.get(environment, 0) + env_id
+def first_slots(environments: Sequence[Environment]) -> dict[Environment, int]:
+    """Number the env slots of several environments consecutively: the number of the first one of each."""
+    sizes = accumulate((environment.num_envs for environment in environments), initial=0)
+    return dict(zip(environments, sizes, strict=False))
 
 
 class StepRing:

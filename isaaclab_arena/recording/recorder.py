@@ -16,17 +16,15 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.paths import now
-from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, SlotNumbers
+from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, first_slots
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.commits import CommitContext, CommitLine, commit_line
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.hdf5.dataset import Consolidation, consolidate
-from isaaclab_arena.storage.hdf5.episode_file import check_compression
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.dataset import Consolidation, consolidate
+from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, check_compression, checksum
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
-from isaaclab_arena.storage.recordings import attributes_of
-from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
+from isaaclab_arena.storage.ledger import CommitLine, commit_line
+from isaaclab_arena.storage.recovery import EpisodeCommits, attributes_of, remove_if_empty
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ class EpisodeRecorder(Observer):
         # The arrays of an environment's running episodes, None without recording; and the identity of the run and of
         # the simulated world, as JSON.
         self._underway: dict[Environment, tuple[EpisodeArrays | None, str]] = {}
-        self._slots = SlotNumbers()
+        self._first_slots: Mapping[Environment, int] = {}
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -103,8 +101,8 @@ class EpisodeRecorder(Observer):
             # Called once: it may hash the whole model.
             provenance = json_line({**environment.provenance(), **self._job.provenance})
             self._underway[environment] = EpisodeArrays(environment, observations) if is_on else None, provenance
-        started_s = time.perf_counter()
-        self._started_s.update({self._slots.of(environment, start.env_id): started_s for start in starts})
+        first_slot, started_s = self._first_slots.get(environment, 0), time.perf_counter()
+        self._started_s.update({first_slot + start.env_id: started_s for start in starts})
         for start in starts:
             # A seed may have no effect, which shows in the first observation. Images may not be rendered yet, and the
             # other terms may leave out what they show.
@@ -113,7 +111,7 @@ class EpisodeRecorder(Observer):
                 crc = 0
                 for _, values in leaves(observation):
                     crc = zlib.crc32(values[start.env_id].cpu().contiguous().numpy().tobytes(), crc)
-                self._first_seen[self._slots.of(environment, start.env_id)] = crc
+                self._first_seen[first_slot + start.env_id] = crc
         arrays, _ = self._underway[environment]
         if arrays is not None:
             arrays.start([start.env_id for start in starts])
@@ -133,7 +131,7 @@ class EpisodeRecorder(Observer):
         elif underway is not None:
             underway.forget(record.env_id)
         # From here on the slot has its number among all slots of the job.
-        record = dataclasses.replace(record, env_id=self._slots.of(environment, record.env_id))
+        record = dataclasses.replace(record, env_id=self._first_slots.get(environment, 0) + record.env_id)
         if not self._may_commit(record.episode.episode_index):
             del self._started_s[record.env_id]
             self._first_seen.pop(record.env_id, None)
@@ -144,7 +142,8 @@ class EpisodeRecorder(Observer):
         crc = None if arrays is None else checksum(arrays)
         finished = self._finished_in_env.get(record.env_id, 0)
         self._finished_in_env[record.env_id] = finished + 1
-        context = CommitContext(
+        line = commit_line(
+            record,
             rank=self._job.rank,
             attempt=self._job.attempt,
             episode_in_env=finished,
@@ -155,7 +154,6 @@ class EpisodeRecorder(Observer):
             checksum=crc,
             start=self._first_seen.pop(record.env_id, None),
         )
-        line = commit_line(record, context)
         text = json_line(line)
         if arrays is None:
             self._commit(line, text, None)
@@ -177,7 +175,7 @@ class EpisodeRecorder(Observer):
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
         """Release the previous environments, and number the env slots of the new ones consecutively."""
         self._underway.clear()
-        self._slots = SlotNumbers(environments)
+        self._first_slots = first_slots(environments)
 
     def consolidate(self) -> Consolidation:
         """Turn the episode files into ``dataset_<job>….hdf5``, and remove them. They remain on a StorageError."""

@@ -23,8 +23,8 @@ from isaaclab_arena.results.stopping import (
     nothing_but_errors,
 )
 from isaaclab_arena.storage.atomic import check_plain, storage_errors
-from isaaclab_arena.storage.commits import CommitLine, counts_before, parse_line
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, job_directory
+from isaaclab_arena.storage.ledger import CommitLine, counts_before, parse_line
 
 _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.2

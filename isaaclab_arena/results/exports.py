@@ -15,13 +15,10 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.commits import CommitLine, JobResultStatus, read_commits
-from isaaclab_arena.storage.hdf5.episodes import read_array
+from isaaclab_arena.storage.episodes import locate_episodes, read_array
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import REWARDS, job_directory, parse_video_file_name
-from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run_plan import PlanEntry
-from isaaclab_arena.storage.videos import videos_of_job
+from isaaclab_arena.storage.ledger import CommitLine, JobResultStatus, PlanEntry, read_commits, videos_of_job
 
 # A run as the files of Isaac Lab Arena's experiments, which its report, plots and sensitivity analysis read.
 

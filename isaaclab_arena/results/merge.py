@@ -24,25 +24,23 @@ from isaaclab_arena.results.rows import JobEvidence, suites_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
-from isaaclab_arena.storage.commits import (
-    CommitLog,
-    JobResultStatus,
-    ReportedStatus,
-    read_commits,
-    read_job_reports,
-)
 from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.json_values import json_text, plain, read_json
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
-from isaaclab_arena.storage.run_plan import (
+from isaaclab_arena.storage.ledger import (
     INSTEAD_OF_ATTEMPT,
     Attempt,
+    CommitLog,
+    JobResultStatus,
     PlanEntry,
+    ReportedStatus,
     RunPlan,
     attempt_numbers,
     attempt_path,
     contents_in_effect,
     read_attempts,
+    read_commits,
+    read_job_reports,
     read_run_plan,
     times_rerun,
 )
@@ -272,7 +270,7 @@ class RunFiles:
             return evidence
 
         # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
-        from isaaclab_arena.storage.recordings import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
+        from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
 
         for number in sorted(self._unread & {line.attempt for line in evidence.finished}):
             lines = (line for line in evidence.finished if line.attempt == number and line.checksum is not None)

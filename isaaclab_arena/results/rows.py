@@ -30,18 +30,18 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
-from isaaclab_arena.storage.commits import (
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.ledger import (
     CommitLine,
     JobReport,
     JobResultStatus,
     JobStanding,
+    PlanEntry,
     Reproducible,
     ServerUsage,
     job_standing,
 )
-from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import PlanEntry
 
 # The evidence of a job. A property is what several columns need; the columns are in `isaaclab_arena.results.columns`.
 

@@ -25,19 +25,18 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import write_at, write_bytes
-from isaaclab_arena.storage.commits import (
-    CommitContext,
+from isaaclab_arena.storage.atomic import RunLock, write_at, write_bytes
+from isaaclab_arena.storage.contents import Provenance, changes, shown
+from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.ledger import (
+    Attempt,
     JobReport,
     commit_line,
     failed_report,
     parse_line,
     write_job_report,
 )
-from isaaclab_arena.storage.contents import Provenance, changes, shown
-from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.recovery import EpisodeCommits
-from isaaclab_arena.storage.run_plan import Attempt, RunLock
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
 
@@ -390,11 +389,14 @@ class ClaimServer:
             language_instruction=job.config.language_instruction or "",
             error=ending.error,
         )
-        context = CommitContext(
-            rank=life.rank, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, attempt=self._attempt.number
-        )
+        context = {
+            "rank": life.rank,
+            "attempt": self._attempt.number,
+            "episode_in_env": 0,
+            "timestamp": now(local=True),
+        }
         _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, job.config.name, ending.error)
-        self.commit(life, json_line(commit_line(record, context)))
+        self.commit(life, json_line(commit_line(record, wall_s=0.0, episode_in_env=0, **context)))
 
 
 _CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() if not name.startswith("_")}

@@ -47,10 +47,9 @@ from isaaclab_arena.evaluation.settled import settled_jobs
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.json_values import adapter
 from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, SETTLED_FILE, episode_file_name, job_directory
-from isaaclab_arena.storage.run_plan import read_attempt
+from isaaclab_arena.storage.ledger import CommitLine, read_attempt
 
 # The claims and commits of a run for a rank that reaches them through the claim server.
 

@@ -219,7 +219,8 @@ class RayEngine:
         asked = [(node, ask(node)) for node in nodes if not (is_same and node["NodeID"] == here)]
         problems = []
         for node, pending in asked:
-            name, reference, told = node["NodeManagerHostname"], pending, None
+            name, reference = node["NodeManagerHostname"], pending
+            told: Any = None
             for _ in range(_TRIES_OF_A_CHECK):
                 try:
                     told = ray.get(reference)

@@ -16,11 +16,17 @@ from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.storage.hdf5.dataset import flat_array, write_robomimic_file
-from isaaclab_arena.storage.hdf5.episodes import read_all_attributes, read_env_args, read_episode
+from isaaclab_arena.storage.dataset import flat_array, write_robomimic_file
+from isaaclab_arena.storage.episodes import (
+    find_recordings,
+    index_episodes,
+    locate_episodes,
+    read_all_attributes,
+    read_env_args,
+    read_episode,
+)
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset
-from isaaclab_arena.storage.recordings import find_recordings, index_episodes, locate_episodes
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan
 
 # Adapt environments to robomimic's ``EnvGym``: Gym before 2022, flat observations, actions from -1 to 1.
 

@@ -30,10 +30,16 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.commits import CommitLine, ReportedStatus, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry
+from isaaclab_arena.storage.ledger import (
+    Attempt,
+    AttemptEntry,
+    CommitLine,
+    ReportedStatus,
+    read_commits,
+    read_job_reports,
+)
 from tests.evaluation.jobs import coin_job
 
 JOB = coin_job("coins", num_episodes=8)

@@ -13,11 +13,11 @@ import pytest
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage import recovery as set_aside
-from isaaclab_arena.storage.commits import ReportedStatus, Reproducible
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.episodes import read_attributes
+from isaaclab_arena.storage.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
 from isaaclab_arena.storage.recovery import Leftovers, consolidate_leftovers
 from tests.growth import assert_grows_linearly
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
