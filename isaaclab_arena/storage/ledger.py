@@ -20,6 +20,7 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import (
     append_line,
+    check_plain,
     leads_out_of_its_run,
     read_whole,
     storage_error,
@@ -29,6 +30,32 @@ from isaaclab_arena.storage.atomic import (
 )
 from isaaclab_arena.storage.contents import Contents, Node, Provenance
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text, read_versioned
+
+# The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
+# goes on, or a rank that is left. `tests/storage/recovery/test_transitions.py` cuts a run at each one.
+
+
+@dataclass(frozen=True)
+class Transition:
+    """An event of a run, and its traces."""
+
+    event: str
+    on_disk: str  # from then on
+    repair: str  # after a death before the next event
+
+
+TRANSITIONS = (
+    Transition("the run is planned", "run.json, then attempts/plan.json", "all episodes are left"),
+    Transition("an attempt begins", "attempts/attempt_<n>.json", "the next attempt reads the files again"),
+    Transition("a piece is claimed", "claims/attempt_<n>/j<job>_p<piece>.g<n>", "another rank takes the piece over"),
+    Transition("a job begins", "job_begun_rank<r>_attempt<n>.json", "the job is interrupted"),
+    Transition("an episode is recorded", "episodes/e<index>.h5, with its line", "its line is committed: it is adopted"),
+    Transition("an episode is committed", "a line of episode_results_rank<r>.jsonl", "the episode is finished"),
+    Transition("a piece is played", "claims/attempt_<n>/j<job>_p<piece>.done", "its new owner finds it committed"),
+    Transition("a job is consolidated", "dataset_<job>.hdf5, then no episodes/", "its episode files are removed"),
+    Transition("a job is reported", "job_report_rank<r>.json, then no begun file", "the later one of the two counts"),
+    Transition("the run is merged", "tables, results.json, then report.html", "old tables are written anew"),
+)
 
 # ``run.json``: the plan of a run, written before it starts, so that missing results can be named later.
 
@@ -437,19 +464,38 @@ class CommitLog:
     problems: tuple[str, ...]  # malformed lines, unreadable files, and lines of another job or run
     unequal_episodes: tuple[int, ...]  # indices of episodes committed more than once with different results
     retried_episodes: tuple[int, ...] = ()  # indices of episodes whose line replaced an error of an earlier attempt
+    torn: tuple[Path, ...] = ()  # files whose last line has no end, because their process died or is at it
 
 
 def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip_unreadable: bool = True) -> CommitLog:
     """Read every commit file of a job. Lines with another `seed` belong to another run; None accepts every seed."""
     by_index: dict[int, CommitLine] = {}
     problems: list[str] = []
+    torn: list[Path] = []
     unequal: set[int] = set()
     retried: set[int] = set()
     same_result = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
 
     # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
-        for line in _read_file(path, job, seed, problems, skip_unreadable=skip_unreadable):
+        try:
+            *texts, last = read_whole(path).split(b"\n")
+        except StorageError as error:
+            if not skip_unreadable:
+                raise
+            problems.append(str(error))
+            continue
+        # A last line without its newline was torn by a kill: its episode is not committed.
+        torn += [path] if last else []
+        others = 0
+        for number, text in enumerate(texts, start=1):
+            line = _parsed(text, job)
+            if not isinstance(line, CommitLine):
+                problems += [f"{path}: line {number} {line}"] if line else []
+                continue
+            if seed not in (None, line.seed):
+                others += 1
+                continue
             index = line.episode_index
             known = by_index.setdefault(index, line)
             if known is line:
@@ -460,12 +506,27 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
                 retried.add(index)
             elif other_arrays or any(getattr(known, name) != getattr(line, name) for name in same_result):
                 unequal.add(index)
+        if others:
+            problems.append(f"{path}: {others} lines are of another run and do not count: their seed is not {seed}")
     return CommitLog(
         lines=tuple(by_index[index] for index in sorted(by_index)),
         problems=tuple(problems),
+        torn=tuple(torn),
         unequal_episodes=tuple(sorted(unequal)),
         retried_episodes=tuple(sorted(retried)),
     )
+
+
+def _parsed(text: bytes, job: str) -> CommitLine | str:
+    """Return a line of a job's commit file, or the reason against it; an empty reason for an empty line."""
+    try:
+        line = parse_line(text) if text.strip() else None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return "is no episode: " + ": ".join([*map(str, first["loc"]), first["msg"]])
+    except ValueError as error:
+        return f"is no episode: {error}"
+    return "" if line is None else line if line.job_name == job else f"belongs to job {line.job_name!r}"
 
 
 def counts_before(line: CommitLine, known: CommitLine) -> bool:
@@ -486,38 +547,22 @@ def parse_line(text: bytes | str) -> CommitLine:
     return line
 
 
-def _read_file(
-    path: Path, job: str, seed: int | None, problems: list[str], *, skip_unreadable: bool
-) -> Iterator[CommitLine]:
-    others = 0
-    try:
-        content = read_whole(path)
-    except StorageError as error:
-        if not skip_unreadable:
-            raise
-        problems.append(str(error))
-        return
-    # A last line without its newline was torn by a kill. Its episode is not committed, so the line is dropped silently.
-    for number, text in enumerate(content.split(b"\n")[:-1], start=1):
-        if not text.strip():
-            continue
-        try:
-            line = parse_line(text)
-        except ValueError as error:
-            reason = str(error)
-            if isinstance(error, ValidationError):
-                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-                reason = ": ".join([*map(str, first["loc"]), first["msg"]])
-            problems.append(f"{path}: line {number} is no episode: {reason}")
-            continue
-        if line.job_name != job:
-            problems.append(f"{path}: line {number} belongs to job {line.job_name!r}")
-        elif seed not in (None, line.seed):
-            others += 1
-        else:
-            yield line
-    if others:
-        problems.append(f"{path}: {others} lines are of another run and do not count: their seed is not {seed}")
+def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> Iterator[CommitLine]:
+    """Yield the lines of a job that its ranks have appended since `read_bytes`, the part of each file that was read."""
+    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
+        check_plain(path)
+        with storage_errors("read", path), path.open("rb") as file:
+            file.seek(read_bytes.get(path, 0))
+            content = file.read()
+        # The part after the last newline is still being written.
+        whole = content[: content.rfind(b"\n") + 1]
+        read_bytes[path] = read_bytes.get(path, 0) + len(whole)
+        for text in whole.splitlines():
+            # The merge reports a line that is no episode.
+            with suppress(ValueError):
+                line = parse_line(text)
+                if line.job_name == job:
+                    yield line
 
 
 # ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.

@@ -43,20 +43,6 @@ from isaaclab_arena.storage.episodes import (
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import CommitLine, CommitLog, datasets, episode_files, parse_line
 
-# The steps of a run in its directory, in order. A process may die between any two of them: then the next start goes on,
-# or a rank that is left. `tests/faults/test_transitions.py` cuts a run at each step.
-#
-# step                      on disk from then on                            after a death before the next step
-# the run is planned        run.json, then its copy attempts/plan.json      all episodes are left
-# an attempt begins         attempts/attempt_<n>.json                       the next attempt reads the files again
-# a piece is claimed        claims/attempt_<n>/j<job>_p<piece>...           another rank takes the piece over
-# a job begins              job_begun_rank<r>_attempt<n>.json               the job is interrupted
-# an episode is recorded    episodes/e<index>.h5, which holds its line      its line is committed: it is adopted
-# an episode is committed   a line of episode_results_rank<r>.jsonl         the episode is finished
-# a job is consolidated     dataset_<job>.hdf5, then no episodes/           episode files beside the dataset are removed
-# a job is reported         job_report_rank<r>.json, then no begun file     the later one of the two counts
-# the run is merged         tables, then results.json, then report.html     old tables are written anew
-
 # Set files and episodes aside: their content moves to a directory such as ``set_aside/`` of the job.
 #
 # Each function may be interrupted at any point and called again. Nothing is lost, and nothing is kept twice.
@@ -143,34 +129,25 @@ def remove_temporary_files(output_directory: Path, plan: ledger.RunPlan) -> list
     for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
         if not directory.is_dir():
             continue
-        with storage_errors("read", directory), os.scandir(directory) as entries:
-            found = sorted(
-                entry.name
-                for entry in entries
-                if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False)
-            )
-        for path in (directory / name for name in found):
+        with storage_errors("read", directory):
+            found = sorted(path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name))
+        for path in found:
             with storage_errors("remove", path):
-                path.unlink(missing_ok=True)
-            removed[owner] += 1
+                if path.is_symlink() or not path.is_dir():
+                    path.unlink(missing_ok=True)
+                    removed[owner] += 1
     return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leftovers:
-    """The result of `consolidate_leftovers`."""
-
-    notes: tuple[str, ...] = ()  # one per dataset that gained episodes, and one per file that could not be moved
-    loss: str | None = None  # finished episodes that lost their recording, and the remedy; None if there are none
-
-
-def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> Leftovers:
+def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
     """Copy committed episodes that still have files of their own into the datasets that their lines name."""
+    # Return notes for the user, and the finished episodes that lost their recording with the remedy, None without any.
+    #
     # All ranks of the run must have ended. The files come from ranks that died while others finished the job. `is_all`:
     # no rank has made a dataset, so every episode of the job is checked.
     files = list(episode_files(job_directory))
     if not (files or is_all or any(job_directory.glob(layout.JOB_BEGUN_PATTERN))):
-        return Leftovers()
+        return [], None
     lines = {line.episode_index: line for line in ledger.read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
@@ -191,7 +168,7 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
     }
     lost = sorted(counted - recorded)
     loss = f"the recordings of {in_words(lost)} are damaged or gone since they finished; --resume runs them again"
-    return Leftovers(notes=tuple(notes), loss=loss if lost else None)
+    return notes, loss if lost else None
 
 
 def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequence[Path]]) -> Iterator[str]:
@@ -792,13 +769,8 @@ def _recover_job(
     log = ledger.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
     reports, unread = ledger.read_job_reports(directory, job.name, run, skip_unreadable=False)
     notes = list(log.problems)
-    for path in sorted(directory.glob(layout.COMMIT_FILE_PATTERN)):
-        with storage_errors("read", path), path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                continue
-            file.seek(-1, os.SEEK_END)
-            if file.read() != b"\n":
-                notes.append(f"{path}: its last line was torn when its process died; that episode was not committed")
+    torn = "its last line was torn when its process died; that episode was not committed"
+    notes += [f"{path}: {torn}" for path in log.torn]
     if expected.num_episodes is None:
         said = (report.num_episodes for report in reports if report.num_episodes is not None)
         expected = replace(expected, num_episodes=next(said, None))

@@ -199,7 +199,7 @@ class ClaimServer:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
-        self._lock = RunLock(output_directory).share()
+        self.lock = RunLock(output_directory).share()
         self._watch = answer_watch(
             output_directory,
             request.questions,
@@ -389,14 +389,16 @@ class ClaimServer:
             language_instruction=job.config.language_instruction or "",
             error=ending.error,
         )
-        context = {
-            "rank": life.rank,
-            "attempt": self._attempt.number,
-            "episode_in_env": 0,
-            "timestamp": now(local=True),
-        }
+        line = commit_line(
+            record,
+            rank=life.rank,
+            attempt=self._attempt.number,
+            episode_in_env=0,
+            timestamp=now(local=True),
+            wall_s=0.0,
+        )
         _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, job.config.name, ending.error)
-        self.commit(life, json_line(commit_line(record, wall_s=0.0, episode_in_env=0, **context)))
+        self.commit(life, json_line(line))
 
 
 _CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() if not name.startswith("_")}

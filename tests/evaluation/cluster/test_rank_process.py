@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -84,7 +84,7 @@ def run_alone(
     job: dict[str, object],
     *,
     node: Path | None,
-    claim_server_class: type[ClaimServerNextDoor] = ClaimServerNextDoor,
+    claim_server_class: Callable[[ClaimServer], ClaimServerNextDoor] = ClaimServerNextDoor,
 ) -> tuple[str, ClaimServerNextDoor]:
     """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
     jobs = write_jobs(directory / "jobs.json", [job])
