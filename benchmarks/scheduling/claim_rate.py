@@ -31,7 +31,6 @@ from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text
-from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.ledger import CommitLine, read_commits
 
 JOB = "coins"
@@ -237,7 +236,7 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
         moments.append(Moment(at_s=at_s, state=state, memory_mb=memory_mb, head_mb=_head_mb()))
     num_claims = sum(ray.get(playing))
     cpu_after_s: float = ray.get(claim_server.cpu_s.remote())
-    lines = read_commits(job_directory(output_directory, JOB), JOB).lines
+    lines = read_commits(output_directory / JOB, JOB).lines
     assert sorted(line.episode_index for line in lines) == list(range(options.episodes)), "not every episode once"
     return moments, num_claims, cpu_after_s - cpu_before_s
 

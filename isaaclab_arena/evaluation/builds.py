@@ -41,7 +41,8 @@ from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import SERVED_MODEL_FILE
-from isaaclab_arena.storage.ledger import Attempt, StartUp
+from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.storage.reports import StartUp
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 
 # A cache of size one: the objects of the last job, reused if the next job needs equal ones.

@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.planning import DividedJob
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
 from isaaclab_arena.storage.json_values import read_json
-from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, job_directory
+from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY
 from isaaclab_arena.storage.ledger import Attempt, read_commits
 
 # One claim on a piece of a job, and the names of the claim files.
@@ -352,32 +352,26 @@ class ClaimTable:
         # The table may be a second old, and other ranks' pieces may have become free: then look again.
         for is_new in (False, True) if self._watch is not None else (False,):
             self.refresh(now=is_new)
-            if (claim := self._claim_known(built_environment, rank)) is not None:
-                return claim
-        return None
-
-    def _claim_known(self, built_environment: str | None, rank: int | None) -> Claim | None:
-        # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
-        order = order_of_work(list(self._open_work())) if self._order is None else self._order
-        self._order = order
-        while order:
-            work = order.pop(choose(order, built_environment))
-            # Among jobs that take turns, the one with the earliest open round comes first.
-            open_rounds = [
-                (self.jobs[each].round_of(min(open_pieces)), each)
-                for each in self.jobs[work.job_index].takes_turns_with
-                if each in self.jobs and (open_pieces := self.open_pieces(each))
-            ]
-            job_index = min(open_rounds)[1] if open_rounds else work.job_index
-            pieces = self.open_pieces(job_index)
-            if not pieces:
-                continue
-            claim = self.claim(job_index, min(pieces), rank=rank)
-            if self.open_pieces(work.job_index):
-                # This rank or another one took the piece, so one more rank is at work on this job.
-                order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
-            if claim is not None:
-                return claim
+            # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
+            self._order = order = order_of_work(list(self._open_work())) if self._order is None else self._order
+            while order:
+                work = order.pop(choose(order, built_environment))
+                # Among jobs that take turns, the one with the earliest open round comes first.
+                open_rounds = [
+                    (self.jobs[each].round_of(min(open_pieces)), each)
+                    for each in self.jobs[work.job_index].takes_turns_with
+                    if each in self.jobs and (open_pieces := self.open_pieces(each))
+                ]
+                job_index = min(open_rounds)[1] if open_rounds else work.job_index
+                pieces = self.open_pieces(job_index)
+                if not pieces:
+                    continue
+                claim = self.claim(job_index, min(pieces), rank=rank)
+                if self.open_pieces(work.job_index):
+                    # This rank or another one took the piece, so one more rank is at work on this job.
+                    order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
+                if claim is not None:
+                    return claim
         return None
 
     def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
@@ -412,7 +406,7 @@ class ClaimTable:
         # Only this attempt's commits count: errors of an earlier one may have to run again.
         divided = self.jobs[key[0]]
         name, piece = divided.job.config.name, divided.pieces[key[1]]
-        lines = read_commits(job_directory(self._output_directory, name), name).lines
+        lines = read_commits(self._output_directory / name, name).lines
         committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
         return committed if piece is None else committed & of_ranges(piece)
 

@@ -46,18 +46,6 @@ class AssignedJob:
     observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
 
-class JobQueue(Protocol):
-    """The jobs of one rank, one after the other."""
-
-    def next_job(self) -> AssignedJob | None:
-        """Return the next job, None if nothing is left for this rank. May wait for other ranks."""
-        ...
-
-    def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Report that the rank has left the job it was given last."""
-        ...
-
-
 class FixedQueue:
     """Jobs that were assigned before the start, in order; a job that takes turns is there once for each turn."""
 
@@ -444,7 +432,7 @@ class _HeldPiece:
 class RankWork:
     """The work of one rank."""
 
-    queue: JobQueue
+    queue: FixedQueue | DynamicQueue
     num_jobs: int  # 0 if ranks share jobs
     num_episodes: int  # as far as known
     # Silence [s] after which a rank is not waited for at the end; None to wait without a limit.
@@ -495,10 +483,6 @@ def work_of_rank(
         attempt=attempt.number,
         max_equal_errors=options.max_equal_errors,
     )
-
-    def fails(job: Job) -> bool:
-        return watch.fails(job.config.name, job.config.num_episodes)
-
     if options.mode is Assignment.DYNAMIC:
         table = ClaimTable(
             divided_jobs(request.jobs, attempt, request.questions),
@@ -516,16 +500,15 @@ def work_of_rank(
             stop_requested=stop_requested,
             is_over=watch.lets_stop,
         )
-        return replace(work, stalled_after_s=options.lease_s, observers=(watch,), fails=fails)
-
-    split = options.mode is Assignment.SPLIT
-    assigned = jobs_of_rank(
-        request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=watch.lets_stop
-    )
-    return RankWork(
-        queue=FixedQueue(assigned, partial(watch.is_over, now=True)),
-        num_jobs=0 if split else len({each.job.config.name for each in assigned}),
-        num_episodes=sum(each.num_episodes or 0 for each in assigned),
-        observers=(watch,),
-        fails=fails,
-    )
+        work = replace(work, stalled_after_s=options.lease_s)
+    else:
+        split = options.mode is Assignment.SPLIT
+        assigned = jobs_of_rank(
+            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=watch.lets_stop
+        )
+        work = RankWork(
+            queue=FixedQueue(assigned, partial(watch.is_over, now=True)),
+            num_jobs=0 if split else len({each.job.config.name for each in assigned}),
+            num_episodes=sum(each.num_episodes or 0 for each in assigned),
+        )
+    return replace(work, observers=(watch,), fails=lambda job: watch.fails(job.config.name, job.config.num_episodes))

@@ -49,9 +49,9 @@ from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.ledger import Attempt, ReportedStatus, failed_report, read_job_reports, write_job_report
+from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.reports import ReportedStatus, failed_report, read_job_reports, write_job_report
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -381,7 +381,7 @@ def consolidate_what_ranks_left(
     """Move episodes that ranks left into their datasets; all ranks must have ended."""
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
     for job in (work.job for work in attempt.jobs):
-        directory = job_directory(output_directory, job)
+        directory = output_directory / job
         try:
             notes, loss = consolidate_leftovers(directory, job, is_all=is_all)
         except DiskUnusableError:

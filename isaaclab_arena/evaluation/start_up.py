@@ -51,9 +51,10 @@ from isaaclab_arena.storage import ledger
 from isaaclab_arena.storage.atomic import RunLock
 from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.episodes import locate_episodes
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible, read_commits, read_job_reports
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.storage.recovery import recover_run
+from isaaclab_arena.storage.reports import ReportedStatus, Reproducible, read_job_reports
 
 
 def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
@@ -169,7 +170,7 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> GoingOn:
     @cache
     def has_recorded(job: str) -> bool:
         """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
-        directory = job_directory(output_directory, job)
+        directory = output_directory / job
         log = read_commits(directory, job)
         files, problems = locate_episodes(directory, job)
         reports, _ = read_job_reports(directory, job, begun.run_id)
@@ -185,7 +186,7 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> GoingOn:
     }
     differences = planning.plan_differences(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        reports, _ = read_job_reports(job_directory(output_directory, name), name, begun.run_id)
+        reports, _ = read_job_reports(output_directory / name, name, begun.run_id)
         only_plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
         if only_plan is not None:
             because = only_plan.plan_because or "nothing promises more"

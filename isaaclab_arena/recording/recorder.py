@@ -23,8 +23,8 @@ from isaaclab_arena.storage.dataset import Consolidation, consolidate
 from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, check_compression, checksum
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import CommitLine, commit_line
-from isaaclab_arena.storage.recovery import EpisodeCommits, attributes_of, remove_if_empty
+from isaaclab_arena.storage.ledger import CommitLine, attributes_of, commit_line
+from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
 
 _LOG = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ class AnswerWatch(Observer):
         self._read_bytes: dict[Path, int] = {}
         self._lines: defaultdict[str, dict[int, CommitLine]] = defaultdict(dict)
         self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._asked}
-        self._answering = self._begun_anew()
+        self._answering = [Answering(each, num_questions=len(self._questions)) for each in self._questions]
         self._looked_at: dict[str, float] = {}
         self._begun: set[str] = set()
         self._suspects: Counter[str] = Counter()
@@ -132,9 +132,6 @@ class AnswerWatch(Observer):
             raise ConfigError(Problem(message, job=job))
         return is_over
 
-    def _begun_anew(self) -> list[Answering]:
-        return [Answering(question, num_questions=len(self._questions)) for question in self._questions]
-
     def _is_time(self, what: str, *, now: bool) -> bool:
         """Whether the next read of a job is due, or, for "", of all jobs with questions."""
         at, before = self._clock(), self._looked_at.get(what)
@@ -156,4 +153,4 @@ class AnswerWatch(Observer):
             self._finished[job][line.episode_index] = finished_episode(line)
             if known is not None:
                 # A later attempt replaced an error, which may change earlier answers, so all of them start again.
-                self._answering = self._begun_anew()
+                self._answering = [Answering(each, num_questions=len(self._questions)) for each in self._questions]

@@ -32,12 +32,11 @@ from isaaclab_arena.results.stopping import (
 )
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import (
-    CommitLine,
+from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
+from isaaclab_arena.storage.reports import (
     JobReport,
     JobResultStatus,
     JobStanding,
-    PlanEntry,
     Reproducible,
     ServerUsage,
     job_standing,

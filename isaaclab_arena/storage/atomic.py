@@ -4,10 +4,12 @@ import errno
 import fcntl
 import logging
 import os
+import shutil
 import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Self
 
@@ -222,3 +224,42 @@ class RunLock:
             message = "another run is at work in this directory; wait until it has ended, or choose another one"
             raise ConfigError(Problem(message, file=str(self._path.parent))) from error
         return self
+
+
+# Set files aside: they move to a directory such as ``set_aside/`` of a job.
+
+
+def move_aside(path: Path, directory: Path) -> Path:
+    """Move a file into a directory, under a new name if its name is taken, and return its new path."""
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        target = free_name(directory, path.name)
+        path.rename(target)
+    return target
+
+
+def keep_aside(path: Path, directory: Path) -> None:
+    """Keep a copy of a file in a directory before the file is replaced."""
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(kept.samefile(path) for kept in takewhile(Path.exists, names_aside(directory, path.name))):
+            return
+        target = free_name(directory, path.name)
+        try:
+            os.link(path, target)
+        except OSError:
+            # Some file systems lack hard links. If the disk is at fault, the copy fails too.
+            with written_in_place(target) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+def names_aside(directory: Path, name: str) -> Iterator[Path]:
+    """Yield candidate names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
+    yield directory / name
+    for number in count(1):
+        yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
+
+
+def free_name(directory: Path, name: str) -> Path:
+    """Return the first free one of `names_aside`."""
+    return next(path for path in names_aside(directory, name) if not os.path.lexists(path))

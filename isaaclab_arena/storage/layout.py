@@ -43,11 +43,6 @@ _VIDEO_FILE = re.compile(
 )
 
 
-def job_directory(output_directory: Path, job: str) -> Path:
-    """Return the directory of a job's files."""
-    return output_directory / job
-
-
 def dataset_file_name(job: str, rank: int, world_size: int) -> str:
     """Return ``dataset_<job>.hdf5``, with ``_rank<r>`` before the dot for several ranks."""
     suffix = f"_rank{rank}" if world_size > 1 else ""

@@ -1,12 +1,11 @@
-"""The ledger of a run: its plan, attempts, commits, reports, videos and verification, as files in its directory."""
+"""The ledger of a run: its plan, attempts, commits and recordings, as files in its directory."""
 
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from pydantic import ValidationError
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Metric, Outcome
-from isaaclab_arena.paths import now
+from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import (
     append_line,
@@ -60,7 +58,7 @@ TRANSITIONS = (
 # ``run.json``: the plan of a run, written before it starts, so that missing results can be named later.
 
 SCHEMA_VERSION = 1  # of each file here
-_MAX_LIVES = 10_000  # how often a rank may take up the same job
+MAX_LIVES = 10_000  # how often a rank may take up the same job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +332,7 @@ def policy_batches_in_effect(
             continue
         # The rank that builds a job reports the damage of its file, and guarantees less.
         with suppress(ConfigError):
-            settled = read_settled(layout.job_directory(output_directory, job))
+            settled = read_settled(output_directory / job)
             if settled is not None:
                 batches[job] = settled.policy_batch
     return batches
@@ -429,7 +427,7 @@ class CommitWriter:
 
     def __init__(self, job_directory: Path, rank: int) -> None:
         # A commit file is never reopened: each process of a rank takes the next free number.
-        for life in range(_MAX_LIVES):
+        for life in range(MAX_LIVES):
             self.path = job_directory / f"episode_results_rank{rank}{f'_life{life}' if life else ''}.jsonl"
             try:
                 job_directory.mkdir(parents=True, exist_ok=True)
@@ -440,7 +438,7 @@ class CommitWriter:
             except OSError as error:
                 raise storage_error("create", self.path, error) from error
             return
-        raise StorageError(f"{job_directory} holds {_MAX_LIVES} commit files of rank {rank} already")
+        raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
     def write(self, line: CommitLine | str) -> None:
         """Append one line, or the text of one: its recording holds the same text. StorageError unless written whole."""
@@ -565,241 +563,44 @@ def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> I
                     yield line
 
 
-# ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.
-#
-# Until then ``job_begun_rank<r>_attempt<n>.json`` states what the rank guarantees, so the rank may die at any moment.
+# Compare a commit line with the attributes of its recording.
 
-MAX_QUERY_TIMES = 512  # the most query times that a report holds
-
-
-class ReportedStatus(StrEnum):
-    """The end of a job on a rank. ``BEGUN``: the job is built there and has not ended yet."""
-
-    BEGUN = "begun"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
+# The place of a recording may change, so its fields are not compared.
+_FIELDS = tuple(each.name for each in fields(CommitLine) if each.name not in {"dataset_file", "episode_file"})
 
 
-class Reproducible(StrEnum):
-    """What a rerun of the job reproduces: the same bits, or the same episodes and conditions."""
-
-    BITWISE = "bitwise"
-    PLAN = "plan"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartUp:
-    """Time before a job's first control step, by phase [s]. None for a phase that the job did not reach."""
-
-    # Phases do not overlap. All but `import_s` are part of the job's `wall_s`.
-    #
-    # From the start of the process to that of the program. 0 for later jobs of a process, None if unknown.
-    import_s: float | None = None
-    compile_s: float = 0.0  # Warp compiles kernels and loads those
-    kernel_wait_s: float = 0.0  # waits while another process of the machine compiles kernels
-    kernel_load_s: float = 0.0  # Warp loads kernels that were compiled before
-    build_environment_s: float | None = None  # builds or reuses the environment, without kernels
-    build_policy_s: float | None = None  # the same for the policy
-    first_reset_s: float | None = None  # from there to the start of the first episodes, without kernels
-    first_step_s: float | None = None  # from there to the first control step, without kernels
+def attributes_of(line: CommitLine) -> dict[str, str | int | float | bool]:
+    """Return the attributes of an episode's group from its commit line; unknown values are left out."""
+    named = ("episode_index", "seed", "episode_seed", "placement_seed", "env_id", "success", "outcome", "termination")
+    values: dict[str, str | int | float | bool | None] = {
+        "job": line.job_name,
+        **{name: getattr(line, name) for name in (*named, "episode_return", "language_instruction")},
+        "conditions": json_line(line.variations),
+        "metrics": json_line(line.metrics),
+        "error": line.error,
+        "rank": line.rank,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerUsage:
-    """The share of a policy server that a rank's queries took; the sum over all ranks is the server's total."""
-
-    queries: int = 0
-    entries: int = 0  # batch entries of the queries
-    calls: float = 0.0  # forward passes; a pass for several queries is shared among them
-    call_entries: float = 0.0  # batch entries of the passes, padding included, shared in the same way
-    queue_s: float = 0.0  # from the arrival of a query to its first pass [s]
-    busy_s: float = 0.0  # duration of the passes [s], shared in the same way
-    seen_s: float = 0.0  # from the rank's first answer to its last [s]
-    seen_busy_s: float = 0.0  # duration of all passes of the server in that time, for any rank [s]
-    seen_entries: int = 0  # batch entries that the server answered in that time, for any rank
-
-    def __add__(self, other: "ServerUsage") -> "ServerUsage":
-        return ServerUsage(**{name: value + getattr(other, name) for name, value in vars(self).items()})
-
-    def __sub__(self, other: "ServerUsage") -> "ServerUsage":
-        return ServerUsage(**{name: value - getattr(other, name) for name, value in vars(self).items()})
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryPace:
-    """The rate at which a policy is queried for an env slot while the simulation waits for its answers."""
-
-    steps: int  # control steps between two queries
-    control_dt: float  # control step [s]
-
-    def queries_per_s(self, lengths: Sequence[int]) -> float | None:
-        """Return the queries per second of robot time for episodes of `lengths` control steps. None without steps."""
-        if not sum(lengths):
-            return None
-        return sum(-(-length // self.steps) for length in lengths) / (sum(lengths) * self.control_dt)
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobReport:
-    """The result of a job on one rank. Optional fields are None in files of earlier versions too."""
-
-    job: str
-    rank: int
-    device: str
-    status: ReportedStatus
-    started_at: str
-    ended_at: str
-    wall_s: float  # start to end [s]; the sum of the following
-    build_s: float = 0.0  # build of environment and policy, kernels included
-    simulate_s: float = 0.0  # physics
-    policy_s: float = 0.0  # policy
-    render_s: float = 0.0  # images
-    record_s: float = 0.0  # recording
-    idle_s: float = 0.0  # the rest
-    start_up: StartUp | None = None
-    env_steps: int = 0  # control steps, summed over running env slots
-    # Images rendered for policies, one for each env slot and each term of ``camera_obs``.
-    pictures_drawn: int | None = None
-    pictures_looked_at: int | None = None  # images that a policy or an observer declared it would use
-    num_episodes: int | None = None  # planned episodes, once known; None for a job limited by steps
-    cut_episodes: int = 0  # running episodes that a step limit or an interruption ended
-    reproducible: Reproducible | None = None  # None if the job was never built
-    plan_because: str | None = None  # the reason for ``plan``, in one line; None for ``bitwise``
-    remarks: tuple[str, ...] = ()  # observations of the rank that its numbers do not show, one line each
-    policy_batch: int | None = None  # env slots in one policy query; None if the number has no effect
-    policy_server: ServerUsage | None = None  # None without a policy server
-    # Sample of the query times [s], at most `MAX_QUERY_TIMES`. None for a job without latency.
-    query_s: tuple[float, ...] | None = None
-    query_pace: QueryPace | None = None  # None for a job without latency, or if the simulation does not wait
-    processor: str | None = None  # processor model
-    device_kind: str | None = None  # ``cpu``, or ``cuda`` with the GPU's name
-    # Simulator as the environment describes it. None if the job was never built.
-    simulated_by: Mapping[str, str] | None = None
-    metrics: tuple[Metric, ...] = ()  # as environment and policy declare them
-    error: str | None = None  # one line
-    traceback_file: str | None = None  # relative to the output directory
-    attempt: int = 1  # start of the program on this run, from 1
-    run: str | None = None  # id of the run
-    schema_version: int = SCHEMA_VERSION
-
-
-def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int, run: str | None) -> JobReport:
-    """Return the report of a job that failed outside its episodes; its times are unknown. `error` is one line."""
-    at = now()
-    times: dict[str, Any] = {"started_at": at, "ended_at": at, "wall_s": 0.0}
-    where: dict[str, Any] = {"rank": rank, "device": device, "attempt": attempt, "run": run}
-    return JobReport(job=job, status=ReportedStatus.FAILED, error=error, **where, **times)
-
-
-def write_job_report(job_directory: Path, report: JobReport) -> Path:
-    """Write a report atomically beside earlier reports of this rank, and return its path."""
-    begun = job_directory / f"job_begun_rank{report.rank}_attempt{report.attempt}.json"
-    if report.status is ReportedStatus.BEGUN:
-        write_text(begun, json_text(report), overwrite=True)
-        return begun
-    # The report replaces the begun file only after it is in place: a kill in between leaves both, not neither.
-    for life in range(_MAX_LIVES):
-        path = job_directory / f"job_report_rank{report.rank}{f'_life{life}' if life else ''}.json"
-        if not path.exists():
-            write_text(path, json_text(report))
-            with storage_errors("remove", begun):
-                begun.unlink(missing_ok=True)
-            return path
-    raise StorageError(f"{job_directory} holds {_MAX_LIVES} reports of rank {report.rank} already")
-
-
-def read_job_reports(
-    job_directory: Path, job: str, run: str | None = None, *, skip_unreadable: bool = True
-) -> tuple[list[JobReport], list[tuple[Path, str]]]:
-    """Return the reports of a job by attempt, rank and time, and each unreadable file with its reason."""
-    reports: list[JobReport] = []
-    unread: list[tuple[Path, str]] = []
-    # `run` None accepts the reports of every run.
-    for path in sorted([*job_directory.glob(layout.JOB_REPORT_PATTERN), *job_directory.glob(layout.JOB_BEGUN_PATTERN)]):
+def contradiction(line: CommitLine, attributes: Mapping[str, object]) -> str | None:
+    """Return the first disagreement of a commit line and its recording, None if they agree."""
+    # A disagreement means that one of the two was changed later, and it is unknown which. Recordings of
+    # `EpisodeRecorder` carry the whole line.
+    compared: list[tuple[str, object, object]] = []
+    text = attributes.get(layout.COMMIT_ATTRIBUTE)
+    if text is not None:
         try:
-            report = read_versioned(path, JobReport, SCHEMA_VERSION)
-        except ConfigError as error:
-            unread.append((path, str(error)))
-        except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                # The rank ended between the glob and the read; its final report is there.
-                continue
-            if not skip_unreadable:
-                raise
-            unread.append((path, str(error)))
-        else:
-            if report.job != job:
-                unread.append((path, f"{path}: is of job '{report.job}'"))
-            elif None not in (run, report.run) and report.run != run:
-                unread.append((path, f"{path}: is of another run"))
-            else:
-                reports.append(report)
-    # A begun file counts only until the same rank and attempt has reported its end.
-    ended = {(each.rank, each.attempt) for each in reports if each.status is not ReportedStatus.BEGUN}
-    counted = [
-        each
-        for each in sorted(reports, key=lambda each: (each.attempt, each.rank, each.started_at))
-        if each.status is not ReportedStatus.BEGUN or (each.rank, each.attempt) not in ended
-    ]
-    return counted, unread
-
-
-# The standing of a job from its files: the one rule for a resume, for a merge, and for the view of a running job.
-
-
-class JobResultStatus(StrEnum):
-    """The state of a job, according to its files."""
-
-    # INTERRUPTED: stopped, or its rank died after the begin. MISSING: no trace. SKIPPED: excluded by the job file.
-    COMPLETED = "completed"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    MISSING = "missing"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobStanding:
-    """The state of a job and the episodes that it lacks."""
-
-    status: JobResultStatus
-    planned: int | None  # number of episodes; None if steps decide, or no rank has reported it
-    missing: tuple[int, ...]  # indices of unfinished planned episodes, without those that `needed` excludes
-
-
-def job_standing(
-    job: PlanEntry,
-    finished: Collection[int],
-    reports: Sequence[JobReport],
-    *,
-    needed: int | None = None,
-    has_parts: bool = False,
-) -> JobStanding:
-    """Return the state of a job. `needed` is the number of episodes its questions need, None for all."""
-    said = (report.num_episodes for report in reports if report.num_episodes is not None)
-    planned = job.config.num_episodes if job.config.num_episodes is not None else next(said, None)
-    last = max((report.attempt for report in reports), default=0)
-    ended = {report.status for report in reports if report.attempt == last} - {ReportedStatus.BEGUN}
-    if planned is None or not job.is_to_run:
-        missing, is_complete = (), ended == {ReportedStatus.COMPLETED}
-    else:
-        owed = planned if needed is None else min(planned, needed)
-        # A job of known length is complete with its last episode. Its begin reports already state what its results
-        # guarantee, so a rank may die between its last episode and its report. Episode files outside a dataset
-        # (`has_parts`) still need consolidation.
-        missing = tuple(index for index in range(owed) if index not in finished)
-        is_promised = not has_parts and any(report.reproducible is not None for report in reports)
-        is_complete = not missing and (ReportedStatus.COMPLETED in ended or is_promised)
-    if ReportedStatus.FAILED in ended:
-        status = JobResultStatus.FAILED
-    elif is_complete:
-        status = JobResultStatus.COMPLETED
-    elif reports or finished:
-        status = JobResultStatus.INTERRUPTED
-    else:
-        status = JobResultStatus.MISSING if job.is_to_run else JobResultStatus.SKIPPED
-    return JobStanding(status=status, planned=planned, missing=missing)
+            carried = parse_line(str(text))
+        except ValueError:
+            return "its recording holds a commit line that is none"
+        compared += [(name, getattr(line, name), getattr(carried, name)) for name in _FIELDS]
+    compared += [(name, said, attributes[name]) for name, said in attributes_of(line).items() if name in attributes]
+    compared.append(("episode_length", line.episode_length, attributes.get("num_samples", line.episode_length)))
+    for name, said, recorded in compared:
+        if said != recorded:
+            return f"its commit line says {name} {said}, its recording {recorded}"
+    return None
 
 
 # The recordings and the films of a job.

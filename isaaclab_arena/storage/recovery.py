@@ -1,16 +1,14 @@
-"""The recovery of a run's directory after a crash: its diagnosis, repairs, files set aside, and what is left to run."""
+"""The recovery of a run's directory after a crash: its diagnosis, repairs, and what is left to run."""
 
-import dataclasses
 import errno
 import logging
 import os
 import re
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +24,10 @@ from isaaclab_arena.storage.atomic import (
     RunLock,
     check_plain,
     flush_to_disk,
+    free_name,
+    keep_aside,
+    move_aside,
+    names_aside,
     storage_errors,
     write_bytes,
     written_in_place,
@@ -40,47 +42,30 @@ from isaaclab_arena.storage.episodes import (
     read_checksums,
     verify_episodes,
 )
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import CommitLine, CommitLog, datasets, episode_files, parse_line
+from isaaclab_arena.storage.ledger import CommitLine, CommitLog, contradiction, datasets, episode_files, parse_line
+from isaaclab_arena.storage.reports import JobReport, JobResultStatus, job_standing, read_job_reports
 
-# Set files and episodes aside: their content moves to a directory such as ``set_aside/`` of the job.
+# Set episodes aside in ``set_aside/`` of the job, and clean up after dead processes: temporary files, and episode files
+# outside a dataset.
 #
 # Each function may be interrupted at any point and called again. Nothing is lost, and nothing is kept twice.
 
-
-def move_aside(path: Path, directory: Path) -> Path:
-    """Move a file into a directory, under a new name if its name is taken, and return its new path."""
-    with storage_errors("set aside", path):
-        directory.mkdir(parents=True, exist_ok=True)
-        target = _free_name(directory, path.name)
-        path.rename(target)
-    return target
-
-
-def keep_aside(path: Path, directory: Path) -> None:
-    """Keep a copy of a file in a directory before the file is replaced."""
-    with storage_errors("set aside", path):
-        directory.mkdir(parents=True, exist_ok=True)
-        if any(kept.samefile(path) for kept in takewhile(Path.exists, _names(directory, path.name))):
-            return
-        target = _free_name(directory, path.name)
-        try:
-            os.link(path, target)
-        except OSError:
-            # Some file systems lack hard links. If the disk is at fault, the copy fails too.
-            with written_in_place(target) as temporary:
-                shutil.copyfile(path, temporary)
+_LOG = logging.getLogger(__name__)
+_LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
+_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
 
 def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
     """Copy an intact episode of a dataset into a file of its own in a directory."""
     name = layout.episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
-    for kept in takewhile(Path.exists, _names(directory, name)):
+    for kept in takewhile(Path.exists, names_aside(directory, name)):
         with suppress(DamagedFileError):
             if read_attributes(kept, episode_index).get("checksum") == checksum:
                 return
-    with written_in_place(_free_name(directory, name)) as temporary:
+    with written_in_place(free_name(directory, name)) as temporary:
         make_dataset([(episode_index, dataset)], temporary)
 
 
@@ -97,31 +82,11 @@ def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
         flush_to_disk(temporary)
 
 
-def _names(directory: Path, name: str) -> Iterator[Path]:
-    """Yield candidate names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
-    yield directory / name
-    for number in count(1):
-        yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
-
-
-def _free_name(directory: Path, name: str) -> Path:
-    return next(path for path in _names(directory, name) if not os.path.lexists(path))
-
-
-# Clean up after dead processes: temporary files, and episode files outside a dataset.
-
-_LOG = logging.getLogger(__name__)
-_LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
-_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
-_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
-
-
 def remove_temporary_files(output_directory: Path, plan: ledger.RunPlan) -> list[str]:
     """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
     owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
     for job in plan.jobs:
-        directory = layout.job_directory(output_directory, job.name)
+        directory = output_directory / job.name
         names = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
         owners[f"job '{job.name}'"] = [directory / name for name in names]
 
@@ -234,46 +199,7 @@ class EpisodeCommits(ledger.CommitWriter):
         self.write(replace(line, dataset_file=None, episode_file=None))
 
 
-# Compare a commit line with the attributes of its recording.
-
-# The place of a recording may change, so its fields are not compared.
-_FIELDS = tuple(
-    each.name for each in dataclasses.fields(CommitLine) if each.name not in {"dataset_file", "episode_file"}
-)
-
-
-def attributes_of(line: CommitLine) -> dict[str, AttributeValue]:
-    """Return the attributes of an episode's group from its commit line; unknown values are left out."""
-    named = ("episode_index", "seed", "episode_seed", "placement_seed", "env_id", "success", "outcome", "termination")
-    values: dict[str, AttributeValue | None] = {
-        "job": line.job_name,
-        **{name: getattr(line, name) for name in (*named, "episode_return", "language_instruction")},
-        "conditions": json_line(line.variations),
-        "metrics": json_line(line.metrics),
-        "error": line.error,
-        "rank": line.rank,
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def contradiction(line: CommitLine, attributes: Mapping[str, AttributeValue]) -> str | None:
-    """Return the first disagreement of a commit line and its recording, None if they agree."""
-    # A disagreement means that one of the two was changed later, and it is unknown which. Recordings of
-    # `EpisodeRecorder` carry the whole line.
-    compared: list[tuple[str, object, object]] = []
-    text = attributes.get(layout.COMMIT_ATTRIBUTE)
-    if text is not None:
-        try:
-            carried = parse_line(str(text))
-        except ValueError:
-            return "its recording holds a commit line that is none"
-        compared += [(name, getattr(line, name), getattr(carried, name)) for name in _FIELDS]
-    compared += [(name, said, attributes[name]) for name, said in attributes_of(line).items() if name in attributes]
-    compared.append(("episode_length", line.episode_length, attributes.get("num_samples", line.episode_length)))
-    for name, said, recorded in compared:
-        if said != recorded:
-            return f"its commit line says {name} {said}, its recording {recorded}"
-    return None
+# Diagnose a job: its recordings against their checksums and commit lines.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -637,23 +563,22 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
                 plan, is_made_anew = rebuild(output_directory), True
             except (ConfigError, StorageError) as error:
                 missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
-                raise ConfigError([*no_copy.problems, *missing, _known_of_run(output_directory)]) from error
+                jobs = _jobs_with_results(output_directory)
+                known = f"{len(ledger.attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
+                known += f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
+                lost = "the options of the jobs, how many episodes each has, and the options of the command line"
+                way_out = "run the job file again in a new directory; recordings can still be replayed"
+                message = (
+                    f"{known} are there; what is lost with {layout.RUN_PLAN_FILE} are {lost}. If the above cannot be "
+                    f"mended, {way_out}"
+                )
+                known_of_run = Problem(message, file=str(output_directory))
+                raise ConfigError([*no_copy.problems, *missing, known_of_run]) from error
         path = output_directory / layout.RUN_PLAN_FILE
         if path.exists():
             move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
         ledger.write_run_plan(output_directory, plan)
     return plan, is_made_anew
-
-
-def _known_of_run(output_directory: Path) -> Problem:
-    """Return the problem of a plan that is lost: the known facts of the run, and the way out."""
-    jobs = _jobs_with_results(output_directory)
-    known = f"{len(ledger.attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
-    named = f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
-    lost = "the options of the jobs, how many episodes each has, and the options of the command line"
-    way_out = "run the job file again in a new directory; recordings can still be replayed"
-    message = f"what is lost with {layout.RUN_PLAN_FILE} are {lost}. If the above cannot be mended, {way_out}"
-    return Problem(f"{known}{named} are there; {message}", file=str(output_directory))
 
 
 def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
@@ -685,15 +610,15 @@ class RecoveredJob:
 
     job: ledger.PlanEntry
     finished: EpisodeRanges = ()  # episodes that must not run again
-    reports: Sequence[ledger.JobReport] = ()
+    reports: Sequence[JobReport] = ()
     is_whole: bool = True  # every committed episode still counts
     last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
 
     def left(self, needed: int | None = None) -> ledger.AttemptEntry | None:
         """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
-        standing = ledger.job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
+        standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
         is_lacking = standing.planned is None and not self.is_whole
-        if standing.status in (ledger.JobResultStatus.SKIPPED, ledger.JobResultStatus.COMPLETED) and not is_lacking:
+        if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
             return None
         # A job that has all needed episodes runs none of the others, but still owes its report.
         is_decided = needed is not None and standing.planned is not None and not standing.missing
@@ -742,7 +667,7 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
             retry_errors=retry_errors,
             retries_begun=tuple(begun_again),
         )
-        directory = layout.job_directory(output_directory, job.name)
+        directory = output_directory / job.name
         recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
         jobs.append(recovered)
         notes += done
@@ -767,7 +692,7 @@ def _recover_job(
             move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
 
     log = ledger.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
-    reports, unread = ledger.read_job_reports(directory, job.name, run, skip_unreadable=False)
+    reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
     notes = list(log.problems)
     torn = "its last line was torn when its process died; that episode was not committed"
     notes += [f"{path}: {torn}" for path in log.torn]

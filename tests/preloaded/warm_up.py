@@ -28,7 +28,7 @@ _PRELOADED = (
 _READ_FROM_JSON = (
     ("isaaclab_arena.storage.ledger", "Attempt"),
     ("isaaclab_arena.storage.ledger", "CommitLine"),
-    ("isaaclab_arena.storage.ledger", "JobReport"),
+    ("isaaclab_arena.storage.reports", "JobReport"),
     ("isaaclab_arena.storage.ledger", "RunPlan"),
     ("isaaclab_arena.storage.contents", "Contents"),
 )

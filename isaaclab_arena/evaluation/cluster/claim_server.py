@@ -28,15 +28,9 @@ from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import RunLock, write_at, write_bytes
 from isaaclab_arena.storage.contents import Provenance, changes, shown
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.ledger import (
-    Attempt,
-    JobReport,
-    commit_line,
-    failed_report,
-    parse_line,
-    write_job_report,
-)
+from isaaclab_arena.storage.ledger import Attempt, commit_line, parse_line
 from isaaclab_arena.storage.recovery import EpisodeCommits
+from isaaclab_arena.storage.reports import JobReport, failed_report, write_job_report
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
 

@@ -48,7 +48,7 @@ from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import adapter
-from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, SETTLED_FILE, episode_file_name, job_directory
+from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, SETTLED_FILE, episode_file_name
 from isaaclab_arena.storage.ledger import CommitLine, read_attempt
 
 # The claims and commits of a run for a rank that reaches them through the claim server.
@@ -115,7 +115,7 @@ class RemoteLedger:
         # Without the run's directory the rank needs a copy of the job's settled batch size.
         if answer.claim is not None and answer.settled is not None and self._claims_directory is None:
             name = self.jobs[answer.claim.job_index].job.config.name
-            write_text(job_directory(self._directory, name) / SETTLED_FILE, answer.settled, overwrite=True)
+            write_text(self._directory / name / SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
     def claim(self, job_index: int, piece: int) -> Claim | None:

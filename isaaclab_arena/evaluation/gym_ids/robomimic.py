@@ -25,7 +25,7 @@ from isaaclab_arena.storage.episodes import (
     read_env_args,
     read_episode,
 )
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_of_dataset
 from isaaclab_arena.storage.ledger import read_run_plan
 
 # Adapt environments to robomimic's ``EnvGym``: Gym before 2022, flat observations, actions from -1 to 1.
@@ -98,7 +98,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         names = [job.name for job in read_run_plan(run).jobs]
         if unknown := [name for name in jobs if name not in names]:
             raise ConfigError(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB)
-        located = {name: locate_episodes(job_directory(run, name), name)[0] for name in jobs or names}
+        located = {name: locate_episodes(run / name, name)[0] for name in jobs or names}
         if not any(located.values()):
             raise ConfigError(f"'{run}' holds no recorded episode of {', '.join(located)}", key=_RUN)
         recorded = {

@@ -32,14 +32,8 @@ from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import (
-    Attempt,
-    AttemptEntry,
-    CommitLine,
-    ReportedStatus,
-    read_commits,
-    read_job_reports,
-)
+from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, CommitLine, read_commits
+from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
 
 JOB = coin_job("coins", num_episodes=8)

@@ -21,7 +21,8 @@ from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.ledger import ReportedStatus, read_attempt, read_commits, read_job_reports
+from isaaclab_arena.storage.ledger import read_attempt, read_commits
+from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
 from tests.end_to_end.launching import ROOT, write_jobs
 from tests.evaluation.cluster.test_claim_server import ORDERS
 

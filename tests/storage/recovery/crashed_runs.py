@@ -10,21 +10,20 @@ from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import checksum
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name, job_directory
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
 from isaaclab_arena.storage.ledger import (
     Attempt,
     CommitLine,
     CommitWriter,
-    JobReport,
     PlanEntry,
-    ReportedStatus,
     RunPlan,
+    attributes_of,
     commit_line,
     read_commits,
     write_attempt,
-    write_job_report,
 )
-from isaaclab_arena.storage.recovery import Recovery, attributes_of, recover_run
+from isaaclab_arena.storage.recovery import Recovery, recover_run
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, write_job_report
 from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded
 
@@ -79,7 +78,7 @@ class JobOnDisk:
 
     def __init__(self, output: Path, name: str = "lift", *, dataset: str | None = None) -> None:
         self.name = name
-        self.directory = job_directory(output, name)
+        self.directory = output / name
         self.dataset = self.directory / (dataset or f"dataset_{name}.hdf5")
 
     def part(self, index: int) -> Path:

@@ -17,8 +17,8 @@ from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage import recovery as set_aside
 from isaaclab_arena.storage.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
 from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
 from tests.growth import assert_grows_linearly
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 

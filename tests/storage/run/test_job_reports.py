@@ -1,6 +1,6 @@
 import json
 
-from isaaclab_arena.storage.ledger import (
+from isaaclab_arena.storage.reports import (
     JobReport,
     ReportedStatus,
     Reproducible,
