@@ -66,7 +66,7 @@ class MessageReader:
     def __init__(self, max_bytes: int) -> None:
         self.num_held = 0  # bytes of the unfinished message that are kept
         self.has_greeted = False
-        self.is_too_large = False  # whether the current or last message is dropped
+        self.is_too_large = False  # whether the current or last message is dropped; may be set
         self._max_bytes = max_bytes
         self._steps = self._read()
         self.num_wanted = self._advance(next(self._steps))[1]  # most bytes for the next call of `feed`
@@ -75,10 +75,6 @@ class MessageReader:
         """Take 1 to `num_wanted` received bytes, and return what they complete; ProtocolError if they are invalid."""
         event, self.num_wanted = self._advance(self._steps.send(data))
         return event
-
-    def give_up(self) -> None:
-        """Drop the unfinished message, including the part that has not arrived yet."""
-        self.is_too_large = True
 
     def _advance(self, step: Event | int) -> tuple[Event | None, int]:
         if isinstance(step, int):

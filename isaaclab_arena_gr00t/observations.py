@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import Pictures, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import Continuation
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena_gr00t.config import (
     PRESENT,
     Gr00tClosedloopPolicyConfig,
@@ -86,22 +86,21 @@ class Wiring:
         )
 
 
-class Spaces(Protocol):
-    """The observations and actions of an environment, which a recording has too."""
+@dataclass(frozen=True, kw_only=True)
+class RecordedSpaces:
+    """The observations and actions of a recording's environment; joint names are not recorded."""
 
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Group, then term, then `ArraySpec`."""
-        ...
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """Shape: (action_dim,)."""
-        ...
+    observation_spec: Mapping[str, Mapping[str, ArraySpec]]  # group, then term
+    action_spec: ArraySpec
 
 
 def wired(
-    environment: Spaces, model: ModelInterface, config: Gr00tClosedloopPolicyConfig, files: JointFiles, *, file: str
+    environment: Environment | RecordedSpaces,
+    model: ModelInterface,
+    config: Gr00tClosedloopPolicyConfig,
+    files: JointFiles,
+    *,
+    file: str,
 ) -> Wiring:
     """Locate a model's inputs and outputs in an environment or recording; ConfigError with all problems by YAML key."""
     # Collect all problems, so that the user can correct the file in one pass.
@@ -148,7 +147,7 @@ def wired(
 
 
 def _cameras(
-    environment: Spaces, video_keys: Sequence[str], config: Gr00tClosedloopPolicyConfig
+    environment: Environment | RecordedSpaces, video_keys: Sequence[str], config: Gr00tClosedloopPolicyConfig
 ) -> tuple[dict[str, str], list[Problem]]:
     key = "pov_cam_name_sim"
     given = config.pov_cam_name_sim
@@ -192,7 +191,7 @@ def _cameras(
     return {video: chosen[video] for video in video_keys if video in chosen}, problems
 
 
-def _terms(environment: Spaces, group: str) -> dict[str, ArraySpec]:
+def _terms(environment: Environment | RecordedSpaces, group: str) -> dict[str, ArraySpec]:
     terms = environment.observation_spec.get(group, {})
     if isinstance(terms, ArraySpec):
         return {}

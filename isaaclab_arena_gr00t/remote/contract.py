@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync import client
@@ -134,24 +134,6 @@ class LeavingError(OSError):
     """The server says that it shuts down."""
 
 
-class Channel(Protocol):
-    """A connection of one thread that carries messages, within limits of time and size."""
-
-    # After any error the caller must close the channel: a late answer would be taken for that to the next question.
-
-    def send(self, request: bytes, timeout_s: float) -> None:
-        """Send a message; OSError if the connection is lost or slow, WireError if the server sent something unasked."""
-        ...
-
-    def receive(self, timeout_s: float) -> str | bytes | bytearray:
-        """Return the next message; OSError if the connection is lost or too slow, WireError if it is too large."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection. May be called more than once."""
-        ...
-
-
 # Talk over a websocket, within limits of time and size.
 
 ANSWER_LIMITS = WireLimits(max_message_bytes=32 * 1024 * 1024)
@@ -208,7 +190,7 @@ _DEADLINES = _Deadlines()
 
 
 class Websocket:
-    """One websocket to a policy server; see `Channel`."""
+    """One websocket to a policy server, for one thread; to be closed after any error, as a late answer misleads."""
 
     def __init__(
         self, address: ServerAddress, timeout_s: float, *, numbers_answers: bool, limits: WireLimits = ANSWER_LIMITS
@@ -246,7 +228,7 @@ class Websocket:
             raise self._why_not_open(error) from error
 
     def send(self, request: bytes, timeout_s: float) -> None:
-        """Send a message; see `Channel.send`."""
+        """Send a message; OSError if the connection is lost or slow, WireError if the server sent something unasked."""
         try:
             with self._within(timeout_s):
                 if not self._numbers_answers:
@@ -264,7 +246,7 @@ class Websocket:
             raise self._lost(error) from error
 
     def receive(self, timeout_s: float) -> str | bytes:
-        """Return the next message; see `Channel.receive`."""
+        """Return the next message; OSError if the connection is lost or too slow, WireError if it is too large."""
         try:
             with self._within(timeout_s):
                 return self._connection.recv(timeout=timeout_s)
@@ -317,6 +299,9 @@ class Websocket:
                 return WireError(f"the answer has more bytes than the {most} that are allowed")
         return ConnectionError(f"the connection is lost ({error})")
 
+
+Channel: TypeAlias = Websocket | RequestSocket
+"""A connection of one thread that carries messages, within limits of time and size."""
 
 # The protocols: the first messages, and the form of questions and answers.
 

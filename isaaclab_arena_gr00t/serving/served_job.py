@@ -113,6 +113,10 @@ class ObservationMapping:
         names = {name for names in self.states.values() for name in names}
         return {STATES: names, CAMERAS: set(self.images.values())}
 
+    def state_sizes(self) -> dict[str, int]:
+        """Return the number of values in each of a client's arrays."""
+        return {key: sum(math.prod(self.shapes[name]) for name in names) for key, names in self.states.items()}
+
     def observation(self, pictures: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return a client's pictures and states as an observation; ObservationRefusedError if one does not fit."""
         found: dict[str, dict[str, Any]] = {}
@@ -233,10 +237,6 @@ class ServedJob:
     def action_dim(self) -> int:
         """Numbers of an action."""
         return self.policy.environment.action_spec.shape[0]
-
-    def size_of(self, name: str) -> int:
-        """Return the number of values in a term of the group ``policy``."""
-        return math.prod(self.mapping.shapes[name])
 
     def instruction(self, key: str, words: object) -> str | None:
         """Return a client's instruction, None if none is needed; ObservationRefusedError if it is wrong or missing."""

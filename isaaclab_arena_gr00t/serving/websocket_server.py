@@ -164,7 +164,7 @@ class OpenpiTalks:
             "action_dim": served.action_dim,
             "action_horizon": served.policy.chunk_length,
             "images": list(served.mapping.images),
-            "states": {key: sum(map(served.size_of, names)) for key, names in served.mapping.states.items()},
+            "states": served.mapping.state_sizes(),
             "prompt_key": self._prompt_key,
         }
         connection.send(OpenpiCodec.pack(metadata))
@@ -269,10 +269,7 @@ class VlaEvalTalks:
             return _error(error_text("hello refused", words), message.number)
         served = self.served
         pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
-        states = {
-            key: _spec(key, sum(served.size_of(name) for name in names), _FORMAT)
-            for key, names in served.mapping.states.items()
-        }
+        states = {key: _spec(key, size, _FORMAT) for key, size in served.mapping.state_sizes().items()}
         payload = {
             "harness_version": served.program,
             "protocol_version": PROTOCOL_VERSION,

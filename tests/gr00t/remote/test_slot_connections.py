@@ -53,7 +53,7 @@ class SlowCodec(Codec):
         super().__init__(DEFAULT_LIMITS)
         self._server, self.remembers = server, remembers
 
-    def dial(self, address: ServerAddress, timeout_s: float) -> SlowChannel:
+    def dial(self, address: ServerAddress, timeout_s: float) -> Any:
         return SlowChannel(self._server)
 
     def introduced(self, said: object) -> None: ...
