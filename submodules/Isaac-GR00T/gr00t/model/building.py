@@ -58,18 +58,19 @@ def build_small_model(
         normalization=normalization,
         max_instruction_tokens=_MAX_INSTRUCTION_TOKENS,
     )
+    # A ConvNeXt of 0.1 million parameters that keeps a quarter and an eighth of the image's resolution.
+    vision: dict[str, Any] = {
+        "patch_size": 4,
+        "num_stages": 2,
+        "hidden_sizes": [32, 64],
+        "depths": [1, 2],
+        "layer_scale_init_value": 0.1,
+        "initializer_range": 0.1,
+        "out_features": ["stage1", "stage2"],
+    }
     # `sizes` replaces fields of the configuration, such as ``hidden_size`` or a whole ``vision_config``.
     fields: dict[str, Any] = {
-        # A ConvNeXt of 0.1 million parameters that keeps a quarter and an eighth of the image's resolution.
-        "vision_config": ConvNextConfig(
-            patch_size=4,
-            num_stages=2,
-            hidden_sizes=[32, 64],
-            depths=[1, 2],
-            layer_scale_init_value=0.1,
-            initializer_range=0.1,
-            out_features=["stage1", "stage2"],
-        ),
+        "vision_config": ConvNextConfig(**vision),
         # A BERT of two layers, without dropout, because an instruction is short and every word matters.
         "text_config": BertConfig(
             vocab_size=len(tokenizer),
