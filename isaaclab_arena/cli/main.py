@@ -27,10 +27,11 @@ class Command:
     """The facts of a command that are known before its module is imported."""
 
     group: str  # heading under which the help shows it
-    module: str  # the module with its `main(arguments)`
+    module: str  # the module with its `main(arguments)`, or with several commands
     # The dataclass of its options in that module, None for a command of another package.
     options: str | None
     summary: str  # its action in a few words
+    main: str = "main"  # the function in that module
 
 
 # Modules are named as text, so that a command imports only its own: `list` must not wait for MuJoCo and pandas.
@@ -63,9 +64,9 @@ _GROUPS = {
     },
     "files of a run": {
         "merge": (f"{_HERE}.merge:MergeOptions", "build the tables again from the files of the ranks"),
-        "verify": (f"{_HERE}.verify:VerifyOptions", "check the files, run a sample again, and compare"),
-        "replay": (f"{_HERE}.replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
-        "film": (f"{_HERE}.film:FilmOptions", "film episodes of a run that is over, from their recordings"),
+        "verify": (f"{_HERE}.rerun:verify:VerifyOptions", "check the files, run a sample again, and compare"),
+        "replay": (f"{_HERE}.rerun:replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
+        "film": (f"{_HERE}.rerun:film:FilmOptions", "film episodes of a run that is over, from their recordings"),
         "export": (f"{_HERE}.export:ExportOptions", "write a run in the format of another system"),
         "recover": (f"{_HERE}.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
     },
@@ -78,18 +79,19 @@ _GROUPS = {
         "completion": (f"{_HERE}.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
     },
 }
-"""By heading and name, the module and the options of a command, and what it does."""
+"""By heading and name: ``module:[function:]options`` of a command, and what it does."""
 
 COMMANDS = {
-    name: Command(group=group, module=target.partition(":")[0], options=target.partition(":")[2], summary=summary)
+    name: Command(group=group, module=parts[0], options=parts[-1], summary=summary, main=[*parts[1:-1], "main"][0])
     for group, commands in _GROUPS.items()
     for name, (target, summary) in commands.items()
+    for parts in (target.split(":"),)
 }
 """The commands of this package by name, in the order of the help."""
 
 MAINS = Registry(
     "command",
-    {name: f"{command.module}:main" for name, command in COMMANDS.items()},
+    {name: f"{command.module}:{command.main}" for name, command in COMMANDS.items()},
     entry_point_group="isaaclab_arena.commands",
 )
 """Every command's ``main(arguments) -> int`` by name. A main with the keyword ``typed_as`` gets the name that its help
