@@ -90,8 +90,7 @@ class Score:
     @property
     def in_words(self) -> str:
         """The rate and its interval, of how many episodes."""
-        repeats = of_conditions(self.distinct, self.scored)
-        return f"{self.rate_in_words} of {self.scored} episodes{repeats}"
+        return f"{self.rate_in_words} of {self.scored} episodes{of_conditions(self.distinct, self.scored)}"
 
     @property
     def values(self) -> dict[str, float]:
