@@ -37,13 +37,13 @@ class Command:
 # Modules are named as text, so that a command imports only its own: `list` must not wait for MuJoCo and pandas.
 _GROUPS = {
     "start": {
-        "quickstart": (f"{_HERE}.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
-        "new": (f"{_HERE}.new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
+        "quickstart": (f"{_HERE}.start:quickstart:QuickstartOptions", "write job files to begin with, and run one"),
+        "new": (f"{_HERE}.start:new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
     },
     "evaluate": {
         "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),
         "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
-        "resume": (f"{_HERE}.resume:ResumeOptions", "go on with the run in a directory"),
+        "resume": (f"{_HERE}.runs:resume:ResumeOptions", "go on with the run in a directory"),
         "watch": (f"{_HERE}.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
         "validate": (f"{_HERE}.validate:ValidateOptions", "check job files without running anything"),
     },
@@ -68,11 +68,11 @@ _GROUPS = {
         "replay": (f"{_HERE}.rerun:replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
         "film": (f"{_HERE}.rerun:film:FilmOptions", "film episodes of a run that is over, from their recordings"),
         "export": (f"{_HERE}.export:ExportOptions", "write a run in the format of another system"),
-        "recover": (f"{_HERE}.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
+        "recover": (f"{_HERE}.runs:recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
     },
     "train": {
         "train": ("isaaclab_arena.training.train:TrainOptions", "train a policy, and evaluate it while it learns"),
-        "collect": (f"{_HERE}.collect:CollectOptions", "record demonstrations of an expert"),
+        "collect": (f"{_HERE}.runs:collect:CollectOptions", "record demonstrations of an expert"),
     },
     "machine": {
         "doctor": (f"{_HERE}.doctor:DoctorOptions", "show what this machine has to offer"),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
-from isaaclab_arena.config.expansion.sweeps import STEP
+from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import Curve, PooledRate

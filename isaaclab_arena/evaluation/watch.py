@@ -20,7 +20,7 @@ from pydantic import Field
 from isaaclab_arena.analysis.comparison import Question, compare_directories
 from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
-from isaaclab_arena.config.expansion.sweeps import CHECKPOINTS_KEY, OPTIONS
+from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS
 from isaaclab_arena.config.loading import job_over_defaults, modernised
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse

@@ -13,7 +13,7 @@ COMMANDS = (
     "robustness",
     "export",
     "merge",
-    "recover",
+    "runs",
     "rerun",
 )
 READERS = [

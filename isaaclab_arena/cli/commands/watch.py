@@ -10,7 +10,7 @@ from typing import Any
 import tyro
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.expansion.sweeps import ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem, refuse
