@@ -367,14 +367,28 @@ class Reading:
                 for of_task, member in of_suite:
                     asked = of_task.pop(expansion.ROBUSTNESS_KEY, None)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
-                    self._add(self._blamed(filter(self._is_news, found), block))
+                    # A key that has been refused already is not reported as missing too.
+                    news = (
+                        problem
+                        for problem in found
+                        if problem.message != "is missing"
+                        or not any(
+                            key.startswith(problem.key or "") for key in self._wrong[None] + self._wrong[problem.job]
+                        )
+                    )
+                    self._add(self._blamed(news, block))
                     if job is None:
                         names.append(of_task.get("name"))
                         continue
                     job = replace(job, swept=swept, suite=member) if swept or member else job
-                    for arm in [job] if found else self._of_robustness(job, asked, own_label):
-                        names.append(of_task.get("name") if found else arm.name)
-                        jobs.append(replace(arm, index=len(jobs)))
+                    asked = self._command_line.robustness if asked is None else asked
+                    arms: Sequence[JobConfig] = [job]
+                    if asked is not None and not found:
+                        arms = []
+                        with self._collecting(own_label):
+                            arms = self._arms(job, expansion.read_robustness(asked))
+                    names += [of_task.get("name")] if found else [arm.name for arm in arms]
+                    jobs += [replace(arm, index=len(jobs) + number) for number, arm in enumerate(arms)]
         # Names clash on disk or to the eye, so all names are compared after all expansions.
         for name, earlier in clashes(name for name in names if _label(name, "")):
             if name == earlier:
@@ -399,11 +413,6 @@ class Reading:
             yield
         except ConfigError as error:
             self._add(error.problems, job=job)
-
-    def _is_news(self, problem: Problem) -> bool:
-        """True unless the problem is only that a key is missing which has been refused already."""
-        refused = (*self._wrong[None], *self._wrong[problem.job])
-        return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in refused)
 
     def _expanded(
         self, block: dict[str, Any], label: str, *, room: int
@@ -440,15 +449,6 @@ class Reading:
                 of_checkpoints = list(expansion.expand_checkpoints(modern, room=room))
             for own, step in of_checkpoints:
                 yield own, swept | step
-
-    def _of_robustness(self, job: JobConfig, asked: Any, label: str) -> Sequence[JobConfig]:
-        """Return the arms of a job with robustness, or the job alone."""
-        asked = self._command_line.robustness if asked is None else asked
-        if asked is None:
-            return [job]
-        with self._collecting(label):
-            return self._arms(job, expansion.read_robustness(asked))
-        return []
 
     def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[Problem]]:
         with self._collecting(label):
