@@ -43,27 +43,29 @@ from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.in_memory import STATE
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.storage.atomic import read_whole, write_text
-from isaaclab_arena.storage.commits import CommitLine, JobReport, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
-from isaaclab_arena.storage.diagnosis import read_recordings
-from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text
-from isaaclab_arena.storage.layout import ACTIONS, RUN_PLAN_FILE, demo_name, job_directory
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
-from isaaclab_arena.storage.recordings import datasets, in_words, locate_episodes
-from isaaclab_arena.storage.run_plan import (
+from isaaclab_arena.storage.layout import ACTIONS, RUN_PLAN_FILE, demo_name
+from isaaclab_arena.storage.ledger import (
     Attempt,
     AttemptEntry,
+    CommitLine,
     PlanEntry,
     RunPlan,
     contents_in_effect,
+    datasets,
     policy_batches_in_effect,
     read_attempt,
     read_attempts,
+    read_commits,
     read_run_plan,
     write_attempt,
     write_run_plan,
 )
+from isaaclab_arena.storage.recovery import read_recordings
+from isaaclab_arena.storage.reports import JobReport, read_job_reports
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
 
@@ -75,7 +77,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
         lacks = f" and lacks {in_words(missing.episode_indices)}" if missing.episode_indices else ""
         yield f"job '{missing.job}' is {missing.status}{lacks}"
     for job in merged.plan.jobs:
-        directory = job_directory(output_directory, job.name)
+        directory = output_directory / job.name
         try:
             wrong = list(_check_recordings(directory, job.name))
             for path in datasets(directory, job.name):
@@ -150,7 +152,7 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
     gone = jobs_of_one_program(plan)
     finished = {}
     for name in (job.name for job in plan.jobs if job.name not in gone):
-        lines = read_commits(job_directory(output_directory, name), name).lines
+        lines = read_commits(output_directory / name, name).lines
         finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
     return finished
 
@@ -307,7 +309,7 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
         # The backend of the run is used again, even if another one would be faster here, and its conditions.
         settled = job.with_settled(planned.backend, planned.latency)
         if planned.conditions_checksum is not None:
-            lines = read_commits(job_directory(source, planned.name), planned.name).lines
+            lines = read_commits(source / planned.name, planned.name).lines
             saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
             settled = dataclasses.replace(settled, saved_conditions=conditions)
@@ -429,7 +431,7 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
         entries = {job.name: job for job in plan.jobs}
         sides.append({})
         for name in sample:
-            place = job_directory(output, name)
+            place = output / name
             sides[-1][name] = _RecordedJob(
                 job=entries[name],
                 lines={line.episode_index: line for line in read_commits(place, name).lines},

@@ -20,17 +20,12 @@ from isaaclab_arena.evaluation.process import signals_handled
 from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
-from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.recording import VideoOptions
+from isaaclab_arena.results.freshness import EpisodeVerification, RunVerification, write_verification
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, demo_name
-from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
-from isaaclab_arena.storage.run_plan import (
-    EpisodeVerification,
-    RunPlan,
-    RunVerification,
-    read_run_plan,
-    write_verification,
-)
+from isaaclab_arena.storage.ledger import RunPlan, read_run_plan
 
 if TYPE_CHECKING:
     from isaaclab_arena.evaluation.filming import FilmedEpisode
