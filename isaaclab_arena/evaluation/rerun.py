@@ -216,7 +216,6 @@ def rerun(
     ordered = sorted(files, key=lambda index: (env_args[files[index]], index))
     for _, group in groupby(ordered, key=lambda index: env_args[files[index]]):
         indices, damaged = list(group), list[ReplayedEpisode]()
-
         file = files[indices[0]]
         first = read(read_episode, file, indices[0])
         observations = recorded_observations(first)
