@@ -351,22 +351,14 @@ class Backend(NamedState, ABC):
         """Reset the worlds ``env_ids`` (n,), int64, ascending, to their start states, one each in the same order."""
 
     @abstractmethod
-    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        """Advance the worlds of a mask by ``num_substeps`` physics steps of ``physics_dt`` each.
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
+        """Advance the worlds of a mask by ``num_substeps`` physics steps of ``physics_dt`` each, and return them.
 
         The other worlds keep their state and derived quantities. ``moved`` has shape (num_envs,), bool, on the
-        backend's device: indices would synchronise with the GPU.
+        backend's device: indices would synchronise with the GPU. With ``may_fail`` no synchronisation learns if the
+        step was possible. If it was not, all worlds keep their state, and a call without ``may_fail`` advances them;
+        the returned mask, of the same shape, is then empty.
         """
-
-    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
-        """Advance worlds as `step` does, without a synchronisation to learn if that was possible.
-
-        By default it always is. If it was not, all worlds keep their state, and `step` with the same arguments advances
-        them. Return the worlds that advanced: those of ``moved``, or none. Shape: (num_envs,), bool, on the backend's
-        device.
-        """
-        self.step(moved, num_substeps)
-        return moved
 
     @abstractmethod
     def jacobian(self, body: str, site: str) -> torch.Tensor:

@@ -402,21 +402,18 @@ class WarpBackend(Backend):
         self.diverged[env_ids] = False
         self._renew(env_ids)
 
-    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
         """Advance worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
         self._rollback.keep()
-        self._run_with_room(partial(self._substeps, num_substeps))
-        self._rollback.settle(moved)
+        if may_fail:
+            self._room.overflow.zero_()
+            self._substeps(num_substeps)
+            moved = self._rollback.settle_if_room(moved)
+        else:
+            self._run_with_room(partial(self._substeps, num_substeps))
+            self._rollback.settle(moved)
         self._derive()
-
-    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
-        """Advance worlds, or none if contacts do not fit; see `Backend.try_step`."""
-        self._rollback.keep()
-        self._room.overflow.zero_()
-        self._substeps(num_substeps)
-        made = self._rollback.settle_if_room(moved)
-        self._derive()
-        return made
+        return moved
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""

@@ -6,8 +6,7 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes, held
-from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import StartingEpisodes, next_starts, rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, StartingEpisodes, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.evaluation.latency.plants import (
     GAIN,

@@ -92,7 +92,7 @@ def test_an_attempt_says_whether_there_was_room_and_puts_all_back_if_not(model):
         for each in both:
             each.ctrl[:, 0] = 0.1 * number
             moved = everyone(each)
-            made.append(each.try_step(moved, SUBSTEPS))
+            made.append(each.step(moved, SUBSTEPS, may_fail=True))
             if not made[-1].any():
                 each.step(moved, SUBSTEPS)
         assert torch.equal(*made)
@@ -101,7 +101,7 @@ def test_an_attempt_says_whether_there_was_room_and_puts_all_back_if_not(model):
 
 def test_what_an_attempt_returned_is_not_changed_by_the_next_one(model):
     replaying, _ = pair(model)
-    attempts = [replaying.try_step(only(replaying, number % 3), SUBSTEPS) for number in range(6)]
+    attempts = [replaying.step(only(replaying, number % 3), SUBSTEPS, may_fail=True) for number in range(6)]
     assert [made.nonzero()[:, 0].tolist() for made in attempts] == [[0], [1], [2], [0], [1], [2]]
 
 
