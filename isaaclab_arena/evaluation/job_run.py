@@ -291,7 +291,7 @@ class JobRun:
             remarks=self._instructions.remarks,
             policy_batch=None if built is None else built.policy_batch,
             policy_server=self._server_usage,
-            query_s=None if self._job.latency is None else self._query_times.sample_s(),
+            query_s=None if self._job.latency is None else tuple(self._query_times.kept_s),
             query_pace=self._query_times.pace,
             processor=self._settings.provenance.get("cpu"),
             device_kind=self._settings.provenance.get("device"),
