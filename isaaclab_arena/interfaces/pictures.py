@@ -1,6 +1,6 @@
 """The layout of pictures in arrays, and the pictures of some env slots."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -156,3 +156,37 @@ class Pictures:
 def pictures_of(shown: torch.Tensor | Pictures) -> Pictures:
     """Return a term of ``camera_obs`` as `Pictures`, also if it is the tensor of all env slots."""
     return shown if isinstance(shown, Pictures) else Pictures(tuple(range(len(shown))), shown)
+
+
+class DrawnPictures:
+    """The pictures of a batch that are drawn on demand: the announced ones, and those that are out of date.
+
+    Attributes:
+        announced: Env slots whose pictures are read next, None for all.
+        outdated: Env slots that have moved since their last pictures. Shape: (num_envs,), bool.
+        num_drawn: Pictures drawn so far, one for each env slot and term of ``camera_obs``.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.announced: Sequence[int] | None = None
+        self.outdated = np.ones(num_envs, bool)
+        self.num_drawn = 0
+
+    def named(self) -> np.ndarray:
+        """Return the mask of announced env slots, and forget the announcement. Shape: (num_envs,), bool."""
+        announced, self.announced = self.announced, None
+        named = np.zeros_like(self.outdated)
+        named[slice(None) if announced is None else list(announced)] = True
+        return named
+
+    def shown(self, kept: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor | Pictures]:
+        """Return copies of kept pictures, each (num_envs, height, width, channels); `Pictures` if some are outdated."""
+        if not self.outdated.any():
+            return {name: pictures.to(device, copy=True) for name, pictures in kept.items()}
+        # Only current pictures are returned, so a stale one cannot be read.
+        current = np.flatnonzero(~self.outdated)
+        env_ids, slots = tuple(current.tolist()), torch.from_numpy(current)
+        return {
+            name: Pictures(env_ids, pictures[slots.to(pictures.device, non_blocking=True)].to(device), name)
+            for name, pictures in kept.items()
+        }

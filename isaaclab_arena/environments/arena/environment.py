@@ -208,7 +208,7 @@ class ArenaEnvironment(Environment):
             self.task.begin(self.backend, env_ids)
             self._running[env_ids] = True
             self._length[env_ids] = 0
-            self._cameras.outdate(slots)
+            self._cameras.drawn.outdated[slots] = True
             moved = torch.zeros_like(self._running)
             moved[env_ids] = True
             return self._observation(moved)
@@ -238,7 +238,7 @@ class ArenaEnvironment(Environment):
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots that are read next."""
-        self._cameras.announce(env_ids)
+        self._cameras.drawn.announced = env_ids
 
     def load_renderer(self) -> None:
         """Load the policies' renderer."""
@@ -247,7 +247,7 @@ class ArenaEnvironment(Environment):
     @property
     def pictures_drawn(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  others keep a number
         """Number of pictures drawn for policies so far."""
-        return self._cameras.num_drawn
+        return self._cameras.drawn.num_drawn
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return the cameras' current pictures of env slots."""
@@ -332,7 +332,7 @@ class ArenaEnvironment(Environment):
             )
             for name, tensor in self._memory().items():
                 tensor.copy_(snapshot[name])
-            self._cameras.outdate(None)
+            self._cameras.drawn.outdated[:] = True
             return self._observation(torch.ones_like(self._running))
 
     def close(self) -> None:
@@ -381,7 +381,7 @@ class ArenaEnvironment(Environment):
         self._running = self._running ^ (diverged | terminated | truncated)
         if self._cameras.enabled:
             # A read of ``moved`` from a GPU would wait for it.
-            self._cameras.outdate(moved.nonzero()[:, 0].tolist() if moved.is_cpu else None)
+            self._cameras.drawn.outdated[moved.numpy() if moved.is_cpu else slice(None)] = True
         return Step(
             observation=self._observation(moved),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
