@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
@@ -12,7 +12,6 @@ import mujoco
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.math import multiply_numbers, rotate
 from isaaclab_arena.sim.replayed import Capture
 from isaaclab_arena.sim.scene import Robot
@@ -384,6 +383,7 @@ class Backend(NamedState, ABC):
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
         """Restore all worlds from a `snapshot` of this backend, or of another one of the same model."""
 
+    @abstractmethod
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; values of an earlier call are dropped.
 
@@ -392,15 +392,10 @@ class Backend(NamedState, ABC):
         of other worlds, to the last bit. ``env_ids`` (n,), int64, are ascending; ``changes`` has one list per world.
         EnvironmentBuildError if the backend cannot.
         """
-        del env_ids, changes
-        raise EnvironmentBuildError(f"the backend '{self.engine()}' cannot vary its model between worlds")
 
+    @abstractmethod
     def model_field(self, name: str) -> np.ndarray:
-        """Return a field of `mujoco.MjModel` in every world, (num_envs, ...), for renderers and tests.
-
-        EnvironmentBuildError if the backend cannot.
-        """
-        raise EnvironmentBuildError(f"the backend '{self.engine()}' does not show its model's '{name}'")
+        """Return a copy of a field of `mujoco.MjModel` in every world. Shape: (num_envs, ...)."""
 
     @abstractmethod
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
@@ -446,37 +441,30 @@ def write_starts(
         ("ctrl", [start.controls for start in starts], names.actuators),
         ("mocap_pos", [start.mocap_positions for start in starts], names.mocap_bodies),
     )
-    # Only named entries are written. An unknown name raises KeyError, a wrong number of values ValueError.
+    # Only named entries are written, those of worlds with the same names together. All values are plain numbers, or all
+    # are sequences with as many numbers as the entries of their name hold. An unknown name raises KeyError, a wrong
+    # number of values ValueError.
     for name, named, places in wanted:
-        field = fields[name]
-        for worlds, entries, values in _start_blocks(named, places, prod(field.shape[2:])):
-            field[indices[worlds, None], entries] = values.reshape(len(worlds), len(entries), *field.shape[2:])
-
-
-def _start_blocks(
-    named: Sequence[Mapping[str, Sequence[float] | float]], places: Mapping[str, slice | int], entry_size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield worlds (n,), their entries (k,) and values (n, k * entry_size) of one field, per distinct set of names."""
-    # ``named`` has a map per world. All values are plain numbers, or all are sequences with as many numbers as the
-    # entries of their name hold.
-    worlds_by_names: dict[tuple[str, ...], list[int]] = {}
-    for world, own in enumerate(named):
-        worlds_by_names.setdefault(tuple(own), []).append(world)
-    for names, worlds in worlds_by_names.items():
-        if not names:
-            continue
-        parts = [places[name] for name in names]
-        entries = [np.array([part]) if isinstance(part, int) else np.arange(part.start, part.stop) for part in parts]
-        sizes = [entry_size * len(part) for part in entries]
-        # One flat array, each world's values in the order of the names.
-        values: list[Any] = [value for world in worlds for value in named[world].values()]
-        if np.ndim(values[0]) == 0:
-            numbers = np.fromiter(values, np.float64, len(values))
-        else:
-            given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(names))
-            if (given != sizes).any():
-                wrong = int(np.flatnonzero((given != sizes).any(axis=0))[0])
-                has = f"another number of values than the {sizes[wrong]} that it has"
-                raise ValueError(f"'{names[wrong]}' is given {has}")
-            numbers = np.fromiter(chain.from_iterable(values), np.float64, given.sum())
-        yield np.array(worlds), np.concatenate(entries), numbers.reshape(len(worlds), sum(sizes))
+        field, worlds_by_names = fields[name], dict[tuple[str, ...], list[int]]()
+        for world, own in enumerate(named):
+            if own:
+                worlds_by_names.setdefault(tuple(own), []).append(world)
+        for keys, worlds in worlds_by_names.items():
+            parts = [places[key] for key in keys]
+            entries = [
+                np.array([part]) if isinstance(part, int) else np.arange(part.start, part.stop) for part in parts
+            ]
+            sizes = [prod(field.shape[2:]) * len(part) for part in entries]
+            # One flat array, each world's values in the order of the names.
+            values: list[Any] = [value for world in worlds for value in named[world].values()]
+            if np.ndim(values[0]) == 0:
+                numbers = np.fromiter(values, np.float64, len(values))
+            else:
+                given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(keys))
+                if (given != sizes).any():
+                    wrong = int(np.flatnonzero((given != sizes).any(axis=0))[0])
+                    has = f"another number of values than the {sizes[wrong]} that it has"
+                    raise ValueError(f"'{keys[wrong]}' is given {has}")
+                numbers = np.fromiter(chain.from_iterable(values), np.float64, given.sum())
+            there = np.concatenate(entries)
+            field[indices[np.array(worlds), None], there] = numbers.reshape(len(worlds), len(there), *field.shape[2:])

@@ -75,7 +75,7 @@ def test_a_reset_leaves_the_sensors_of_others(model):
 def test_what_renewing_some_worlds_does_to_others_is_put_back(model):
     state = {name: torch.zeros(3, 2) for name in ("qpos", "qvel", "qacc_warmstart", "act")}
     sensordata = torch.zeros(3, 1)
-    rollback = StepRollback(state, sensordata, Room.of(WarpBackend(model, num_envs=3, device=CPU).warp_worlds[1]), tape)
+    rollback = StepRollback(state, sensordata, Room(WarpBackend(model, num_envs=3, device=CPU).warp_worlds[1]), tape)
     for number in (1.0, 2.0, 3.0, 4.0, 5.0):
         rollback.keep()
         state["qacc_warmstart"].fill_(number)
