@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from isaaclab_arena.interfaces.background import Background
     from isaaclab_arena.interfaces.content import ContentSources
     from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-    from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Sampler, Variation
-    from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+    from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, EnvironmentWrapper, Sampler, Variation
     from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, Metric
     from isaaclab_arena.interfaces.specs import ArraySpec
 
@@ -78,8 +77,7 @@ _HOMES = {
         "interfaces.background": "Background",
         "interfaces.content": "ContentSources",
         "interfaces.environment": "Environment Observation Step",
-        "interfaces.environment_builder": "EnvironmentBuilder Sampler Variation",
-        "interfaces.environment_wrapper": "EnvironmentWrapper",
+        "interfaces.environment_builder": "EnvironmentBuilder EnvironmentWrapper Sampler Variation",
         "interfaces.episode": "Episode EpisodeEvents Metric",
         "interfaces.specs": "ArraySpec",
     }.items()

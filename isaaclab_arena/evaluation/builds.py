@@ -34,8 +34,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import Commits, RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
-from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
+from isaaclab_arena.sim.threads import KERNELS, KernelTimes, default_num_threads
 from isaaclab_arena.storage.atomic import FileThereError, write_text
 from isaaclab_arena.storage.commits import StartUp
 from isaaclab_arena.storage.contents import Contents

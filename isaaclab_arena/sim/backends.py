@@ -215,7 +215,7 @@ _PROBE_STEPS = 20
 
 def warp_worlds(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
     """Return MuJoCo-Warp worlds on a device; EnvironmentBuildError if it cannot simulate the model."""
-    from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
+    from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
 
     deterministic = torch.are_deterministic_algorithms_enabled()
     return WarpBackend(model, num_envs=num_envs, device=device, deterministic=deterministic)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, DrawnPictures
 

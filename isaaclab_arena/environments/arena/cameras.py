@@ -15,12 +15,11 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.pictures import DrawnPictures, Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
-from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.backend import Backend, VisibleWorld
 from isaaclab_arena.sim.backends import BackendChoice
-from isaaclab_arena.sim.pictures import VisibleWorld
 
 if TYPE_CHECKING:
-    from isaaclab_arena.sim.warp.cameras import Backdrops, RayTracer
+    from isaaclab_arena.sim.warp_cameras import Backdrops, RayTracer
 
 
 # Define the options of the simulation, and select its backend.
@@ -78,7 +77,7 @@ class FilmRenderer:
         if self._idle:
             tracer = self._idle.pop()
         else:
-            from isaaclab_arena.sim.warp.cameras import (  # noqa: PLC0415  Warp loads for seconds
+            from isaaclab_arena.sim.warp_cameras import (  # noqa: PLC0415  Warp loads for seconds
                 Backdrops,
                 Camera,
                 RayTracer,
@@ -129,8 +128,8 @@ class Renderer:
         # A backend that renders its worlds itself does it on its device, for films a few at once, with pictures kept on
         # the CPU. The worlds of others are rendered one by one, on threads.
         begin = time.perf_counter()
-        from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds
-        from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera, RayTracers  # noqa: PLC0415
+        from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds
+        from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers  # noqa: PLC0415
 
         self._backend, (width, height) = backend, size
         cameras = [

@@ -19,8 +19,7 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import HOLDS_LAST, ArraySpec, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.replayed import Capture, Replayed
+from isaaclab_arena.sim.backend import Backend, Capture, Replayed, StartState
 from isaaclab_arena.sim.scene import Robot
 
 # Read the simulator's state in Isaac Lab's layout, for recordings.

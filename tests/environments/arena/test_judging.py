@@ -10,7 +10,7 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.sim.replayed import Capture, capture_on
+from isaaclab_arena.sim.backend import Capture, capture_on
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
 from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.sim.tape import tape
@@ -114,6 +114,10 @@ def test_a_task_with_a_verdict_of_its_own_is_judged_step_by_step_until_it_says_o
     says_so = type("SaysSo", (CountingWalk,), {"capturable": True})
     assert says_so.capturable
     assert VelocityGo1.capturable
+    # A class beside the one that judges says nothing of that verdict.
+    says_so_of_others = type("Fast", (), {"capturable": True})
+    assert not type("Mixed", (says_so_of_others, CountingWalk), {}).capturable
+    assert type("Mixed", (says_so_of_others, CountingWalk), {"capturable": True}).capturable
 
 
 def memory_of(task: Task) -> dict[str, torch.Tensor]:

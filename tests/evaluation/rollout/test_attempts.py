@@ -14,7 +14,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -23,7 +23,7 @@ from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.backends import make_backend
-from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend, with_more_room
+from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, with_more_room
 from tests.environments.building import build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.fakes import Notebook

@@ -12,7 +12,7 @@ from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollo
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.background import Background
 from isaaclab_arena.interfaces.environment import Observation, Step
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer
 from tests.fakes import Notebook

@@ -12,7 +12,7 @@ from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState, painted, resized, shifted_body, slippery
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend, probed_sizes
+from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, probed_sizes
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import torch
 
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import BufferSizes, Room, StepRollback, WarpBackend
-from isaaclab_arena.sim.warp.kernels import Launcher
+from isaaclab_arena.sim.warp_backend import BufferSizes, Room, StepRollback, WarpBackend
+from isaaclab_arena.sim.warp_kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 from tests.sim.tape import tape
 from tests.sim.warp.test_backend import begin, everything

@@ -17,10 +17,9 @@ import warp
 from isaaclab_arena.device_reads import on_cpu, on_device
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.backend import Backend, ModelChange, ModelNames, StartState
+from isaaclab_arena.sim.backend import Backend, Capture, ModelChange, ModelNames, Replayed, StartState
 from isaaclab_arena.sim.math import rotate
-from isaaclab_arena.sim.replayed import Capture, Replayed
-from isaaclab_arena.sim.warp.kernels import Launcher
+from isaaclab_arena.sim.warp_kernels import Launcher
 
 _FOLLOWING = (
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
