@@ -19,23 +19,14 @@ from isaaclab_arena.interfaces.episode import ConditionValue
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSummary:
-    """The facts that a person needs to choose an environment.
+    """The facts that a person needs to choose an environment."""
 
-    Attributes:
-        instruction: Its instruction for policies, with its default options.
-        success: The conditions of success and of failure.
-        episode_length: Control steps until an episode is cut.
-        episode_s: The same as time [s].
-        embodiments: Registered robots that it accepts.
-        objects: Registered objects that it accepts, empty for an environment without that option.
-    """
-
-    instruction: str
-    success: str
-    episode_length: int
-    episode_s: float
-    embodiments: tuple[str, ...]
-    objects: tuple[str, ...] = ()
+    instruction: str  # for policies, with its default options
+    success: str  # the conditions of success and of failure
+    episode_length: int  # control steps until an episode is cut
+    episode_s: float  # the same as time [s]
+    embodiments: tuple[str, ...]  # registered robots that it accepts
+    objects: tuple[str, ...] = ()  # registered objects that it accepts, empty without that option
 
 
 def described_success(thing: object) -> str:
@@ -224,12 +215,8 @@ class Sampler:
         return tuple(map(min, zip(*ends, strict=False))), tuple(map(max, zip(*ends, strict=False)))
 
     def draw(self, generator: np.random.Generator, episode_index: int) -> tuple[float, ...] | str:
-        """Draw a value; the same numbers of the stream serve every range, so a wider range stretches the draws.
-
-        Args:
-            generator: The stream of this variation in this episode.
-            episode_index: Position of the episode in its job, for choices in turn.
-        """
+        """Draw a value from an episode's stream; ``episode_index`` is for choices in turn."""
+        # The same numbers of the stream serve every range, so a wider range stretches the draws.
         if self.type is SamplerType.UNIFORM:
             shares = generator.random(len(self.low))
             return tuple(
@@ -292,11 +279,7 @@ class Variation:
         return f"{self.asset}.{self.name}"
 
     def problem_with(self, value: ConditionValue) -> str | None:
-        """Return the reason why this variation cannot have a value, None if it can.
-
-        Args:
-            value: The value for an episode.
-        """
+        """Return the reason why this variation cannot have a value, None if it can."""
         if isinstance(value, str):
             texts = [choice for choice in self.sampler.choices if isinstance(choice, str)]
             return None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}, got {value!r}"

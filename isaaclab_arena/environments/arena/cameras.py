@@ -337,7 +337,10 @@ class EnvironmentCameras:
         self._bring_up_to_date(np.flatnonzero(drawn.named()).tolist())
         if drawn.outdated.all():
             # Without any picture no renderer is needed.
-            kept = {name: torch.empty((0, *spec.shape), dtype=spec.dtype) for name, spec in self.spec().items()}
+            kept = {
+                name: torch.empty((0, *spec.shape), dtype=spec.dtype, device=self._device)
+                for name, spec in self.spec().items()
+            }
         else:
             pictures = self._renderer_of(HEAD_CAMERA).pictures
             kept = {name: pictures[name] for name in self.spec()}

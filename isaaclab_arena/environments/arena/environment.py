@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
+from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.events import MomentRing, Moments
 from isaaclab_arena.environments.mdp.spaces import ActionMode, FloorActions, ObservationTerm, read_terms, robot_terms
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task
@@ -173,12 +173,6 @@ class ArenaEnvironment(Environment):
         self._read = Replayed(
             lambda: read_terms(self._terms, self.backend, self.device), capture, name=f"what is seen of '{name}'"
         )
-
-    def announce_pictures(self, options: CameraOptions) -> None:
-        """Declare the pictures that options ask for, and never render any."""
-        if options.enable_cameras:
-            pictures = EnvironmentCameras(self.backend, options, self.device).spec()
-            self.observation_spec = {**self.observation_spec, CAMERAS: pictures}
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the start of the task's things."""
