@@ -172,37 +172,7 @@ class RayTracers:
         return dict(pair for share in done for pair in share)
 
 
-# Copy a few worlds out of thousands for rendering: a film of four episodes must not render four thousand.
-
-
-class FewWorlds:
-    """Copies of the visible parts of some worlds, on their device."""
-
-    def __init__(self, backend: WarpBackend, num_worlds: int) -> None:
-        self._backend = backend
-        self.num_worlds = num_worlds
-        with backend.launcher.compiling():
-            # These worlds have no contacts, whose buffers would take most of the memory.
-            self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
-        self._own: dict[str, warp.array] = {}
-
-    def show(self, env_ids: torch.Tensor) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
-        """Copy at most ``num_worlds`` worlds (n,), int64; the copy is valid until the next call, the rest is stale."""
-        # The addresses stay the same, because a captured graph renders them.
-        model, data = self._backend.warp_worlds
-        for name in VISIBLE_POSES:
-            warp.to_torch(getattr(self._data, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
-        shown = copy.copy(model)
-        for name in VISIBLE_FIELDS:
-            array = getattr(model, name)
-            if array.shape[0] > 1:
-                if name not in self._own:
-                    shape = (self.num_worlds, *array.shape[1:])
-                    self._own[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
-                warp.to_torch(self._own[name])[: len(env_ids)] = warp.to_torch(array)[env_ids]
-                setattr(shown, name, self._own[name])
-        return shown, self._data
-
+# Render many worlds at once: all of a batch, or a few out of thousands, since a film of four must not render all.
 
 _BYTES_PER_PIXEL = 4
 _NUMBERS = count()  # tells the graphs of several `BatchCameras` of one backend apart
@@ -217,11 +187,15 @@ class BatchCameras:
         self._backend = backend
         self._cameras = tuple(cameras)
         self._kind = f"pictures {next(_NUMBERS)}"
-        self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
-        # ``at_once`` limits the memory; by default all worlds are rendered at once.
-        num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
+        # ``at_once`` limits the memory; by default all worlds are rendered at once. Otherwise the visible parts of some
+        # are copied, without contacts, whose buffers would take most of the memory.
+        num_worlds = backend.num_envs if at_once is None else min(at_once, backend.num_envs)
+        self._copies: mujoco_warp.Data | None = None
         with backend.launcher.compiling():
+            if num_worlds < backend.num_envs:
+                self._copies = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
             self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
+        self._copied_fields: dict[str, warp.array] = {}
         # The first pixel of each camera, read once: a read for every picture would wait for the GPU.
         self._starts = [
             tuple(map(int, starts))
@@ -236,15 +210,32 @@ class BatchCameras:
         """Render worlds ``env_ids`` (n,), int64, None for all; return tensors on the backend's device."""
         # ``<camera>``: colours, uint8, (n, height, width, 3). On request ``<camera>:depth`` [m], float32, and
         # ``<camera>:segmentation``, body index or -1, int32, both (n, height, width, 1).
-        if self._few is None:
+        if self._copies is None:
             return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:
             env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
         parts: dict[str, list[torch.Tensor]] = {}
-        for part in env_ids.split(self._few.num_worlds):
-            for name, each in self._shot(*self._few.show(part), slice(len(part))).items():
+        for part in env_ids.split(self._copies.nworld):
+            for name, each in self._shot(self._copy(self._copies, part), self._copies, slice(len(part))).items():
                 parts.setdefault(name, []).append(each)
         return {name: torch.cat(each) for name, each in parts.items()}
+
+    def _copy(self, copies: mujoco_warp.Data, env_ids: torch.Tensor) -> mujoco_warp.Model:
+        """Copy the visible parts of worlds (n,), int64, for one picture, and return the model of the copies."""
+        # The addresses stay the same, because a captured graph renders them. The rest of the copies is stale.
+        model, data = self._backend.warp_worlds
+        for name in VISIBLE_POSES:
+            warp.to_torch(getattr(copies, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
+        shown = copy.copy(model)
+        for name in VISIBLE_FIELDS:
+            array = getattr(model, name)
+            if array.shape[0] > 1:
+                if name not in self._copied_fields:
+                    shape = (copies.nworld, *array.shape[1:])
+                    self._copied_fields[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
+                warp.to_torch(self._copied_fields[name])[: len(env_ids)] = warp.to_torch(array)[env_ids]
+                setattr(shown, name, self._copied_fields[name])
+        return shown
 
     def _shot(
         self, model: mujoco_warp.Model, data: mujoco_warp.Data, wanted: torch.Tensor | slice
