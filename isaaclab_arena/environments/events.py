@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -137,9 +137,13 @@ class MomentRing:
         self._widths = {name: part.shape[1] for name, part in zip(kept, self._parts, strict=True)}
         width = sum(self._widths.values())
         self._steps = state.qpos.new_empty((capacity, num_envs, width))
-        # A call right after the physics costs several times the usual, so the views are made here.
+        # A call right after the physics costs several times the usual. So the views are made here, and NumPy copies on
+        # a CPU, in half of torch's time.
         self._each_step = self._steps.unbind(0)
         self._starts = state.qpos.new_empty((num_envs, width))
+        self._on_host = self._steps.is_cpu
+        self._host_parts = [part.numpy() for part in self._parts if part.shape[1]] if self._on_host else []
+        self._each_host_step = [step.numpy() for step in self._each_step] if self._on_host else []
         self._first = [0] * num_envs
         self._next = 0
 
@@ -147,12 +151,21 @@ class MomentRing:
         """Begin episodes in env slots that were just reset."""
         for env_id in env_ids:
             self._first[env_id] = self._next
-        slots = torch.tensor(env_ids, dtype=torch.int64).to(self._starts.device, non_blocking=True)
-        self._starts[slots] = torch.cat(self._parts, dim=1)[slots]
+        if self._on_host:
+            starts = self._starts.numpy()
+            for env_id in env_ids:
+                np.concatenate([part[env_id] for part in self._host_parts], out=starts[env_id])
+        else:
+            slots = torch.tensor(env_ids, dtype=torch.int64).to(self._starts.device, non_blocking=True)
+            self._starts[slots] = torch.cat(self._parts, dim=1)[slots]
 
     def keep(self) -> None:
         """Store the moment after a control step."""
-        torch.cat(self._parts, dim=1, out=self._each_step[self._next % len(self._each_step)])
+        place = self._next % len(self._each_step)
+        if self._on_host:
+            np.concatenate(self._host_parts, axis=1, out=self._each_host_step[place])
+        else:
+            torch.cat(self._parts, dim=1, out=self._each_step[place])
         self._next += 1
 
     def take_back(self) -> None:
@@ -161,7 +174,10 @@ class MomentRing:
 
     def moments(self, env_ids: Sequence[int]) -> list[Moments]:
         """Return the moments of the env slots' episodes, each with its start first; one read from a GPU for all."""
-        starts, steps, episodes = self._starts, self._steps, list[list[torch.Tensor]]()
+        starts, steps = self._starts, self._steps
+        if self._on_host:
+            starts, steps = starts.numpy(), steps.numpy()
+        episodes: list[list[Any]] = []
         for env_id in env_ids:
             # The ring holds the control steps of an episode in order, in up to two parts.
             first, parts = self._first[env_id], []
@@ -170,12 +186,14 @@ class MomentRing:
                 parts = [steps[begin:end, env_id]] if begin < end else [steps[begin:, env_id], steps[:end, env_id]]
             episodes.append([starts[env_id : env_id + 1], *(part for part in parts if len(part))])
         standing = [self._state.xpos[env_id] for env_id in env_ids]
-        read = iter(on_cpu([*(part for parts in episodes for part in parts), *standing]))
-        on_host = [[next(read).numpy() for _ in parts] for parts in episodes]
+        if not self._on_host:
+            read = iter(on_cpu([*(part for parts in episodes for part in parts), *standing]))
+            episodes = [[next(read).numpy() for _ in parts] for parts in episodes]
+            standing = list(read)
 
         names, widths = list(self._widths), list(self._widths.values())
         found = []
-        for parts, bodies in zip(on_host, read, strict=True):
+        for parts, bodies in zip(episodes, standing, strict=True):
             # Facts read number by number, so the moments of each number lie side by side in memory. NumPy copies in
             # this thread; torch would wake others, which takes longer.
             copied = np.empty((parts[0].shape[1], sum(map(len, parts))), parts[0].dtype)
