@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_acti
 from isaaclab_arena.evaluation.process import generators_put_back
 from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures

@@ -12,7 +12,7 @@ _PRELOADED = (
     "pandas", "pyarrow.parquet", "scipy.stats", "h5py", "rich.live", "tyro", "gymnasium",
     "isaaclab_arena.training.train", "isaaclab_arena.training.learner",
     "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy", "gr00t.policy.gr00t_policy",
-    "isaaclab_arena.sim.warp.backend", "isaaclab_arena.sim.warp.cameras",
+    "isaaclab_arena.sim.warp_backend", "isaaclab_arena.sim.warp_cameras",
     "isaaclab_arena.environments.arena.builder", "isaaclab_arena.environments.arena.builder",
     "isaaclab_arena.policy.scripted", "isaaclab_arena.results.merge", "isaaclab_arena.results.console",
     "isaaclab_arena.report.writing", "isaaclab_arena.evaluation.rerun",

@@ -201,7 +201,7 @@ def warp_finding(device: torch.device) -> Finding:
     """Check that Warp simulates and renders on a device."""
 
     def found() -> str:
-        from isaaclab_arena.sim.warp.kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only
+        from isaaclab_arena.sim.warp_kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only
 
         return f"Warp calls it {warp_device(device).name}"
 

@@ -51,7 +51,7 @@ def begun(env: ArenaEnvironment, policy: PolicyBase) -> EpisodeLoop:
 
 def make_step(loop: EpisodeLoop) -> None:
     answer = loop.act()
-    assert loop.finish_step(answer, loop.step(answer)) == []
+    assert loop.finish_step(answer, loop.attempt(answer.action)) == []
 
 
 def places_of_waits(gpu: PretendGpu, loop: EpisodeLoop) -> list[str]:
@@ -138,7 +138,7 @@ def test_however_many_episodes_end_in_a_step_their_numbers_and_moments_are_read_
     loop = begun(built(there("lift_object")), Finishes())
     gpu.waits.clear()
     answer = loop.act()
-    assert loop.finish_step(answer, loop.step(answer)) == [1, 2]
+    assert loop.finish_step(answer, loop.attempt(answer.action)) == [1, 2]
     assert [wait.where.partition(":")[0] for wait in gpu.waits] == [WHICH_ENDED, "device_reads.py", "device_reads.py"]
 
 

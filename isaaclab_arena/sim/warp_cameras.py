@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import warp
 
-from isaaclab_arena.sim.pictures import VISIBLE_FIELDS, VISIBLE_POSES, ChangingPixels, MovingGeoms, VisibleWorld
-from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.kernels import cpu_turn, one_compiler_at_a_time, warp_turn
+from isaaclab_arena.sim.backend import VISIBLE_FIELDS, VISIBLE_POSES, VisibleWorld
+from isaaclab_arena.sim.warp_backend import WarpBackend
+from isaaclab_arena.sim.warp_kernels import cpu_turn, one_compiler_at_a_time, warp_turn
 
 # Render worlds with MuJoCo-Warp's ray tracer: no OpenGL, no display, the same pixels on every machine of a kind.
 #
@@ -172,37 +172,7 @@ class RayTracers:
         return dict(pair for share in done for pair in share)
 
 
-# Copy a few worlds out of thousands for rendering: a film of four episodes must not render four thousand.
-
-
-class FewWorlds:
-    """Copies of the visible parts of some worlds, on their device."""
-
-    def __init__(self, backend: WarpBackend, num_worlds: int) -> None:
-        self._backend = backend
-        self.num_worlds = num_worlds
-        with backend.launcher.compiling():
-            # These worlds have no contacts, whose buffers would take most of the memory.
-            self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
-        self._own: dict[str, warp.array] = {}
-
-    def show(self, env_ids: torch.Tensor) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
-        """Copy at most ``num_worlds`` worlds (n,), int64; the copy is valid until the next call, the rest is stale."""
-        # The addresses stay the same, because a captured graph renders them.
-        model, data = self._backend.warp_worlds
-        for name in VISIBLE_POSES:
-            warp.to_torch(getattr(self._data, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
-        shown = copy.copy(model)
-        for name in VISIBLE_FIELDS:
-            array = getattr(model, name)
-            if array.shape[0] > 1:
-                if name not in self._own:
-                    shape = (self.num_worlds, *array.shape[1:])
-                    self._own[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
-                warp.to_torch(self._own[name])[: len(env_ids)] = warp.to_torch(array)[env_ids]
-                setattr(shown, name, self._own[name])
-        return shown, self._data
-
+# Render many worlds at once: all of a batch, or a few out of thousands, since a film of four must not render all.
 
 _BYTES_PER_PIXEL = 4
 _NUMBERS = count()  # tells the graphs of several `BatchCameras` of one backend apart
@@ -217,11 +187,15 @@ class BatchCameras:
         self._backend = backend
         self._cameras = tuple(cameras)
         self._kind = f"pictures {next(_NUMBERS)}"
-        self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
-        # ``at_once`` limits the memory; by default all worlds are rendered at once.
-        num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
+        # ``at_once`` limits the memory; by default all worlds are rendered at once. Otherwise the visible parts of some
+        # are copied, without contacts, whose buffers would take most of the memory.
+        num_worlds = backend.num_envs if at_once is None else min(at_once, backend.num_envs)
+        self._copies: mujoco_warp.Data | None = None
         with backend.launcher.compiling():
+            if num_worlds < backend.num_envs:
+                self._copies = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
             self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
+        self._copied_fields: dict[str, warp.array] = {}
         # The first pixel of each camera, read once: a read for every picture would wait for the GPU.
         self._starts = [
             tuple(map(int, starts))
@@ -236,15 +210,32 @@ class BatchCameras:
         """Render worlds ``env_ids`` (n,), int64, None for all; return tensors on the backend's device."""
         # ``<camera>``: colours, uint8, (n, height, width, 3). On request ``<camera>:depth`` [m], float32, and
         # ``<camera>:segmentation``, body index or -1, int32, both (n, height, width, 1).
-        if self._few is None:
+        if self._copies is None:
             return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:
             env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
         parts: dict[str, list[torch.Tensor]] = {}
-        for part in env_ids.split(self._few.num_worlds):
-            for name, each in self._shot(*self._few.show(part), slice(len(part))).items():
+        for part in env_ids.split(self._copies.nworld):
+            for name, each in self._shot(self._copy(self._copies, part), self._copies, slice(len(part))).items():
                 parts.setdefault(name, []).append(each)
         return {name: torch.cat(each) for name, each in parts.items()}
+
+    def _copy(self, copies: mujoco_warp.Data, env_ids: torch.Tensor) -> mujoco_warp.Model:
+        """Copy the visible parts of worlds (n,), int64, for one picture, and return the model of the copies."""
+        # The addresses stay the same, because a captured graph renders them. The rest of the copies is stale.
+        model, data = self._backend.warp_worlds
+        for name in VISIBLE_POSES:
+            warp.to_torch(getattr(copies, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
+        shown = copy.copy(model)
+        for name in VISIBLE_FIELDS:
+            array = getattr(model, name)
+            if array.shape[0] > 1:
+                if name not in self._copied_fields:
+                    shape = (copies.nworld, *array.shape[1:])
+                    self._copied_fields[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
+                warp.to_torch(self._copied_fields[name])[: len(env_ids)] = warp.to_torch(array)[env_ids]
+                setattr(shown, name, self._copied_fields[name])
+        return shown
 
     def _shot(
         self, model: mujoco_warp.Model, data: mujoco_warp.Data, wanted: torch.Tensor | slice
@@ -274,6 +265,210 @@ class BatchCameras:
                 bodies = torch.where(geoms >= 0, self._geom_body[geoms.clamp(min=0).long()], -1)
                 pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
         return pictures
+
+
+# Find the pixels of a fixed camera that moving geoms can change, directly or by their shadows.
+
+_MARGIN_M = 1e-3  # margin around things, larger than any rounding error
+_CELLS = 512
+_REACH_M = 2.0
+"""Half the width of the map of shadows, around the moving geoms; points farther away share the cells at its edge."""
+
+_CELL_M = 2 * _REACH_M / _CELLS  # length of a side of a cell
+_FAR_M = 1e6  # farther away than anything is
+_SLOPES = np.tan(np.pi / 8 * np.arange(-3, 4))
+_DIRECTIONS = np.stack([np.append(np.ones(7), 0.0), np.append(_SLOPES, 1.0)], axis=1)
+"""Directions in a plane, each with the two ends of an outline; the last is along the second axis."""
+
+_LENGTHS = np.linalg.norm(_DIRECTIONS, axis=1)
+
+_CORNERS = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.float64)
+_ENDS = np.array([(0, 0, -1), (0, 0, 1)], np.float64)
+_EIGHTHS = np.pi / 4 * np.arange(8)
+_RIMS = np.array(
+    [(x, y, z) for x, y in np.stack([np.cos(_EIGHTHS), np.sin(_EIGHTHS)], 1) / np.cos(np.pi / 8) for z in (-1, 1)]
+)
+"""Corners of a prism of eight sides that holds a cylinder of radius 1 and height 2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hulls:
+    """Convex hulls that enclose geoms; each hull is spanned by some balls."""
+
+    centres: np.ndarray  # of all balls, hull by hull, in the world [m], (n, 3)
+    radii: np.ndarray  # of all balls [m], (n,)
+    starts: np.ndarray  # index of each hull's first ball, (num_hulls,)
+
+
+class MovingGeoms:
+    """The geoms of a model that move."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        is_fixed = (model.body_weldid == 0)[model.geom_bodyid] & (model.body_mocapid < 0)[model.geom_bodyid]
+        # Geoms fixed to the world do not move; geoms on mocap bodies do.
+        self.ids = np.flatnonzero(~is_fixed)
+        types = [mujoco.mjtGeom(int(kind)) for kind in model.geom_type[self.ids]]
+        self.are_bounded = all(kind in _SHAPES for kind in types)  # False: some geom has no hull
+        shapes = [_SHAPES.get(kind, _SHAPES[mujoco.mjtGeom.mjGEOM_SPHERE]) for kind in types]
+        numbers = np.array([len(shape.points) for shape in shapes], int)
+        self._starts = numbers.cumsum() - numbers
+        self._geoms = np.repeat(self.ids, numbers)
+        self._points = np.concatenate([np.zeros((0, 3)), *(shape.points for shape in shapes)])
+        self._sizes = np.array([shape.sizes for shape in shapes], int).reshape(-1, 3).repeat(numbers, axis=0)
+        self._is_round = np.array([shape.is_round for shape in shapes], bool).repeat(numbers)
+        # A mesh is enclosed by its box, which is not around its centre and has no size that varies between worlds.
+        self._is_mesh = np.array([kind == mujoco.mjtGeom.mjGEOM_MESH for kind in types], bool).repeat(numbers)
+        boxes = model.geom_aabb.reshape(-1, 6)[self._geoms]
+        self._corners = (boxes[:, :3] + self._points * boxes[:, 3:])[self._is_mesh]
+
+    def hulls(self, world: VisibleWorld) -> Hulls:
+        """Return a hull around each moving geom of a world."""
+        sizes = world.fields["geom_size"].reshape(-1, 3)[self._geoms]
+        points = self._points * np.take_along_axis(sizes, self._sizes, axis=1)
+        points[self._is_mesh] = self._corners
+        turns = world.poses["geom_xmat"].reshape(-1, 3, 3)[self._geoms]
+        return Hulls(
+            centres=world.poses["geom_xpos"].reshape(-1, 3)[self._geoms] + np.einsum("nij,nj->ni", turns, points),
+            radii=sizes[:, 0] * self._is_round + _MARGIN_M,
+            starts=self._starts,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """Balls that enclose geoms of one type: centres in units of the geom's sizes, by size index per axis."""
+
+    points: np.ndarray
+    sizes: tuple[int, int, int]
+    is_round: bool = False
+
+
+_SHAPES = {
+    mujoco.mjtGeom.mjGEOM_SPHERE: _Shape(points=np.zeros((1, 3)), sizes=(0, 0, 0), is_round=True),
+    mujoco.mjtGeom.mjGEOM_CAPSULE: _Shape(points=_ENDS, sizes=(0, 0, 1), is_round=True),
+    mujoco.mjtGeom.mjGEOM_CYLINDER: _Shape(points=_RIMS, sizes=(0, 0, 1)),
+    **dict.fromkeys(
+        (mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_ELLIPSOID, mujoco.mjtGeom.mjGEOM_MESH),
+        _Shape(points=_CORNERS, sizes=(0, 1, 2)),
+    ),
+}
+
+
+class ChangingPixels:
+    """The pixels of a fixed camera that moving geoms can change, with fixed lights and a fixed background."""
+
+    def __init__(
+        self, world: VisibleWorld, camera: int, rays: np.ndarray, depth: np.ndarray, lights: np.ndarray, around: Hulls
+    ) -> None:
+        # ``rays`` (height, width, 3) are unit vectors in the camera's frame. ``depth`` (height, width) is that of the
+        # background along the camera's axis [m], 0 for nothing. ``lights`` (n, 3) are the directions of lights with
+        # shadows; ``around`` sets the centre of the shadow maps.
+        self._place = world.poses["cam_xpos"].reshape(-1, 3)[camera]
+        # Axes: right, down, ahead.
+        self._axes = world.poses["cam_xmat"].reshape(-1, 3, 3)[camera] * (1, -1, -1)
+        rays = rays.astype(np.float64) * (1, -1, -1)
+        flat = rays / rays[:, :, 2:]
+        self._columns, self._lines = flat[0, :, 0], flat[:, 0, 1]
+        hit = np.flatnonzero(depth > 0)
+        points = self._place + (flat.reshape(-1, 3) * depth.reshape(-1, 1))[hit] @ self._axes.T
+        self._maps = [_ShadowMap(direction, points, hit, around) for direction in lights]
+
+    def of(self, hulls: Hulls) -> np.ndarray | None:
+        """Return a mask (height, width), bool, of pixels that geoms in hulls can change; None if it may be any."""
+        centres = (hulls.centres - self._place) @ self._axes
+        nearest = hulls.radii + _MARGIN_M
+        is_ahead = np.logical_and.reduceat(centres[:, 2] > nearest, hulls.starts)
+        # A hull that is partly ahead and partly behind the camera has no bounded outline.
+        if not (is_ahead | np.logical_and.reduceat(centres[:, 2] < -nearest, hulls.starts)).all():
+            return None
+        mask = np.zeros((len(self._lines), len(self._columns)), bool)
+
+        # The outlines of the hulls ahead, projected onto a plane at distance 1. `touching` is the length of a tangent
+        # to a ball, in the plane of the camera, the direction and the way ahead.
+        radii = hulls.radii
+        ahead = np.maximum(centres[:, 2], radii + _MARGIN_M)
+        across = (_DIRECTIONS / _LENGTHS[:, None]) @ centres[:, :2].T
+        touching = np.sqrt(across**2 + ahead**2 - radii**2)
+        begin = (across * touching - ahead * radii) / (ahead * touching + across * radii)
+        end = (across * touching + ahead * radii) / (ahead * touching - across * radii)
+        outlines = _Outlines.around(begin, end, hulls.starts)
+        outlines.first[:, ~is_ahead] = np.inf
+
+        line, left, right = outlines.spans(self._lines, self._lines)
+        first, last = np.searchsorted(self._columns, left), np.searchsorted(self._columns, right, side="right") - 1
+        is_seen = first <= last
+        top, covered = _covered(line[is_seen], first[is_seen], last[is_seen], len(self._columns))
+        mask[top : top + len(covered)] = covered
+        for shadows in self._maps:
+            mask.ravel()[shadows.shadowed(hulls)] = True
+        return mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outlines:
+    """Convex outlines in a plane, bounded on both sides across each of `_DIRECTIONS`."""
+
+    first: np.ndarray  # least value of direction times point, (8, n)
+    last: np.ndarray  # greatest value, (8, n)
+
+    @classmethod
+    def around(cls, first: np.ndarray, last: np.ndarray, starts: np.ndarray) -> "_Outlines":
+        """Return the outlines of hulls, from the ends of their balls along directions of length 1."""
+        first, last = np.minimum.reduceat(first, starts, axis=1), np.maximum.reduceat(last, starts, axis=1)
+        return cls(first=first * _LENGTHS[:, None], last=last * _LENGTHS[:, None])
+
+    def spans(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return each strip that meets an outline, with the outline's greatest extent there. Shape of each: (n,)."""
+        # ``lower`` and ``upper`` bound each strip on the second axis: (num_strips,).
+        outline, strip = np.nonzero((self.first[-1, :, None] <= upper) & (self.last[-1, :, None] >= lower))
+        sides = np.multiply.outer(_SLOPES, lower), np.multiply.outer(_SLOPES, upper)
+        first = self.first[:-1].take(outline, axis=1) - np.maximum(*sides).take(strip, axis=1)
+        last = self.last[:-1].take(outline, axis=1) - np.minimum(*sides).take(strip, axis=1)
+        return strip, first.max(axis=0), last.min(axis=0)
+
+
+class _ShadowMap:
+    """A light's shadow map: a grid across its direction, and the cell of every visible point."""
+
+    def __init__(self, direction: np.ndarray, points: np.ndarray, pixels: np.ndarray, around: Hulls) -> None:
+        # ``direction`` (3,) is a unit vector. ``points`` (n, 3) are visible in ``pixels`` (n,), in the world [m].
+        first = np.cross(direction, np.eye(3)[np.abs(direction).argmin()])
+        first /= np.linalg.norm(first)
+        self._axes = np.stack([first, np.cross(direction, first)], axis=1)
+        self._corner = around.centres.mean(axis=0) @ self._axes - _REACH_M
+        places = _cell(points @ self._axes - self._corner)
+        cells = places[:, 1] * _CELLS + places[:, 0]
+        order = cells.argsort(kind="stable")
+        self._cells, self._pixels = cells[order], pixels[order]
+        # The cells at the edge also cover everything beyond.
+        inner = np.arange(1, _CELLS) * _CELL_M
+        self._lower, self._upper = np.append(-_FAR_M, inner), np.append(inner, _FAR_M)
+
+    def shadowed(self, hulls: Hulls) -> np.ndarray:
+        """Return the pixels of points that geoms in hulls can shadow. Shape: (n,)."""
+        places = (hulls.centres @ self._axes - self._corner) @ (_DIRECTIONS / _LENGTHS[:, None]).T
+        outlines = _Outlines.around((places.T - hulls.radii), (places.T + hulls.radii), hulls.starts)
+        line, left, right = outlines.spans(self._lower, self._upper)
+        top, covered = _covered(line, _cell(left), _cell(right), _CELLS)
+        begin, end = np.searchsorted(self._cells, (top * _CELLS, (top + len(covered)) * _CELLS))
+        return self._pixels[begin:end][covered.ravel()[self._cells[begin:end] - top * _CELLS]]
+
+
+def _cell(places: np.ndarray) -> np.ndarray:
+    """Return the index of each place's cell [m], from the map's corner."""
+    return np.clip(places // _CELL_M, 0, _CELLS - 1).astype(np.int64)
+
+
+def _covered(line: np.ndarray, first: np.ndarray, last: np.ndarray, width: int) -> tuple[int, np.ndarray]:
+    """Return the first line with spans, and the mask of covered cells from it to the last one."""
+    if not len(line):
+        return 0, np.zeros((0, width), bool)
+    top, height = int(line.min()), int(np.ptp(line)) + 1
+    # Inside a span, one more has begun than ended. A line has one entry more than cells, so no span crosses into the
+    # next.
+    size, starts = height * (width + 1), (line - top) * (width + 1)
+    begun = np.bincount(starts + first, minlength=size) - np.bincount(starts + last + 1, minlength=size)
+    return top, (begun.cumsum() > 0).reshape(height, width + 1)[:, :-1]
 
 
 # Draw films of a fixed camera faster: the static scene once, and then only pixels that may change.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Self
 
 import mujoco
 import mujoco_warp
@@ -18,10 +17,9 @@ import warp
 from isaaclab_arena.device_reads import on_cpu, on_device
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.backend import Backend, ModelChange, ModelNames, StartState
+from isaaclab_arena.sim.backend import Backend, Capture, ModelChange, ModelNames, Replayed, StartState
 from isaaclab_arena.sim.math import rotate
-from isaaclab_arena.sim.replayed import Capture, Replayed
-from isaaclab_arena.sim.warp.kernels import Launcher
+from isaaclab_arena.sim.warp_kernels import Launcher
 
 _FOLLOWING = (
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
@@ -162,26 +160,16 @@ def probed_sizes(model: mujoco.MjModel) -> BufferSizes:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Room:
     """Live counters of the room that worlds needed, and its limits."""
 
-    contacts: tuple[torch.Tensor, torch.Tensor]  # contacts, and candidate pairs of geoms, of all worlds: (1,), (1,)
-    constraints: torch.Tensor  # (num_envs,)
-    overflow: torch.Tensor  # Data.overflow, (num_envs,)
-    most_contacts: int  # capacity for contacts, and for candidate pairs
-    most_constraints: int  # capacity of each world
-
-    @classmethod
-    def of(cls, data: mujoco_warp.Data) -> Self:
-        """Return the counters and limits of ``data``."""
-        return cls(
-            contacts=(warp.to_torch(data.nacon), warp.to_torch(data.ncollision)),
-            constraints=warp.to_torch(data.nefc),
-            overflow=warp.to_torch(data.overflow),
-            most_contacts=data.naconmax,
-            most_constraints=data.njmax,
-        )
+    def __init__(self, data: mujoco_warp.Data) -> None:
+        # Contacts, and candidate pairs of geoms, of all worlds: (1,), (1,).
+        self.contacts = (warp.to_torch(data.nacon), warp.to_torch(data.ncollision))
+        self.constraints = warp.to_torch(data.nefc)  # (num_envs,)
+        self.overflow = warp.to_torch(data.overflow)  # (num_envs,)
+        self.most_contacts = data.naconmax  # capacity for contacts, and for candidate pairs
+        self.most_constraints = data.njmax  # capacity of each world
 
     def used(self) -> tuple[int, int, int]:
         """Return `Data.overflow` of all worlds together, their contacts, and the most constraints of a world."""
@@ -247,28 +235,39 @@ class StepRollback:
         self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
         self._chosen = torch.zeros_like(self.diverged)
 
+        def copy_all() -> None:
+            for name, before in self._before.items():
+                before.copy_(self._live[name])
+
+        def put_back_sensors() -> None:
+            self._restore({SENSORS: self._before[SENSORS]}, ~self._chosen)
+            self._live[WARM_START].copy_(self._before[WARM_START])
+
         # Keeps the current state of all worlds, before a step or a partial update.
-        self.keep = Replayed(self._copy_all, capture, name="keeping worlds")
+        self.keep = Replayed(copy_all, capture, name="keeping worlds")
         # A tensor that is True if everything fitted in the present room, which `move_into` replaces.
-        self.had_room = Replayed(self._see_room, capture, name="whether worlds had room")
-        self._settle = Replayed(self._put_back_others, capture, name="putting worlds back")
-        self._settle_if_room = Replayed(self._put_back_unmade, capture, name="putting worlds back that had no room")
-        self._release = Replayed(self._put_back_sensors, capture, name="putting sensors back")
+        self.had_room = Replayed(lambda: self._room.was_enough(), capture, name="whether worlds had room")  # noqa: PLW0108
+        self._settle = Replayed(partial(self._put_back, may_fail=False), capture, name="putting worlds back")
+        self._settle_if_room = Replayed(
+            partial(self._put_back, may_fail=True), capture, name="putting worlds back that had no room"
+        )
+        self._release = Replayed(put_back_sensors, capture, name="putting sensors back")
 
     def put_back(self, names: Iterable[str] | None = None) -> None:
         """Restore the named parts of all worlds' states, by default all parts and the sensors."""
         for name in self._before if names is None else names:
             self._live[name].copy_(self._before[name])
 
-    def settle(self, moved: torch.Tensor) -> None:
-        """Restore worlds outside ``moved`` (num_envs,), bool, and put those that broke down to rest."""
-        self._chosen.copy_(moved)
-        self._settle()
+    def settle(self, moved: torch.Tensor, *, may_fail: bool = False) -> torch.Tensor:
+        """Restore worlds outside ``moved`` (num_envs,), bool, put those that broke down to rest, and return ``moved``.
 
-    def settle_if_room(self, moved: torch.Tensor) -> torch.Tensor:
-        """Settle, or restore all worlds if the step overflowed; return those that made it: ``moved`` or none."""
+        With ``may_fail`` all worlds are restored if the step overflowed, and the returned mask is then empty.
+        """
         self._chosen.copy_(moved)
-        return self._settle_if_room().clone()
+        if may_fail:
+            return self._settle_if_room().clone()
+        self._settle()
+        return moved
 
     def release(self, env_ids: torch.Tensor) -> None:
         """Restore the sensors of worlds not in ``env_ids`` (n,), int64, and the warm starts of all."""
@@ -286,32 +285,14 @@ class StepRollback:
         for each in (self.keep, self.had_room, self._settle, self._settle_if_room, self._release):
             each.forget()
 
-    def _copy_all(self) -> None:
-        for name, before in self._before.items():
-            before.copy_(self._live[name])
-
-    def _see_room(self) -> torch.Tensor:
-        return self._room.was_enough()
-
-    def _put_back_others(self) -> None:
-        self._restore(self._before, ~self._chosen)
-        self._mark_diverged(self._chosen)
-
-    def _put_back_unmade(self) -> torch.Tensor:
-        made = self._chosen & self._room.was_enough()
+    def _put_back(self, *, may_fail: bool) -> torch.Tensor:
+        made = self._chosen & self._room.was_enough() if may_fail else self._chosen
         self._restore(self._before, ~made)
-        self._mark_diverged(made)
-        return made
-
-    def _put_back_sensors(self) -> None:
-        self._restore({SENSORS: self._before[SENSORS]}, ~self._chosen)
-        self._live[WARM_START].copy_(self._before[WARM_START])
-
-    def _mark_diverged(self, moved: torch.Tensor) -> None:
         numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
-        broken = moved & ~(numbers.abs() < _LARGEST).all(dim=1)
+        broken = made & ~(numbers.abs() < _LARGEST).all(dim=1)
         self.diverged |= broken
         self.to_rest(broken)
+        return made
 
     def to_rest(self, worlds: torch.Tensor) -> None:
         """Put worlds (num_envs,), bool, into the model's default state."""
@@ -331,7 +312,6 @@ _LOG = logging.getLogger(__name__)
 _STATE = ("time", "qpos", "qvel", "act", WARM_START, "ctrl", "mocap_pos", "mocap_quat")
 """What a world's future depends on."""
 _DERIVED = ("xpos", "xquat", "site_xpos", "sensordata")
-_MOST_GROWTHS = 12
 _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
@@ -339,6 +319,7 @@ class WarpBackend(Backend):
     """Worlds of a model on one device, in single precision."""
 
     renders = True
+    most_growths = 12  # of the buffers for one step
 
     def __init__(
         self,
@@ -379,7 +360,7 @@ class WarpBackend(Backend):
         self._state = {name: self._view(name) for name in _STATE}
         self.qpos, self.qvel, self.ctrl = (self._state[name] for name in ("qpos", "qvel", "ctrl"))
         self.xpos, self.xquat, self.site_xpos, self.sensordata = map(self._view, _DERIVED)
-        self._room = Room.of(self._data)
+        self._room = Room(self._data)
         self.capture = self.launcher.capture
         self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
         self._starts = StartSender(self.names, self._rollback.at_rest)
@@ -402,19 +383,15 @@ class WarpBackend(Backend):
         self.diverged[env_ids] = False
         self._renew(env_ids)
 
-    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
         """Advance worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
         self._rollback.keep()
-        self._run_with_room(partial(self._substeps, num_substeps))
-        self._rollback.settle(moved)
-        self._derive()
-
-    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
-        """Advance worlds, or none if contacts do not fit; see `Backend.try_step`."""
-        self._rollback.keep()
-        self._room.overflow.zero_()
-        self._substeps(num_substeps)
-        made = self._rollback.settle_if_room(moved)
+        if may_fail:
+            self._room.overflow.zero_()
+            self._substeps(num_substeps)
+        else:
+            self._run_with_room(partial(self._substeps, num_substeps))
+        made = self._rollback.settle(moved, may_fail=may_fail)
         self._derive()
         return made
 
@@ -518,7 +495,7 @@ class WarpBackend(Backend):
 
     def _run_with_room(self, run: Callable[[], None], undone: Sequence[str] | None = None) -> None:
         """Run work on all worlds, and repeat it with larger buffers until everything fits."""
-        for _ in range(_MOST_GROWTHS):
+        for _ in range(self.most_growths):
             self._room.overflow.zero_()
             run()
             if self._rollback.had_room():  # waits for the GPU
@@ -528,28 +505,24 @@ class WarpBackend(Backend):
                 names = repr(_BITS(missed & _LEFT_OUT))
                 reason = f"left out contacts ({names}), for which it cannot make room"
                 raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
-            self._grow(contacts / self.num_envs, constraints)
+            before = self.sizes
+            self.sizes = now = BufferSizes(
+                contacts=round(_GROWTH * max(before.contacts, contacts / self.num_envs)),
+                constraints=round(_GROWTH * max(before.constraints, constraints)),
+            )
+            grown = f"from {before.contacts} to {now.contacts}, for constraints from {before.constraints}"
+            _LOG.info("room for contacts grows %s to %d to a world", grown, now.constraints)
+            self.launcher.forget_graphs()
+            with self.launcher.compiling():
+                self._data = with_more_room(self.model, self._data, now)
+            self._room = Room(self._data)
+            self._rollback.move_into(self._room)
             # The parts in ``undone`` (None: all) are restored before the repetition.
             self._rollback.put_back(undone)
         raise EnvironmentBuildError(
             f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
             f"{self.sizes.constraints} constraints to a world; use the backend 'mujoco', or fewer environments"
         )
-
-    def _grow(self, contacts: float, constraints: int) -> None:
-        """Make room for more than so many contacts and constraints of a world."""
-        before = self.sizes
-        self.sizes = now = BufferSizes(
-            contacts=round(_GROWTH * max(before.contacts, contacts)),
-            constraints=round(_GROWTH * max(before.constraints, constraints)),
-        )
-        grown = f"from {before.contacts} to {now.contacts}, for constraints from {before.constraints}"
-        _LOG.info("room for contacts grows %s to %d to a world", grown, now.constraints)
-        self.launcher.forget_graphs()
-        with self.launcher.compiling():
-            self._data = with_more_room(self.model, self._data, now)
-        self._room = Room.of(self._data)
-        self._rollback.move_into(self._room)
 
     def _substeps(self, number: int) -> None:
         """Make ``number`` physics steps in all worlds."""
