@@ -14,21 +14,14 @@ import torch
 
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
-from isaaclab_arena.environments.gym.env_slots import (
-    EnvSlots,
-    LocalSlots,
-    SlotMoves,
-    SlotReset,
-    SlotSource,
-)
-from isaaclab_arena.environments.gym.env_worker import ANSWERS, FAMILIES, WorkerSlots
+from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotMoves, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     GymEnvironment,
     GymTraits,
     SuccessRule,
 )
-from isaaclab_arena.environments.gym.worker.sources import source_of
+from isaaclab_arena.environments.gym.worker.answers import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
@@ -38,8 +31,9 @@ from isaaclab_arena.workers.worker_process import (
     WorkerError,
     WorkerOptions,
     ask_kept_worker,
-    asked_worker,
     stop_kept_workers,
+    taken_worker,
+    which_worker,
 )
 
 STEPS_OF_A_SLOW_RESET = 8
@@ -196,18 +190,17 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         source, begun = self._source(options), None
         if config.python is not None:
             # A worker that has found this environment, and no other, has its imports loaded.
-            variables = options.environment_variables
-            begun = asked_worker(ANSWERS, options.interpreter, variables, source.question())
+            which = which_worker(ANSWERS, options.interpreter, options.environment_variables)
+            begun = taken_worker(which, source.request("find"))
         # The other kept workers have answered all questions.
         stop_kept_workers(ANSWERS)
-        if config.python is not None:
-            slots: EnvSlots = WorkerSlots(source, num_envs, options, begun)
-        else:
-            try:
-                slots = LocalSlots(source, num_envs)
-            except Exception as error:
-                message = f"'{self.name}' cannot be made: {type(error).__name__}: {error}"
-                raise EnvironmentBuildError(message) from error
+        try:
+            slots = EnvSlots(source, num_envs, None if config.python is None else options, begun)
+        except ArenaError:
+            raise
+        except Exception as error:  # in this process an environment may raise anything
+            message = f"'{self.name}' cannot be made: {type(error).__name__}: {error}"
+            raise EnvironmentBuildError(message) from error
 
         try:
             described = slots.description
@@ -261,7 +254,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         try:
             # The variables are those of a rank on the CPU, whose first worker this one can become.
             opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
-            question, options = self._source(config).question(), _drawing_with(opengl, config)
+            question, options = self._source(config).request("find"), _drawing_with(opengl, config)
             variables, timeout_s = options.environment_variables, options.start_timeout_s
             return ask_kept_worker(ANSWERS, options.interpreter, variables, question, timeout_s)
         except RequestError as error:

@@ -315,7 +315,7 @@ class GymEnvironment(Environment, Background):
         moves, self._moves = self._moves, None
         if moves is None:
             raise RuntimeError("no step was begun")
-        steps, rule = self._slots.finish_step(moves), self._traits.success
+        steps, rule = self._slots.finish_step(), self._traits.success
         self._look([slot for slot in moves.moving if slot not in steps.failures], moves.seen)
 
         # An env slot whose step failed or is not finite leaves its episode as diverged, without reward and success.

@@ -24,9 +24,10 @@ from isaaclab_arena.workers.worker_process import (
     WorkerError,
     WorkerProcess,
     ask_kept_worker,
-    asked_worker,
     patience_s,
     stop_kept_workers,
+    taken_worker,
+    which_worker,
 )
 
 # Read the facts on a policy from its directory, without LeRobot.
@@ -316,8 +317,8 @@ class LeRobotPolicyCfg(PolicyCfg):
 
 # The process in which a LeRobot policy runs: start it, ask it, and restart it if it is lost.
 
-ANSWERS = Path(__file__).with_name("worker")
-"""The directory of the worker's programs."""
+ANSWERS = Path(__file__).parent / "worker" / "answers.py"
+"""The program of its workers."""
 
 NOTHING = np.zeros(0, np.uint8)
 """The memory of an episode that begins."""
@@ -376,7 +377,7 @@ class LeRobotNetwork:
         self._worker: WorkerProcess | None = None
         self._elsewhere = PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
         # The worker that answered the request for versions has started already, so take it.
-        told = asked_worker(ANSWERS, options.interpreter, options.environment_variables, _VERSIONS)
+        told = taken_worker(which_worker(ANSWERS, options.interpreter, options.environment_variables), _VERSIONS)
         # All questions to the other kept workers have been asked.
         stop_kept_workers()
         self._worker, self.description = self._started(told)

@@ -46,7 +46,7 @@ def test_answers_go_through_the_saved_processors(tmp_path):
 def test_the_process_that_told_its_versions_is_the_policys(tmp_path):
     options = LeRobotPolicyCfg(**options_for(saved(tmp_path)))
     versions_there(options)
-    [told] = _KEPT.values()
+    [told] = _KEPT
     network = network_of(tmp_path)
     assert network._worker is not None
     assert network._worker.pid == told.worker.pid

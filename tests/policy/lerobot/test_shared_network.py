@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.errors import PolicyError, PolicyLostError
-from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
