@@ -9,8 +9,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 
 # Scripted experts for robosuite's Lift, Stack and PickPlaceCan, which see nothing but the observation.
 

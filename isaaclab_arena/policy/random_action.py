@@ -9,8 +9,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 BLOCK_STEPS = 64

@@ -15,8 +15,7 @@ from isaaclab_arena.interfaces.connections import Connections, Description, set_
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.storage.hdf5.episodes import read_actions, read_attributes, read_env_args
 from isaaclab_arena.storage.layout import demo_index, demo_name
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes

@@ -7,8 +7,7 @@ from typing import ClassVar
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ class ThisProcess:
     """Answers like a `WorkerProcess`, in this process. An error of a request is raised as it is."""
 
     def __init__(self) -> None:
-        self._memory = memory_file()
+        self._memory, self.pid = memory_file(), os.getpid()
         self._answers = Answers(self._memory.fileno(), self._told, alone=False)
         self._asked: tuple[Mapping[str, Any], Mapping[str, np.ndarray]] = {}, {}
 

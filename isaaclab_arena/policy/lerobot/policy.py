@@ -18,7 +18,8 @@ from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, in_colours, no_camera, picture_layout, pictures_of
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena.policy.frame_history import FrameHistory
