@@ -37,8 +37,7 @@ from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.in_memory import LentPolicy
+from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
 from isaaclab_arena.registry import Registry
 
 

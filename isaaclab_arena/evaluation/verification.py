@@ -18,8 +18,7 @@ from isaaclab_arena.evaluation.replaying import Difference, first_difference, re
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.evaluation.verification_worker import PROGRAM, read_contents
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.in_memory import STATE
+from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.storage.commits import CommitLine, JobReport, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents

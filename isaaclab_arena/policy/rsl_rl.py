@@ -24,7 +24,6 @@ from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
-from isaaclab_arena.models.exported import is_torchscript, load_network
 from isaaclab_arena.models.network import (
     ActionScaler,
     ActionScaling,
@@ -38,6 +37,8 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     AgentSettings,
     checkpoint_file,
     find_agent_file,
+    is_torchscript,
+    load_network,
     read_agent_settings,
     trained_environment,
 )

@@ -9,12 +9,14 @@ the length of the header, the header, the bytes of each array in the header's or
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
 import json
 import os
 import pathlib
+import platform
 import select
 import signal
 import struct
@@ -22,6 +24,7 @@ import sys
 import traceback
 import types
 import typing
+from importlib import metadata
 
 import numpy as np
 
@@ -121,8 +124,8 @@ def main(memory: int, file: str) -> None:
     # Python put this program's directory at the front of the path; modules of that directory must shadow no other.
     sys.path[:] = [each for each in sys.path if each != str(pathlib.Path(__file__).parent)]
     package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
-    package.__path__ = [str(pathlib.Path(file).parent)]
-    worker = importlib.import_module(f"{PACKAGE}.{pathlib.Path(file).stem}").Answers(memory, told)
+    package.__path__, name = [str(pathlib.Path(file).parent)], pathlib.Path(file).stem
+    worker: typing.Any = None
 
     def read_exactly(size: int) -> bytes:
         data = requests.read(size)
@@ -137,7 +140,13 @@ def main(memory: int, file: str) -> None:
         except EOFError:
             return
         try:
-            answer, values = worker.answer(message, arrays)
+            answer, values = {}, {}
+            # The imports of the answers may take seconds, for which a question about versions does not wait.
+            if message.get("request") != "versions":
+                worker = worker or importlib.import_module(f"{PACKAGE}.{name}").Answers(memory, told)
+                answer, values = worker.answer(message, arrays)
+            if "packages" in message:
+                answer = {**answer, "versions": versions(message["packages"])}
         except Exception as error:  # noqa: BLE001  any error goes to the asking process
             answer, values = told(error), {}
         answers.write(number + encode(answer, values))
@@ -149,6 +158,15 @@ def told(error: BaseException) -> dict[str, str]:
     kind = "import" if isinstance(error, ImportError) else "lookup" if isinstance(error, LookupError) else "other"
     text = str(error) if kind != "other" else f"{type(error).__name__}: {error}"
     return {"error": text, "kind": kind, "traceback": traceback.format_exc()}
+
+
+def versions(packages: typing.Sequence[str]) -> dict[str, str]:
+    """Return the version of Python, and of each package that is installed."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 if __name__ == "__main__":

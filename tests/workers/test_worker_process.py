@@ -193,7 +193,7 @@ def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
         ("workers/program.py", set()),
         ("environments/gym/worker/*.py", {"gymnasium"}),
         # LeRobot imports both for any policy.
-        ("policy/lerobot/worker/*.py", {"torch", "safetensors"}),
+        ("policy/lerobot_worker.py", {"torch", "safetensors"}),
     ],
 )
 def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for(files, packages):

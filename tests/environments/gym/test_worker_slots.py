@@ -19,7 +19,7 @@ from isaaclab_arena.errors import EnvironmentBuildError, PolicyError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.specs import VIEWPORT
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.workers.worker_process import (
     _KEPT,
     WorkerOptions,
