@@ -437,13 +437,13 @@ def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict
         places += [place for place in found if isinstance(place, int)] if isinstance(found, list) else []
     weights = [(role, name) for role, name, _ in _named_weights(checkpoint) if not name.startswith(_NORMALIZER)]
     # The state of a weight is numbers, and tensors that can be copied.
-    states = [kept.get(place) for place in places]
+    states = [state for place in places if isinstance(state := kept.get(place), Mapping)]
     are_sound = all(
         isinstance(each, int | float) or (isinstance(each, torch.Tensor) and _wrong_with_tensor(each) is None)
         for state in states
-        for each in (state.values() if isinstance(state, Mapping) else [None])
+        for each in state.values()
     )
-    if len(places) != len(weights) or not are_sound:
+    if not len(places) == len(states) == len(weights) or not are_sound:
         return {}
     return {weight: dict(state) for weight, state in zip(weights, states, strict=True)}
 

@@ -75,13 +75,6 @@ class ChunkPlayer:
         """Mask the env slots that cannot continue without a chunk. Shape: (num_envs,), bool."""
         return self.active & (self.next_step >= self.num_played)
 
-    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Mask the env slots whose next observation belongs to the next or a later query. Shape: (num_envs,), bool."""
-        # ``steps`` lists a query's observations: 0 is the one at that step, -15 the one 15 steps before it. The next
-        # query comes when the rest of this chunk is played.
-        shown = [(self.next_step - step) % self.num_played == 0 for step in steps]
-        return self.active & torch.stack(shown).any(dim=0)
-
     def refilled(self, env_ids: torch.Tensor, chunks: Sequence[torch.Tensor] | torch.Tensor) -> Self:
         """Return the player with new chunks, each (length, action_dim), in env slots of shape (n,), int64."""
         # A shorter chunk is aligned to the end of its env slot's row, so that all rows end together.
@@ -112,22 +105,18 @@ class ChunkPlayer:
             slots = torch.arange(self.num_envs, device=step.device)
             action = torch.where(has_one[:, None], self.chunks[slots, 0, step], 0.0)
         else:
-            action = self._mean(self.averaging)
+            age = torch.arange(self.chunks.shape[1], device=self.count.device)
+            # The chunk of age k was made k steps ago, so its entry number k is about this step.
+            predictions = self.chunks[:, age, age]
+            rank_from_oldest = self.count[:, None] - 1 - age
+            there = (rank_from_oldest >= 0) & self.active[:, None]
+            weights = torch.where(there, torch.exp(-self.averaging * rank_from_oldest), 0.0)
+            total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+            # Stale values from before the episode must have no effect, not even as NaN times zero.
+            kept = torch.where(there[:, :, None], predictions, 0.0)
+            action = (kept * (weights / total)[:, :, None]).sum(dim=1)
         is_played = has_one if acting is None else has_one & acting
         return action, replace(self, next_step=self.next_step + is_played)
-
-    def _mean(self, averaging: float) -> torch.Tensor:
-        """Return the weighted mean of all predictions for this step. Shape: (num_envs, action_dim)."""
-        age = torch.arange(self.chunks.shape[1], device=self.count.device)
-        # The chunk of age k was made k steps ago, so its entry number k is about this step.
-        predictions = self.chunks[:, age, age]
-        rank_from_oldest = self.count[:, None] - 1 - age
-        there = (rank_from_oldest >= 0) & self.active[:, None]
-        weights = torch.where(there, torch.exp(-averaging * rank_from_oldest), 0.0)
-        total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        # Stale values from before the episode must have no effect, not even as NaN times zero.
-        kept = torch.where(there[:, :, None], predictions, 0.0)
-        return (kept * (weights / total)[:, :, None]).sum(dim=1)
 
     def planned(self, env_id: int) -> torch.Tensor:
         """Return the actions that an env slot plays whatever it observes. Shape: (n, action_dim)."""
@@ -238,7 +227,11 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         """Return the env slots that start, and those whose next observation a query shows."""
         if self._player is None or self._player.num_envs != env.num_envs:
             return starting
-        return [*starting, *_numbers(self._player.looked_at_next(self._shown_steps(env)))]
+        # A step of 0 is a query's own, -15 the one 15 steps before it. The next query comes when the rest of a chunk is
+        # played.
+        player = self._player
+        shown = [(player.next_step - step) % player.num_played == 0 for step in self._shown_steps(env)]
+        return [*starting, *_numbers(player.active & torch.stack(shown).any(dim=0))]
 
     def _words_for(self, env: Environment, env_id: int) -> str:
         """Return the instruction of the episode in an env slot."""

@@ -258,10 +258,39 @@ def packed(value: typing.Any) -> bytes:
 def unpacked(data: bytes, device: torch.device) -> typing.Any:
     """Deserialise the result of `packed`, into new memory; bytes after it are ignored."""
     # Tensors keep their memory layout, because the last digits of a result may depend on it. Those that were not on the
-    # CPU go to ``device``.
+    # CPU go to ``device``. The arrays follow the header in the order in which they were packed.
     (size,) = _HEADER.unpack_from(data)
-    start = _HEADER.size + size
-    return _Reader(data, start, device).value(json.loads(data[_HEADER.size : start]))
+    position = _HEADER.size + size
+
+    def elements(dtype: typing.Any, shape: list[int]) -> bytes:
+        nonlocal position
+        first, position = position, position + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return data[first:position]
+
+    def value(described: typing.Any) -> typing.Any:
+        if not isinstance(described, dict):
+            return described
+        kind, of = described["kind"], described["of"]
+        if kind == "tensor":
+            name, shape, stride, place = of
+            dtype = getattr(torch, name)
+            taken = elements(dtype, shape)
+            flat = torch.frombuffer(bytearray(taken), dtype=dtype) if taken else torch.empty(0, dtype=dtype)
+            # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
+            is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
+            laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
+            laid_out.copy_(flat.reshape(shape))
+            return laid_out if place == "cpu" else laid_out.to(device)
+        if kind == "array":
+            return np.frombuffer(elements(np.dtype(of[0]), of[1]), of[0]).reshape(of[1]).copy()
+        if kind == "dict":
+            return {value(key): value(each) for key, each in of}
+        values = [value(each) for each in of]
+        if kind == "deque":
+            return collections.deque(values, described["maxlen"])
+        return tuple(values) if kind == "tuple" else values
+
+    return value(json.loads(data[_HEADER.size : position]))
 
 
 def raw(tensor: torch.Tensor) -> bytes:
@@ -288,45 +317,6 @@ def _described(value: typing.Any, blobs: list[bytes]) -> typing.Any:
         described = {"kind": kind.__name__, "of": [_described(each, blobs) for each in value]}
         return {**described, "maxlen": value.maxlen} if kind is collections.deque else described
     raise TypeError(f"a {kind.__name__} is kept, which cannot be carried from one step to the next")
-
-
-class _Reader:
-    """Reads the arrays of a value in the order in which they were packed."""
-
-    def __init__(self, data: bytes, start: int, device: torch.device) -> None:
-        self._data, self._next, self._device = data, start, device
-
-    def value(self, described: typing.Any) -> typing.Any:
-        if not isinstance(described, dict):
-            return described
-        kind, of = described["kind"], described["of"]
-        if kind == "tensor":
-            name, shape, stride, place = of
-            dtype = getattr(torch, name)
-            data = self._taken(dtype.itemsize * _number(shape))
-            flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-            # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
-            is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
-            laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
-            laid_out.copy_(flat.reshape(shape))
-            return laid_out if place == "cpu" else laid_out.to(self._device)
-        if kind == "array":
-            dtype = np.dtype(of[0])
-            return np.frombuffer(self._taken(dtype.itemsize * _number(of[1])), dtype).reshape(of[1]).copy()
-        if kind == "dict":
-            return {self.value(key): self.value(value) for key, value in of}
-        values = [self.value(each) for each in of]
-        if kind == "deque":
-            return collections.deque(values, described["maxlen"])
-        return tuple(values) if kind == "tuple" else values
-
-    def _taken(self, size: int) -> bytes:
-        first, self._next = self._next, self._next + size
-        return self._data[first : self._next]
-
-
-def _number(shape: list[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
 
 
 # Find and carry a policy's memory of an episode besides its last observations and its queued actions.

@@ -70,7 +70,7 @@ class ArmMotion:
         """Return joint targets one control step towards a goal [rad]. Shape: (n, k)."""
         # Translation [m] and rotation [rad] to the goal have shape (n, 3); ``step_m`` (n,) limits the translation [m].
         joints = self.backend.qpos[:, self.positions]
-        jacobian = self._jacobian()
+        jacobian = self.jacobian()
         shorter = (step_m / norm(translation).clamp(min=1e-9)).clamp(max=1.0)
         twist = torch.cat((translation * shorter[:, None], clip_length(rotation, _TURN_RAD)), dim=-1)
         # A weak pull towards the home posture uses the redundant joints.
@@ -101,12 +101,8 @@ class ArmMotion:
         shift = torch.stack((zero, -closed_by, zero), dim=-1)
         return site + rotate(self.backend.body_orientation(self.robot.hand_body), shift)
 
-    def as_twist(self, joint_targets: torch.Tensor) -> torch.Tensor:
-        """Return the end-effector step from the current joint targets to new ones. Shape: (n, 6)."""
-        held = self.backend.ctrl[:, self.arm_controls]
-        return apply_jacobian(self._jacobian(), joint_targets - held)
-
-    def _jacobian(self) -> torch.Tensor:
+    def jacobian(self) -> torch.Tensor:
+        """Return the Jacobian of the tool in the arm's joints. Shape: (n, 6, k)."""
         return self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
 
 
@@ -405,12 +401,17 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         player = self._player_of(env)
         super().start_episodes(env, starts)
         for start in starts:
-            player.instruct(start.env_id, start.language_instruction)
+            # Select the script's candidate that the instruction names; the first if it names none.
+            words = start.language_instruction.lower().split()
+            named = [index for index, role in enumerate(player.script.candidates) if role in words]
+            player.named[start.env_id] = named[0] if named else 0
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Restart the plan in the named env slots, or in all if None."""
         if self._player is not None:
-            self._player.restart(slice(None) if env_ids is None else env_ids.to(self._player.backend.device))
+            slots = slice(None) if env_ids is None else env_ids.to(self._player.backend.device)
+            self._player.phase[slots] = 0
+            self._player.steps[slots] = 0
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the next step of the plan, shape (num_envs, action_dim), float32; PolicyError if there is no plan."""
@@ -462,16 +463,6 @@ class _Player:
         self.anchors = self._landmarks()
         self.hand = self._hand_goal(self.anchors)
 
-    def restart(self, env_ids: torch.Tensor | slice) -> None:
-        self.phase[env_ids] = 0
-        self.steps[env_ids] = 0
-
-    def instruct(self, env_id: int, instruction: str) -> None:
-        """Select the script's candidate that an instruction names; the first if it names none."""
-        words = instruction.lower().split()
-        named = [index for index, role in enumerate(self.script.candidates) if role in words]
-        self.named[env_id] = named[0] if named else 0
-
     def action(self) -> torch.Tensor:
         """Return the next action of all env slots. Shape: (num_envs, action_dim)."""
         now = self._landmarks()
@@ -511,7 +502,12 @@ class _Player:
         # The phase may have advanced, so the errors are computed again for the new goal.
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
         targets = self.motion.joint_targets(translation, rotation, self._now("step_m"))
-        arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
+        if self.env.action_mode_name == "joint_position":
+            arm = targets
+        else:
+            # The end-effector step from the current joint targets to the new ones.
+            held = self.backend.ctrl[:, self.motion.arm_controls]
+            arm = apply_jacobian(self.motion.jacobian(), targets - held)
         if self.env.robot.gripper_actuator is None:
             return arm
         return torch.cat((arm, self._now("width_m")[:, None]), dim=-1)

@@ -259,17 +259,20 @@ class Answers:
             raise RuntimeError("an environment raised, and may have left this process in any state")
         while self._slots:
             self._slots.popitem()[1].close()
-        self._shared = None
+        self._shared, self._description = None, {}
 
     def _make(self, message: dict) -> dict:
         made = [self._made(message) for _ in message["slots"]]
         self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
-        self._description, self._made_by = made[0].description(), message
+        self._made_by = message
         if self._alone:
             # Imported objects never become garbage, and a scan of them takes as long as many steps.
             gc.freeze()
-        told = versions_of(made[0].environment, alone=self._alone)
-        return {**self._description, "versions": told, **(rendering.drawn_with() if self._alone else {})}
+        if not self._description:
+            told = versions_of(made[0].environment, alone=self._alone)
+            drawn_with = rendering.drawn_with() if self._alone else {}
+            self._description = {**made[0].description(), "versions": told, **drawn_with}
+        return self._description
 
     def _made(self, message: dict) -> env_slot.EnvSlot:
         make, generators = source_of(message["kind"]).make, env_slot.OwnGenerators()
@@ -349,8 +352,7 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
     package = made_by.__module__.partition(".")[0]
     found = {"python": platform.python_version()}
     for name in ("gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())):
-        version = _version(name)
-        if version is not None:
+        if (version := _version(name)) is not None:
             found[name] = version
     commit, engine = revision(package), engine_of(made_by)
     if alone and not engine:
@@ -414,16 +416,17 @@ def commit_at(checkout: pathlib.Path) -> str | None:
             return head or None
         # A worktree shares the branches of its repository.
         common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
-        return _commit_of(head[len("ref: ") :], git) or _commit_of(head[len("ref: ") :], common)
+        branch = head[len("ref: ") :]
+        for place in (git, common):
+            if (place / branch).is_file():
+                return (place / branch).read_text().strip()
+            packed = (place / "packed-refs").read_text().splitlines() if (place / "packed-refs").is_file() else []
+            found = [line.split()[0] for line in packed if line.endswith(f" {branch}")]
+            if found:
+                return found[0]
     except OSError:
-        return None
-
-
-def _commit_of(branch: str, git: pathlib.Path) -> str | None:
-    if (git / branch).is_file():
-        return (git / branch).read_text().strip()
-    packed = (git / "packed-refs").read_text().splitlines() if (git / "packed-refs").is_file() else []
-    return next((line.split()[0] for line in packed if line.endswith(f" {branch}")), None)
+        pass
+    return None
 
 
 def _version(package: str) -> str | None:

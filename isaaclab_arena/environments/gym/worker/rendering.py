@@ -59,38 +59,32 @@ class OwnContexts:
     def keep_apart(self, renderer_class: typing.Any, context_classes: typing.Sequence[typing.Any]) -> None:
         """Patch a renderer class and its context classes, each once."""
         if renderer_class not in self._changed:
-            self._draw_in_its_own(renderer_class)
+            draw, free = renderer_class.render, renderer_class.__del__
+
+            def render(renderer: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+                if self._current() is not renderer.gl_ctx:
+                    renderer.gl_ctx.make_current()
+                return draw(renderer, *args, **kwargs)
+
+            def free_in_its_own(renderer: typing.Any) -> None:
+                before, own = self._current(), renderer.gl_ctx
+                own.make_current()
+                free(renderer)
+                self._current = _nothing
+                # The previous context may belong to a renderer that is being made.
+                if before is not None and before is not own:
+                    before.make_current()
+
+            renderer_class.render, renderer_class.__del__ = render, free_in_its_own
+
         for context_class in set(context_classes) - self._changed:
-            self._follow(context_class)
+
+            def followed(context: typing.Any, make: typing.Any = context_class.make_current) -> None:
+                make(context)
+                self._current = weakref.ref(context)
+
+            context_class.make_current = followed
         self._changed.update((renderer_class, *context_classes))
-
-    def _draw_in_its_own(self, renderer_class: typing.Any) -> None:
-        draw, free = renderer_class.render, renderer_class.__del__
-
-        def render(renderer: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-            if self._current() is not renderer.gl_ctx:
-                renderer.gl_ctx.make_current()
-            return draw(renderer, *args, **kwargs)
-
-        def free_in_its_own(renderer: typing.Any) -> None:
-            before, own = self._current(), renderer.gl_ctx
-            own.make_current()
-            free(renderer)
-            self._current = _nothing
-            # The previous context may belong to a renderer that is being made.
-            if before is not None and before is not own:
-                before.make_current()
-
-        renderer_class.render, renderer_class.__del__ = render, free_in_its_own
-
-    def _follow(self, context_class: typing.Any) -> None:
-        make_current = context_class.make_current
-
-        def followed(context: typing.Any) -> None:
-            make_current(context)
-            self._current = weakref.ref(context)
-
-        context_class.make_current = followed
 
 
 def _nothing() -> None:
@@ -300,17 +294,14 @@ class _Sparing:
         compared = getattr(renderer, _COMPARED, frozenset())
         if self._compares and camera_id not in compared:
             setattr(renderer, _COMPARED, compared | {camera_id})
-            self._compare(renderer, asked, picture)
+            # The whole scene stays drawn; from a difference on, everything is.
+            found = self._read(renderer, *asked[:2]) if picture is None else picture
+            self._draw_all(renderer, *asked)
+            self._differs = not np.array_equal(found, self._read(renderer, *asked[:2]))
+            if self._differs:
+                warnings.warn("pictures without unseen geoms differ from whole ones here: all is drawn", stacklevel=2)
         elif picture is not None:
             setattr(renderer, _PICTURE, (asked, picture))
-
-    def _compare(self, renderer: typing.Any, asked: tuple, picture: np.ndarray | None) -> None:
-        """Compare a picture with the whole scene, which stays drawn; from a difference on, draw everything."""
-        found = self._read(renderer, *asked[:2]) if picture is None else picture
-        self._draw_all(renderer, *asked)
-        self._differs = not np.array_equal(found, self._read(renderer, *asked[:2]))
-        if self._differs:
-            warnings.warn("pictures without unseen geoms differ from whole ones here: all is drawn", stacklevel=2)
 
     def read_pixels(
         self,
@@ -361,7 +352,8 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
 
     # Draw the rectangle around the mirrors with reflections, and put it into the picture.
     picture = opengl.read(renderer, whole)
-    geoms.put_back(shown)
+    for geom, kind in shown:
+        geom.type = kind
     geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
     opengl.render(renderer, whole)
     first, lowest, columns, lines = part
@@ -407,7 +399,17 @@ class _Geoms:
 
     def seen_by(self, eye: Eye, mirrors: Shape | None = None) -> np.ndarray:
         """True for boxes that may be visible, directly or in a mirror. Shape: (n,), bool."""
-        seen = self.boxes.meet(eye.sight(self._floor(eye)))
+        # A point and the normal of an opaque box's upper face that fills the picture; None without one.
+        floor = None
+        for geom in self._bounded:
+            if int(geom.type) != self._box or geom.transparent:
+                continue
+            axes, halves = np.array(geom.mat, np.float64).reshape(3, 3), np.array(geom.size, np.float64) - MARGIN_M
+            face = np.array(geom.pos, np.float64) + halves[2] * axes[:, 2]
+            if eye.is_filled_by(face, axes, halves[:2]):
+                floor = face - MARGIN_M * axes[:, 2], axes[:, 2]
+                break
+        seen = self.boxes.meet(eye.sight(floor))
         for center, axes, halves in zip(*mirrors) if mirrors else ():  # noqa: B905  Python 3.9 has no strict
             face = center + halves[2] * axes[:, 2]
             image = self.boxes.mirrored(face, axes[:, 2])
@@ -416,28 +418,12 @@ class _Geoms:
             seen |= shown if behind is None else shown & image.meet(behind)
         return seen
 
-    def _floor(self, eye: Eye) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return a point and the normal of an opaque box's upper face that fills the picture; None without one."""
-        for geom in self._bounded:
-            if int(geom.type) != self._box or geom.transparent:
-                continue
-            axes, halves = np.array(geom.mat, np.float64).reshape(3, 3), np.array(geom.size, np.float64) - MARGIN_M
-            face = np.array(geom.pos, np.float64) + halves[2] * axes[:, 2]
-            if eye.is_filled_by(face, axes, halves[:2]):
-                return face - MARGIN_M * axes[:, 2], axes[:, 2]
-        return None
-
     def leave_out(self, unseen: np.ndarray) -> list[tuple[typing.Any, int]]:
         """Remove geoms from the scene, and return them with their types."""
         taken = [(self._bounded[number], int(self._bounded[number].type)) for number in np.flatnonzero(unseen)]
         for geom, _ in taken:
             geom.type = self._none
         return taken
-
-    def put_back(self, taken: typing.Sequence[tuple[typing.Any, int]]) -> None:
-        """Undo `leave_out`."""
-        for geom, kind in taken:
-            geom.type = kind
 
 
 def _eye(scene: typing.Any, aspect: float) -> Eye | None:
