@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.gym.builder import RobosuiteConfig
+from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.workers.worker_process import spare_workers_kept
