@@ -12,8 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.config.expansion.suites import SuiteTask
-from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
+from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import Count, NotNegative, Positive
 from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
 from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotMoves, SlotReset, SlotSource
