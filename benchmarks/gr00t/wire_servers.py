@@ -19,7 +19,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
-from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
+from isaaclab_arena.evaluation.policy_server import Serving
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena_gr00t.remote.protocols import (
     ACTION,
@@ -70,7 +70,7 @@ def serve_ranks() -> None:
         path = f"{name}/socket"
         listening.bind(path)
         listening.listen()
-        Serving(listening, LoadedNetworks({"zeros": ZeroNetwork}, max_batch=64, max_wait_s=0.0), token=TOKEN)
+        Serving(listening, {"zeros": ZeroNetwork}, max_batch=64, max_wait_s=0.0, token=TOKEN)
         print(path, flush=True)
         threading.Event().wait()
 

@@ -22,8 +22,8 @@ from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
 from benchmarks.harness.environments import build
 from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, run, timed, values
 from benchmarks.harness.workers import cpu_s
-from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
-from isaaclab_arena.evaluation.policy_server.wire import ServerAddress as RanksAddress
+from isaaclab_arena.evaluation.policy_client import ServedNetwork
+from isaaclab_arena.evaluation.policy_client import ServerAddress as RanksAddress
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.workers.worker_process import WorkerProcess
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections

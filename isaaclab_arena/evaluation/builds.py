@@ -20,8 +20,7 @@ from isaaclab_arena.evaluation.batching import BatchSizeChoice, ProbeResult, ask
 from isaaclab_arena.evaluation.contents import refuse_changed
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
-from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
+from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.evaluation.provenance import modules_of_object, provenance_on
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes

@@ -19,8 +19,14 @@ from isaaclab_arena.evaluation.batching import made_up
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, PolicyServer, ServedNetwork
-from isaaclab_arena.evaluation.policy_server.wire import NetworkOrder, ServerAddress, ServerOrders
+from isaaclab_arena.evaluation.policy_client import (
+    DEVICE_OPTION,
+    NetworkOrder,
+    PolicyServer,
+    ServedNetwork,
+    ServerAddress,
+    ServerOrders,
+)
 from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment

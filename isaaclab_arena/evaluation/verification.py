@@ -39,8 +39,7 @@ from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome, conditions_from_json
 from isaaclab_arena.paths import now, typed_words
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.in_memory import STATE
+from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents

@@ -32,10 +32,6 @@ class SuccessRule:
         """True if success ends an episode. A return may fall again, so its threshold does not."""
         return self.key is not None and self.end_on_success
 
-    def is_met_by(self, info: Mapping[str, float]) -> bool:
-        """True if the ``info`` of a reset says that the task is already solved."""
-        return self.ends_episode and self.key is not None and info.get(self.key) == 1.0
-
     def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
         """Return the env slots solved by a step, (num_envs,), bool; ArenaError for a missing or unclear ``key``."""
         if self.return_threshold is not None:
@@ -254,7 +250,8 @@ class GymEnvironment(Environment, Background):
             self._look([slot], {slot} if is_seen else ())
             self._instructions[slot] = (conditions, words[slot].instruction)
             self._start_errors[slot] = words[slot].error
-        solved = {slot for slot in slots if self._traits.success.is_met_by(words[slot].info)}
+        rule = self._traits.success
+        solved = {slot for slot in slots if rule.ends_episode and words[slot].info.get(rule.key or "") == 1.0}
         self._solved_starts = (self._solved_starts - set(slots)) | solved
         self._return[slots] = 0.0
         for values in self._metrics.values():
@@ -304,7 +301,7 @@ class GymEnvironment(Environment, Background):
         moves, self._moves = self._moves, None
         if moves is None:
             raise RuntimeError("no step was begun")
-        steps, rule = self._slots.finish_step(moves), self._traits.success
+        steps, rule = self._slots.finish_step(), self._traits.success
         self._look([slot for slot in moves.moving if slot not in steps.failures], moves.seen)
 
         # An env slot whose step failed or is not finite leaves its episode as diverged, without reward and success.

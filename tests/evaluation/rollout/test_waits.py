@@ -13,9 +13,8 @@ from isaaclab_arena.evaluation.policy_answers import Stopwatch
 from isaaclab_arena.evaluation.rollout import EpisodeLoop, StartingEpisodes, next_starts
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from tests.environments.building import ALL_ENVIRONMENTS, build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.pretend_backend import pretended_environments, simulate_with_warp, there

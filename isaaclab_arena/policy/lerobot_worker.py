@@ -1,4 +1,4 @@
-"""A policy of LeRobot with its processors, loaded and asked in LeRobot's own interpreter."""
+"""A policy of LeRobot with its processors, loaded and asked in LeRobot's own interpreter, which lacks this package."""
 
 from __future__ import annotations
 
@@ -258,10 +258,39 @@ def packed(value: typing.Any) -> bytes:
 def unpacked(data: bytes, device: torch.device) -> typing.Any:
     """Deserialise the result of `packed`, into new memory; bytes after it are ignored."""
     # Tensors keep their memory layout, because the last digits of a result may depend on it. Those that were not on the
-    # CPU go to ``device``.
+    # CPU go to ``device``. The arrays follow the header in the order in which they were packed.
     (size,) = _HEADER.unpack_from(data)
-    start = _HEADER.size + size
-    return _Reader(data, start, device).value(json.loads(data[_HEADER.size : start]))
+    position = _HEADER.size + size
+
+    def elements(dtype: typing.Any, shape: list[int]) -> bytes:
+        nonlocal position
+        first, position = position, position + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return data[first:position]
+
+    def value(described: typing.Any) -> typing.Any:
+        if not isinstance(described, dict):
+            return described
+        kind, of = described["kind"], described["of"]
+        if kind == "tensor":
+            name, shape, stride, place = of
+            dtype = getattr(torch, name)
+            taken = elements(dtype, shape)
+            flat = torch.frombuffer(bytearray(taken), dtype=dtype) if taken else torch.empty(0, dtype=dtype)
+            # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
+            is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
+            laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
+            laid_out.copy_(flat.reshape(shape))
+            return laid_out if place == "cpu" else laid_out.to(device)
+        if kind == "array":
+            return np.frombuffer(elements(np.dtype(of[0]), of[1]), of[0]).reshape(of[1]).copy()
+        if kind == "dict":
+            return {value(key): value(each) for key, each in of}
+        values = [value(each) for each in of]
+        if kind == "deque":
+            return collections.deque(values, described["maxlen"])
+        return tuple(values) if kind == "tuple" else values
+
+    return value(json.loads(data[_HEADER.size : position]))
 
 
 def raw(tensor: torch.Tensor) -> bytes:
@@ -288,45 +317,6 @@ def _described(value: typing.Any, blobs: list[bytes]) -> typing.Any:
         described = {"kind": kind.__name__, "of": [_described(each, blobs) for each in value]}
         return {**described, "maxlen": value.maxlen} if kind is collections.deque else described
     raise TypeError(f"a {kind.__name__} is kept, which cannot be carried from one step to the next")
-
-
-class _Reader:
-    """Reads the arrays of a value in the order in which they were packed."""
-
-    def __init__(self, data: bytes, start: int, device: torch.device) -> None:
-        self._data, self._next, self._device = data, start, device
-
-    def value(self, described: typing.Any) -> typing.Any:
-        if not isinstance(described, dict):
-            return described
-        kind, of = described["kind"], described["of"]
-        if kind == "tensor":
-            name, shape, stride, place = of
-            dtype = getattr(torch, name)
-            data = self._taken(dtype.itemsize * _number(shape))
-            flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-            # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
-            is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
-            laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
-            laid_out.copy_(flat.reshape(shape))
-            return laid_out if place == "cpu" else laid_out.to(self._device)
-        if kind == "array":
-            dtype = np.dtype(of[0])
-            return np.frombuffer(self._taken(dtype.itemsize * _number(of[1])), dtype).reshape(of[1]).copy()
-        if kind == "dict":
-            return {self.value(key): self.value(value) for key, value in of}
-        values = [self.value(each) for each in of]
-        if kind == "deque":
-            return collections.deque(values, described["maxlen"])
-        return tuple(values) if kind == "tuple" else values
-
-    def _taken(self, size: int) -> bytes:
-        first, self._next = self._next, self._next + size
-        return self._data[first : self._next]
-
-
-def _number(shape: list[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
 
 
 # Find and carry a policy's memory of an episode besides its last observations and its queued actions.
@@ -527,6 +517,28 @@ def _shape(size: typing.Any) -> tuple[int, ...]:
 
 # A LeRobot policy with its processors, asked for chunks of actions.
 
+
+class Answers:
+    """One policy, and the requests to it."""
+
+    def __init__(self, memory: int, told: typing.Callable[[Exception], dict]) -> None:
+        # Neither is needed: observations and memory arrive with each request, and the caller reports errors.
+        del memory, told
+        self._network: typing.Any = None
+
+    def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
+        """Return message and arrays of the answer to a request."""
+        if message["request"] == "load":
+            self._network = Network(message["directory"], message["device"], message["settings"])
+            return self._network.description(), {}
+        asked = message["words"], message["seeds"]
+        if not self._network.remembers:
+            return {}, {"actions": self._network.actions(arrays, *asked)}
+        memory = arrays.pop("memories")
+        action, memory = self._network.next_action(arrays, *asked, memory)
+        return {}, {"actions": action, "memories": memory}
+
+
 DRAWN_BY_ENTRY = frozenset({"act", "diffusion", "pi0", "pi05", "smolvla", "xvla"})
 """Types whose noise, if they draw any, has the batch as its first dimension. Others are asked about one entry each."""
 
@@ -636,12 +648,20 @@ class Network:
             torch.manual_seed(seeds[0])
         amp = torch.autocast(self._device.type) if self._policy.config.use_amp else contextlib.nullcontext()
         with torch.inference_mode(), amp, noise:
-            played = self._processed(act([self._before(step) for step in steps]))
+            actions = act([self._before(step) for step in steps])
+            if self._after_is_elementwise:
+                stacked = torch.stack(actions, dim=1)
+                played = self._after(stacked.flatten(0, 1)).unflatten(0, stacked.shape[:2])
+            else:
+                played = torch.stack([self._after(action) for action in actions], dim=1)
         return played.to("cpu", torch.float32).numpy()
 
     def _shown(self, arrays: dict, words: list[str]) -> list[dict]:
-        """Return each observation in the form that LeRobot's processors take."""
-        shown = {name: _tensor(array) for name, array in arrays.items()}
+        """Return each observation in the form of LeRobot's own loop: pictures as floats in [0, 1], channels first."""
+        shown = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        for name, tensor in shown.items():
+            if tensor.dtype is torch.uint8:
+                shown[name] = tensor.movedim(-1, -3).contiguous().to(torch.float32) / 255
         steps = range(self._policy.config.n_obs_steps)
         return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in steps]
 
@@ -663,13 +683,6 @@ class Network:
         """Return the next action of LeRobot's own loop; a policy with memory has seen the earlier observations."""
         return [self._policy.select_action(observations[-1])]
 
-    def _processed(self, actions: list[torch.Tensor]) -> torch.Tensor:
-        """Return actions after the saved postprocessor. Shape: (n, num_actions, action_dim)."""
-        if not self._after_is_elementwise:
-            return torch.stack([self._after(action) for action in actions], dim=1)
-        stacked = torch.stack(actions, dim=1)
-        return self._after(stacked.flatten(0, 1)).unflatten(0, stacked.shape[:2])
-
     def _played(self, observations: list[dict]) -> list[torch.Tensor]:
         """Return the actions of LeRobot's own loop: the one after the last observation, and those queued."""
         # A policy keeps its last observations itself, and acts after each unless an action is queued. So it gets a
@@ -685,11 +698,3 @@ class Network:
         """Return the queue of actions that the policy has still to play, always empty if it keeps none."""
         queue = getattr(self._policy, "_action_queue", None)
         return getattr(self._policy, "_queues", {}).get(_ACTION, []) if queue is None else queue
-
-
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    """Return an array in the form of LeRobot's own loop: pictures as floats in [0, 1], channels first."""
-    tensor = torch.from_numpy(array.copy())
-    if tensor.dtype is not torch.uint8:
-        return tensor
-    return tensor.movedim(-1, -3).contiguous().to(torch.float32) / 255

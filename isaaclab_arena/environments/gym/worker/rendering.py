@@ -1,12 +1,104 @@
-"""The pictures of robosuite's renderers, to the same bits, without geoms that cannot be seen in them."""
+"""The pictures of robosuite's renderers: one OpenGL context for each, and no geoms that cannot be seen in them."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import typing
 import warnings
+import weakref
 
 import numpy as np
+
+# The renderer of this interpreter, and one OpenGL context for each of robosuite's renderers.
+
+_RENDERERS = "robosuite.utils.binding_utils", "MjRenderContext"
+_CONTEXTS = (
+    ("robosuite.renderers.context.osmesa_context", "OSMesaGLContext"),
+    ("robosuite.renderers.context.egl_context", "EGLGLContext"),
+    ("robosuite.renderers.context.glfw_context", "GLFWGLContext"),
+)
+
+
+def drawn_with() -> dict[str, str]:
+    """Return ``opengl``, the value of MUJOCO_GL, and ``renderer``, OpenGL's own name, if they are known."""
+    # An environment may have set it when it was made.
+    chosen = os.environ.get("MUJOCO_GL")  # noqa: TID251  a worker's own
+
+    # The renderer is that of the environment's own context.
+    told: list[typing.Any] = []
+    if "OpenGL" in sys.modules:
+        gl = importlib.import_module("OpenGL.GL")
+        try:
+            told = [gl.glGetString(name) for name in (gl.GL_RENDERER, gl.GL_VERSION)]
+        except gl.error.Error:
+            told = []  # there is no context yet
+    renderer = ", ".join(each.decode(errors="replace") for each in told if each)
+    return {**({"opengl": chosen} if chosen else {}), **({"renderer": renderer} if renderer else {})}
+
+
+def keep_robosuite_apart() -> None:
+    """Apply `OwnContexts`, and on a CPU renderer `seen_geoms`, to robosuite's loaded classes."""
+    for renderer_class in _loaded(_RENDERERS):
+        if os.environ.get("MUJOCO_GL") == "osmesa":  # noqa: TID251  a worker's own
+            leave_out_unseen(renderer_class)
+        _ROBOSUITE.keep_apart(renderer_class, [each for place in _CONTEXTS for each in _loaded(place)])
+
+
+class OwnContexts:
+    """Lets each renderer draw, and free its resources, in its own OpenGL context only."""
+
+    def __init__(self) -> None:
+        # A reset of robosuite makes a new renderer. The old one lives until garbage collection, maybe many steps later.
+        # It then frees its textures by number in the current context, where the same numbers are the new renderer's
+        # textures: pictures would be dark from there on.
+        self._changed: set[typing.Any] = set()
+        self._current: typing.Callable[[], typing.Any] = _nothing
+
+    def keep_apart(self, renderer_class: typing.Any, context_classes: typing.Sequence[typing.Any]) -> None:
+        """Patch a renderer class and its context classes, each once."""
+        if renderer_class not in self._changed:
+            draw, free = renderer_class.render, renderer_class.__del__
+
+            def render(renderer: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+                if self._current() is not renderer.gl_ctx:
+                    renderer.gl_ctx.make_current()
+                return draw(renderer, *args, **kwargs)
+
+            def free_in_its_own(renderer: typing.Any) -> None:
+                before, own = self._current(), renderer.gl_ctx
+                own.make_current()
+                free(renderer)
+                self._current = _nothing
+                # The previous context may belong to a renderer that is being made.
+                if before is not None and before is not own:
+                    before.make_current()
+
+            renderer_class.render, renderer_class.__del__ = render, free_in_its_own
+
+        for context_class in set(context_classes) - self._changed:
+
+            def followed(context: typing.Any, make: typing.Any = context_class.make_current) -> None:
+                make(context)
+                self._current = weakref.ref(context)
+
+            context_class.make_current = followed
+        self._changed.update((renderer_class, *context_classes))
+
+
+def _nothing() -> None:
+    """Stand for a context that is deleted or unknown."""
+
+
+def _loaded(place: tuple[str, str]) -> list[typing.Any]:
+    """Return a module's class in a list, an empty list if the module is not loaded."""
+    module, name = place
+    return [getattr(sys.modules[module], name)] if module in sys.modules else []
+
+
+_ROBOSUITE = OwnContexts()
+
 
 # Decide by geometry which boxes a camera may see, directly or in a mirror. A visible box is never left out.
 
@@ -202,17 +294,14 @@ class _Sparing:
         compared = getattr(renderer, _COMPARED, frozenset())
         if self._compares and camera_id not in compared:
             setattr(renderer, _COMPARED, compared | {camera_id})
-            self._compare(renderer, asked, picture)
+            # The whole scene stays drawn; from a difference on, everything is.
+            found = self._read(renderer, *asked[:2]) if picture is None else picture
+            self._draw_all(renderer, *asked)
+            self._differs = not np.array_equal(found, self._read(renderer, *asked[:2]))
+            if self._differs:
+                warnings.warn("pictures without unseen geoms differ from whole ones here: all is drawn", stacklevel=2)
         elif picture is not None:
             setattr(renderer, _PICTURE, (asked, picture))
-
-    def _compare(self, renderer: typing.Any, asked: tuple, picture: np.ndarray | None) -> None:
-        """Compare a picture with the whole scene, which stays drawn; from a difference on, draw everything."""
-        found = self._read(renderer, *asked[:2]) if picture is None else picture
-        self._draw_all(renderer, *asked)
-        self._differs = not np.array_equal(found, self._read(renderer, *asked[:2]))
-        if self._differs:
-            warnings.warn("pictures without unseen geoms differ from whole ones here: all is drawn", stacklevel=2)
 
     def read_pixels(
         self,
@@ -263,7 +352,8 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
 
     # Draw the rectangle around the mirrors with reflections, and put it into the picture.
     picture = opengl.read(renderer, whole)
-    geoms.put_back(shown)
+    for geom, kind in shown:
+        geom.type = kind
     geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
     opengl.render(renderer, whole)
     first, lowest, columns, lines = part
@@ -309,7 +399,17 @@ class _Geoms:
 
     def seen_by(self, eye: Eye, mirrors: Shape | None = None) -> np.ndarray:
         """True for boxes that may be visible, directly or in a mirror. Shape: (n,), bool."""
-        seen = self.boxes.meet(eye.sight(self._floor(eye)))
+        # A point and the normal of an opaque box's upper face that fills the picture; None without one.
+        floor = None
+        for geom in self._bounded:
+            if int(geom.type) != self._box or geom.transparent:
+                continue
+            axes, halves = np.array(geom.mat, np.float64).reshape(3, 3), np.array(geom.size, np.float64) - MARGIN_M
+            face = np.array(geom.pos, np.float64) + halves[2] * axes[:, 2]
+            if eye.is_filled_by(face, axes, halves[:2]):
+                floor = face - MARGIN_M * axes[:, 2], axes[:, 2]
+                break
+        seen = self.boxes.meet(eye.sight(floor))
         for center, axes, halves in zip(*mirrors) if mirrors else ():  # noqa: B905  Python 3.9 has no strict
             face = center + halves[2] * axes[:, 2]
             image = self.boxes.mirrored(face, axes[:, 2])
@@ -318,28 +418,12 @@ class _Geoms:
             seen |= shown if behind is None else shown & image.meet(behind)
         return seen
 
-    def _floor(self, eye: Eye) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return a point and the normal of an opaque box's upper face that fills the picture; None without one."""
-        for geom in self._bounded:
-            if int(geom.type) != self._box or geom.transparent:
-                continue
-            axes, halves = np.array(geom.mat, np.float64).reshape(3, 3), np.array(geom.size, np.float64) - MARGIN_M
-            face = np.array(geom.pos, np.float64) + halves[2] * axes[:, 2]
-            if eye.is_filled_by(face, axes, halves[:2]):
-                return face - MARGIN_M * axes[:, 2], axes[:, 2]
-        return None
-
     def leave_out(self, unseen: np.ndarray) -> list[tuple[typing.Any, int]]:
         """Remove geoms from the scene, and return them with their types."""
         taken = [(self._bounded[number], int(self._bounded[number].type)) for number in np.flatnonzero(unseen)]
         for geom, _ in taken:
             geom.type = self._none
         return taken
-
-    def put_back(self, taken: typing.Sequence[tuple[typing.Any, int]]) -> None:
-        """Undo `leave_out`."""
-        for geom, kind in taken:
-            geom.type = kind
 
 
 def _eye(scene: typing.Any, aspect: float) -> Eye | None:

@@ -175,10 +175,10 @@ class ResetSequence:
     def play(self, seed: int, index: int) -> None:
         """Reset the environment as its reset number ``index`` after ``seed``."""
         if self._seeds_every_reset:
-            self._reset(_Start(_seeded(seed), self._first * (index + 1)))
+            self._reset(_Start(np.random.RandomState(seed).get_state(), self._first * (index + 1)))
             return
         if seed != self._seed:
-            self._seed, self._starts = seed, [_Start(_seeded(seed), self._first)]
+            self._seed, self._starts = seed, [_Start(np.random.RandomState(seed).get_state(), self._first)]
         # The generator's state before a reset is known only after the resets before it were played.
         for number in range(len(self._starts) - 1, index):
             self._play(number)
@@ -193,10 +193,6 @@ class ResetSequence:
         np.random.set_state(start.generator_state)
         self._task.env.object_property_initializers[:] = start.drawn
         self._task.reset()
-
-
-def _seeded(seed: int) -> typing.Any:
-    return np.random.RandomState(seed).get_state()
 
 
 # Draw LIBERO's pictures only if wanted, and turn them as a protocol says.
@@ -217,8 +213,13 @@ class Cameras:
         self._size = size
         self._shown_size = shown_size
         self._names = [f"{name}_image" for name in names]
-        self._make = environment._create_camera_sensors
-        environment._create_camera_sensors = self._make_on_demand
+        make = environment._create_camera_sensors
+
+        def make_on_demand(*args: typing.Any, **kwargs: typing.Any) -> tuple[list, list[str]]:
+            sensors, names = make(*args, **kwargs)
+            return [self._on_demand(names[number], sensor) for number, sensor in enumerate(sensors)], names
+
+        environment._create_camera_sensors = make_on_demand
 
     def forget(self) -> None:
         """Mark all pictures as not drawn, before they are drawn anew."""
@@ -231,11 +232,15 @@ class Cameras:
         missing = [name for name in self._names if name not in self._drawn]
         if missing:
             raise RuntimeError(f"robosuite did not read '{missing[0]}' in this step; --eager_pictures draws every one")
-        return {name: self._shrunk(observation[name][::-1, ::-1]) for name in self._names}
-
-    def _make_on_demand(self, *args: typing.Any, **kwargs: typing.Any) -> tuple[list, list[str]]:
-        sensors, names = self._make(*args, **kwargs)
-        return [self._on_demand(names[number], sensor) for number, sensor in enumerate(sensors)], names
+        shown = {name: np.ascontiguousarray(observation[name][::-1, ::-1]) for name in self._names}
+        if self._shown_size in (None, self._size):
+            return shown
+        # As openpi_client.image_tools.resize_with_pad; square pictures need no border.
+        image, size = importlib.import_module("PIL.Image"), (self._shown_size, self._shown_size)
+        return {
+            name: np.asarray(image.fromarray(picture).resize(size, resample=image.BILINEAR))
+            for name, picture in shown.items()
+        }
 
     def _on_demand(self, name: str, sensor: typing.Any) -> typing.Any:
         last = np.zeros((self._size, self._size, 3), np.uint8)
@@ -249,14 +254,6 @@ class Cameras:
             return last
 
         return draw_if_wanted
-
-    def _shrunk(self, picture: np.ndarray) -> np.ndarray:
-        if self._shown_size in (None, self._size):
-            return np.ascontiguousarray(picture)
-        # As openpi_client.image_tools.resize_with_pad; square pictures need no border.
-        image = importlib.import_module("PIL.Image")
-        whole = image.fromarray(np.ascontiguousarray(picture))
-        return np.asarray(whole.resize((self._shown_size, self._shown_size), resample=image.BILINEAR))
 
 
 # Provide the tasks of LIBERO from a checkout, with episodes that start as a benchmark's protocol says.

@@ -18,18 +18,22 @@ from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, in_colours, no_camera, picture_layout, pictures_of
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.action_chunking import ChunkPolicy
-from isaaclab_arena.policy.frame_history import FrameHistory
-from isaaclab_arena.policy.lerobot.network import (
+from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
+from isaaclab_arena.policy.lerobot_network import (
+    ACTIONS,
     KEY,
+    MEMORIES,
     NOTHING,
+    SEEDS,
+    SHOWN,
+    WORDS,
+    Description,
     Features,
     LeRobotNetwork,
     LeRobotPolicyCfg,
-    NetworkOnServer,
-    SharedNetwork,
     TrainingData,
     check_statistics,
     policy_directory,
@@ -100,12 +104,31 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
     terms, of_terms = _terms(features, observed, {**data.terms, **{k: v for k, v in options.states.items() if v}})
     # Collect the misfits of all inputs, so that the user can correct them at once.
     problems = [
-        *_unknown("images", options.images, features.pictures),
-        *_unknown("states", options.states, features.states),
+        *(
+            Problem(f"the policy has no such input{did_you_mean(name, known)}", key=f"{option}.{name}")
+            for option, named, known in (
+                ("images", options.images, features.pictures),
+                ("states", options.states, features.states),
+            )
+            for name in named
+            if name not in known
+        ),
         *of_cameras,
         *of_terms,
-        *_action_problems(features.action_dim, options, env),
     ]
+    (taken,), action_dim, columns = env.action_spec.shape, features.action_dim, options.action_columns
+    if columns is None and taken != action_dim:
+        message = (
+            f"the policy's action has {action_dim} numbers, the environment's {taken}: it is another robot's, or "
+            "action_columns says which of them to take"
+        )
+        problems.append(Problem(message))
+    elif columns is not None and len(columns) != taken:
+        message = f"names {len(columns)} numbers, the environment's action has {taken}"
+        problems.append(Problem(message, key="action_columns"))
+    elif columns is not None and not all(0 <= column < action_dim for column in columns):
+        message = f"must be 0 to {action_dim - 1}, the numbers of the policy's action"
+        problems.append(Problem(message, key="action_columns"))
     fps, rate = options.fps or data.fps, 1 / env.control_dt
     if fps is not None and not abs(fps - rate) <= _MOST_RATES_APART * rate:
         message = (
@@ -146,10 +169,9 @@ def _cameras(
             problems.append(Problem(f"camera '{camera}' {reason}", key=key))
             continue
         if found != shape:
-            message = (
-                f"the policy looks at {_size(shape)}, and camera '{camera}' gives {_size(found)}; give the "
-                "environment's cameras that size"
-            )
+            due, given = (" x ".join(map(str, each)) for each in (shape, found))
+            message = f"the policy looks at {due}, and camera '{camera}' gives {given}"
+            message += "; give the environment's cameras that size"
             problems.append(Problem(message, key=key))
     return cameras, problems
 
@@ -179,36 +201,6 @@ def _terms(
     return formed, problems
 
 
-def _unknown(option: str, named: Mapping[str, Any], known: Mapping[str, Any]) -> list[Problem]:
-    return [
-        Problem(f"the policy has no such input{did_you_mean(name, known)}", key=f"{option}.{name}")
-        for name in named
-        if name not in known
-    ]
-
-
-def _action_problems(action_dim: int, options: LeRobotPolicyCfg, env: Environment) -> list[Problem]:
-    (taken,) = env.action_spec.shape
-    columns = options.action_columns
-    if columns is None:
-        if taken == action_dim:
-            return []
-        message = (
-            f"the policy's action has {action_dim} numbers, the environment's {taken}: it is another robot's, or "
-            "action_columns says which of them to take"
-        )
-        return [Problem(message)]
-    if len(columns) != taken:
-        return [Problem(f"names {len(columns)} numbers, the environment's action has {taken}", key="action_columns")]
-    if not all(0 <= column < action_dim for column in columns):
-        return [Problem(f"must be 0 to {action_dim - 1}, the numbers of the policy's action", key="action_columns")]
-    return []
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
-
-
 # The policy that acts like a LeRobot policy, which runs in a worker of LeRobot's own interpreter.
 
 CPU_SLOTS_PER_CALL = 4
@@ -226,7 +218,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     config_class: ClassVar[type | None] = LeRobotPolicyCfg
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
 
-    def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkOnServer | None = None) -> None:
+    def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkElsewhere | None = None) -> None:
         super().__init__(config)
         directory = policy_directory(config.pretrained)
         self._options = config
@@ -235,7 +227,11 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
         self._network = network or LeRobotNetwork(directory, _device(config), config)
-        said = self._network.description
+        about = {name: value for name, value in self._network.about.items() if name != "slots_per_call"}
+        said = self._said = Description(**about)
+        # Env slots of a call unless options fix them: in a policy server all calls have one size. None: as many as need
+        # a chunk.
+        self._max_batch = None if isinstance(self._network, LeRobotNetwork) else self._network.max_batch
         # A policy gives at most as many actions per query as it was saved with.
         self._length = config.n_action_steps or said.num_actions
         if self._length > said.num_actions:
@@ -249,7 +245,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._inputs: tuple[Environment, Inputs] | None = None
         # Without a fixed size of calls, the last digits depend on the other env slots of a call. So only the plan of
         # the episodes is reproducible, not their bits.
-        if said.device_type != "cpu" and config.slots_per_call is None and said.max_batch is None:
+        if said.device_type != "cpu" and config.slots_per_call is None and self._max_batch is None:
             because = (
                 "a call has as many env slots as need a chunk, which other episodes decide; slots_per_call fixes that"
             )
@@ -309,18 +305,18 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def slots_per_call(self, num_envs: int) -> int | None:
         """Return the number of env slots in every call, None for as many as need a chunk."""
         # Fixed sizes make results repeatable. ``num_envs`` counts the env slots that this policy has.
-        said = self._network.description
+        said = self._said
         if not said.takes_batches:
             return 1
         if self._options.slots_per_call is not None:
             return self._options.slots_per_call
         if torch.are_deterministic_algorithms_enabled():
             return num_envs
-        return min(num_envs, CPU_SLOTS_PER_CALL) if said.device_type == "cpu" else said.max_batch
+        return min(num_envs, CPU_SLOTS_PER_CALL) if said.device_type == "cpu" else self._max_batch
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Fill every later call up to so many env slots, if the network takes several."""
-        super().fill_calls_up_to(num_slots if self._network.description.takes_batches else None)
+        super().fill_calls_up_to(num_slots if self._said.takes_batches else None)
 
     def with_own_memory(self) -> "LeRobotPolicy":
         """Return a policy that shares the process."""
@@ -328,16 +324,16 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         sharing.fill_calls_up_to(self._filled_up_to)
         return sharing
 
-    def network(self) -> SharedNetwork:
+    def network(self) -> LeRobotNetwork:
         """Return the process as a network that ranks can share; see `AsksNetwork`."""
         if not isinstance(self._network, LeRobotNetwork):
             raise PolicyError("this policy asks a process in a policy server, and has none of its own")
-        return SharedNetwork(self._network)
+        return self._network
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "LeRobotPolicy":
         """Return a policy that asks a policy server's process (see `network`); ConfigError for a wrong option."""
-        policy = cls(read_options(LeRobotPolicyCfg, options, owner=cls.__name__), network=NetworkOnServer(network))
+        policy = cls(read_options(LeRobotPolicyCfg, options, owner=cls.__name__), network=network)
         # The connection is this policy's own, so it closes it.
         policy._shares_network = False
         return policy
@@ -358,9 +354,9 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def chunk_traits(self) -> ChunkTraits:
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
-        _refuse_memory(is_kept=self._network.description.remembers)
+        _refuse_memory(is_kept=self._said.remembers)
         shown = tuple(self._looks) if self._features.pictures else ()
-        return ChunkTraits(played=self._length, predicted=self._network.description.num_actions, picture_steps=shown)
+        return ChunkTraits(played=self._length, predicted=self._said.num_actions, picture_steps=shown)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Store the observations that a later query shows, for a policy that takes earlier observations too."""
@@ -388,13 +384,16 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         else:
             shown = self._history.frames(env_ids)
         arrays = [np.ascontiguousarray(part.numpy()) for part in on_cpu(list(shown.values()))]
-        memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
-        acted = self._network.actions(
-            dict(zip(shown, arrays, strict=True)), words, seeds, memories, slots_per_call=size
-        )
-        self._memories.update(zip(env_ids, acted.memories, strict=False))
-        columns = self._options.action_columns
-        return torch.from_numpy(acted.actions if columns is None else acted.actions[..., list(columns)])
+        entries: dict[str, Any] = {f"{SHOWN}{name}": part for name, part in zip(shown, arrays, strict=True)}
+        entries |= {WORDS: words, SEEDS: np.array(seeds, np.int64)}
+        if self._said.remembers:
+            memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
+            is_here = isinstance(self._network, LeRobotNetwork)
+            entries[MEMORIES] = memories if is_here else self._said.padded(memories)
+        answers = self._network.ask(entries, slots_per_call=size or len(words))
+        self._memories.update(zip(env_ids, answers.get(MEMORIES, ()), strict=False))
+        actions, columns = answers[ACTIONS], self._options.action_columns
+        return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query shows."""

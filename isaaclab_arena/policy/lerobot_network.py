@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from isaaclab_arena.checkpoints import read_small_file
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.policy import PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
+from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.workers.worker_process import (
@@ -24,9 +24,10 @@ from isaaclab_arena.workers.worker_process import (
     WorkerError,
     WorkerProcess,
     ask_kept_worker,
-    asked_worker,
     patience_s,
     stop_kept_workers,
+    taken_worker,
+    which_worker,
 )
 
 # Read the facts on a policy from its directory, without LeRobot.
@@ -97,15 +98,22 @@ def read_features(directory: Path) -> Features:
     """Return a policy's inputs and output from its configuration; ConfigError if the file is malformed."""
     path = directory / _CONFIG
     document = _document(path)
+    pictures: dict[str, tuple[int, int, int]] = {}
+    states: dict[str, int] = {}
     try:
-        inputs = {name: _shape(feature) for name, feature in document["input_features"].items()}
-        pictures = {name for name, feature in document["input_features"].items() if feature["type"] == _PICTURES}
-        (action_dim,) = _shape(document["output_features"]["action"])
+        for name, feature in document["input_features"].items():
+            shape = tuple(int(length) for length in feature["shape"])
+            if feature["type"] == _PICTURES:
+                channels, height, width = shape
+                pictures[name] = height, width, channels
+            else:
+                (states[name],) = shape
+        (action_dim,) = document["output_features"]["action"]["shape"]
         return Features(
             kind=str(document["type"]),
-            pictures={name: _channels_last(inputs[name]) for name in inputs if name in pictures},
-            states={name: _only(shape) for name, shape in inputs.items() if name not in pictures},
-            action_dim=action_dim,
+            pictures=pictures,
+            states=states,
+            action_dim=int(action_dim),
             num_observations=int(document.get("n_obs_steps", 1)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -199,7 +207,12 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
                 if needed and (kind == _ACTION) is is_action and (chosen is None or feature_name in chosen):
                     due[feature_name] = tuple(f"{feature_name}.{statistic}" for statistic in needed)
 
-            found = _statistics(directory, value_at(step, ("state_file",)))
+            state_file = value_at(step, ("state_file",))
+            try:
+                found = read_small_file(directory / state_file) if isinstance(state_file, str) else {}
+            except ValueError as error:
+                message = f"'{directory / state_file}', the statistics of a processor, {error}"
+                raise ConfigError(Problem(message, key=KEY)) from error
             endless = [
                 key for keys in due.values() for key in keys if key in found and not np.isfinite(found[key]).all()
             ]
@@ -221,36 +234,11 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _statistics(directory: Path, name: object) -> dict[str, np.ndarray]:
-    """Return the saved statistics of a processor's step, by feature and statistic."""
-    if not isinstance(name, str):
-        return {}
-    path = directory / name
-    try:
-        return read_small_file(path)
-    except ValueError as error:
-        raise ConfigError(Problem(f"'{path}', the statistics of a processor, {error}", key=KEY)) from error
-
-
 def _document(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(Problem(f"'{path}' cannot be read: {error}", key=KEY)) from error
-
-
-def _shape(feature: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(length) for length in feature["shape"])
-
-
-def _channels_last(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    channels, height, width = shape
-    return height, width, channels
-
-
-def _only(shape: tuple[int, ...]) -> int:
-    (size,) = shape
-    return size
 
 
 def _terms(names: object) -> tuple[str, ...]:
@@ -316,14 +304,19 @@ class LeRobotPolicyCfg(PolicyCfg):
 
 # The process in which a LeRobot policy runs: start it, ask it, and restart it if it is lost.
 
-ANSWERS = Path(__file__).with_name("worker")
-"""The directory of the worker's programs."""
+ANSWERS = Path(__file__).with_name("lerobot_worker.py")
+"""The program of its workers."""
 
 NOTHING = np.zeros(0, np.uint8)
 """The memory of an episode that begins."""
 
-_MEMORY = "memory"
-_VERSIONS = {"request": "versions"}
+SHOWN, WORDS, SEEDS, ACTIONS, MEMORIES = "shown.", "words", "noise_seeds", "actions", "memories"
+"""The parts of a question and of its answer; the name of an input stands behind the first."""
+
+PACKAGES = ("lerobot", "torch", "torchvision", "transformers", "diffusers", "numpy", "safetensors")
+"""The packages that decide a policy's actions, beside its files."""
+
+_VERSIONS = {"request": "versions", "packages": PACKAGES}
 _VERSIONS_TIMEOUT_S = 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -336,7 +329,6 @@ class Description:
     action_dim: int  # numbers of an action
     takes_batches: bool  # True if one call may cover several env slots
     device_type: str  # `cpu` or `cuda`
-    max_batch: int | None = None  # env slots of a call unless options fix them; None for as many as need a chunk
     memory_bytes: int = 0  # size of its memory of an episode, 0 for none; a policy with memory gives one action
 
     @property
@@ -344,23 +336,24 @@ class Description:
         """True if it has a memory of the episode, and so is asked in every control step."""
         return self.memory_bytes > 0
 
-
-@dataclass(frozen=True, kw_only=True)
-class Acted:
-    """The actions of a policy in some env slots, and its memory."""
-
-    actions: np.ndarray  # shape (n, num_actions, action_dim), float32, finite
-    memories: Sequence[np.ndarray]  # the memory of each episode after the actions; shape of each: (bytes,), uint8
+    def padded(self, memories: Sequence[np.ndarray]) -> np.ndarray:
+        """Return memories with zeros behind them, (n, memory_bytes), uint8; PolicyError if one is longer."""
+        size, longest = self.memory_bytes, max(map(len, memories))
+        if longest > size:
+            raise PolicyError(
+                f"the policy remembers more in the course of an episode, {longest} bytes instead of {size}, and a "
+                "policy server takes what has one size; leave policy_server out"
+            )
+        return np.stack([np.pad(memory, (0, size - len(memory))) for memory in memories])
 
 
 def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
     """Return the versions of Python and LeRobot's packages in the policy's interpreter; ConfigError without LeRobot."""
     interpreter, variables = options.interpreter, options.environment_variables
     try:
-        answer = ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)
+        found = ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)["versions"]
     except (RequestError, WorkerError) as error:
         raise ConfigError(Problem(f"'{interpreter}' cannot be asked: {error}", key="python")) from error
-    found = answer["versions"]
     if "lerobot" not in found:
         message = f"'{interpreter}' (Python {found['python']}) has no LeRobot; name an interpreter that has it"
         raise ConfigError(Problem(message, key="python"))
@@ -368,49 +361,50 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
 
 
 class LeRobotNetwork:
-    """A LeRobot policy in a worker. Its memory of an episode is part of the question and of the answer."""
+    """A LeRobot policy in a worker. Its memory of an episode is part of the question and of the answer.
+
+    A policy asks it as it would ask one in a policy server, a `NetworkElsewhere`; a server asks it as a `Network`.
+    """
 
     def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
         # ``directory`` is that of LeRobot's ``save_pretrained``. ConfigError: the policy cannot be loaded.
         self._directory, self._device, self._options = directory, device, options
-        self._worker: WorkerProcess | None = None
         self._elsewhere = PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
         # The worker that answered the request for versions has started already, so take it.
-        told = asked_worker(ANSWERS, options.interpreter, options.environment_variables, _VERSIONS)
+        told = taken_worker(which_worker(ANSWERS, options.interpreter, options.environment_variables), _VERSIONS)
         # All questions to the other kept workers have been asked.
         stop_kept_workers()
+        self._worker: WorkerProcess | None = None
         self._worker, self.description = self._started(told)
+        self.about: Mapping[str, Any] = {"slots_per_call": None, **asdict(self.description)}
 
-    def actions(
-        self,
-        shown: Mapping[str, np.ndarray],
-        words: Sequence[str],
-        noise_seeds: Sequence[int],
-        memories: Sequence[np.ndarray] = (),
-        *,
-        slots_per_call: int | None = None,
-    ) -> Acted:
+    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
+        """Return the next actions in one call; see `Network.answer`."""
+        answers = self.ask(entries, slots_per_call=len(entries[WORDS]))
+        if MEMORIES not in answers:
+            return answers
+        return {**answers, MEMORIES: self.description.padded(answers[MEMORIES])}
+
+    def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, Any]:
         """Return the next actions of env slots; PolicyLostError without an answer, PolicyError if the policy fails."""
-        # ``shown`` maps each input to the last observations, oldest first: (n, num_observations, ...). ``memories`` are
-        # `NOTHING` or those of the last answer; a policy with memory is asked about one env slot after the other.
-        # Copies of an entry fill a call up to ``slots_per_call``; None for all env slots in one call. A dead worker is
+        # Inputs are the last observations, oldest first: (n, num_observations, ...). The actions are (n, num_actions,
+        # action_dim), float32, finite. Copies of an entry fill a call up to ``slots_per_call``. A dead worker is
         # restarted and asked once more, because the answer follows from the question alone.
-        if self.description.remembers:
-            # A policy that remembers is asked for one env slot at a time.
-            answers = []
-            for place, memory in enumerate(memories):
-                part = {**{name: values[[place]] for name, values in shown.items()}, _MEMORY: memory}
-                answers.append(self._called(part, [words[place]], [noise_seeds[place]]))
-            actions, kept = zip(*answers, strict=True)
-            return Acted(actions=np.concatenate(actions), memories=kept)
-        size, parts = slots_per_call or len(words), []
+        shown = {name[len(SHOWN) :]: np.asarray(each) for name, each in entries.items() if name.startswith(SHOWN)}
+        words, seeds = list(map(str, entries[WORDS])), [int(seed) for seed in entries[SEEDS]]
+        remembers = self.description.remembers
+        size = 1 if remembers else slots_per_call
+        actions, memories = [], []
         for first in range(0, len(words), size):
             places = [*range(first, min(first + size, len(words)))]
             filled = places + places[:1] * (size - len(places))
             part = {name: values[filled] for name, values in shown.items()}
-            answer, _ = self._called(part, [words[place] for place in filled], [noise_seeds[place] for place in filled])
-            parts.append(answer[: len(places)])
-        return Acted(actions=np.concatenate(parts), memories=())
+            if remembers:
+                part[MEMORIES] = np.asarray(entries[MEMORIES][first])
+            answer = self._called(part, [words[place] for place in filled], [seeds[place] for place in filled])
+            actions.append(answer[ACTIONS][: len(places)])
+            memories.append(answer.get(MEMORIES))
+        return {ACTIONS: np.concatenate(actions), **({MEMORIES: memories} if remembers else {})}
 
     def close(self) -> None:
         """Stop the worker. May be called more than once."""
@@ -419,19 +413,27 @@ class LeRobotNetwork:
 
     def _called(
         self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        request = {"request": "predict", "words": list(words), "seeds": list(noise_seeds)}
+    ) -> Mapping[str, np.ndarray]:
+        def asked_once() -> Mapping[str, np.ndarray]:
+            if self._worker is None:
+                self._worker, _ = self._started()
+            try:
+                request = {"request": "predict", "words": words, "seeds": noise_seeds}
+                return self._worker.ask(request, patience_s(self._options.timeout_s), shown)[1]
+            except WorkerError:
+                # The failure stopped the worker.
+                self._worker = None
+                raise
+
         try:
-            answer = self._elsewhere.asked(
-                lambda: self._ask_once(request, shown), (WorkerError,), comes_back=lambda error: error.died
-            )
+            answer = self._elsewhere.asked(asked_once, (WorkerError,), comes_back=lambda error: error.died)
         except RequestError as error:
             raise PolicyError(f"{self._elsewhere.name} failed: {error}\n{error.traceback}") from error
         except ConfigError as error:
             raise PolicyLostError(f"{self._elsewhere.name} is lost: {error}") from error
 
         due = (len(words), self.description.num_actions, self.description.action_dim)
-        actions = answer.get("actions")
+        actions = answer.get(ACTIONS)
         if actions is None or actions.shape != due:
             got = None if actions is None else actions.shape
             raise PolicyError(
@@ -440,111 +442,33 @@ class LeRobotNetwork:
             )
         if not np.isfinite(actions).all():
             raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
-        return actions, answer.get(_MEMORY, NOTHING)
-
-    def _ask_once(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        if self._worker is None:
-            self._worker, _ = self._started()
-        try:
-            return self._worker.ask(request, patience_s(self._options.timeout_s), shown)[1]
-        except WorkerError:
-            # The failure stopped the worker.
-            self._worker = None
-            raise
+        return answer
 
     def _started(self, started: WorkerProcess | None = None) -> tuple[WorkerProcess, Description]:
-        options = self._options
-        try:
-            worker = started or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
-            return worker, self._loaded(worker)
-        except WorkerError as error:
-            raise ConfigError(Problem(f"'{self._directory}' cannot be loaded: {error}", key=KEY)) from error
-
-    def _loaded(self, worker: WorkerProcess) -> Description:
+        """Return a worker that has loaded the policy; ConfigError if it cannot be loaded, or is another one now."""
+        options, directory = self._options, self._directory
         settings = {
             "threads": torch.get_num_threads(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
-        place = {"directory": str(self._directory), "device": str(self._device)}
+        place = {"directory": str(directory), "device": str(self._device)}
+        load = {"request": "load", "packages": PACKAGES, **place, "settings": settings}
+        worker = None
         try:
-            limit_s = patience_s(self._options.start_timeout_s)
-            answer, _ = worker.ask({"request": "load", **place, "settings": settings}, limit_s)
-        except RequestError as error:
-            worker.close()
-            message = f"LeRobot in '{self._options.interpreter}' cannot load '{self._directory}': {error}"
+            worker = started or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+            said, _ = worker.ask(load, patience_s(options.start_timeout_s))
+            refuse_another(said, read_features(directory), directory)
+            # The size of the memory in the trial may differ after a restart.
+            self._elsewhere.meet({name: value for name, value in said.items() if name != "memory_bytes"})
+        except WorkerError as error:
+            raise ConfigError(Problem(f"'{directory}' cannot be loaded: {error}", key=KEY)) from error
+        except (RequestError, ArenaError) as error:
+            if worker is not None:
+                worker.close()
+            if isinstance(error, ArenaError):
+                raise
+            message = f"LeRobot in '{options.interpreter}' cannot load '{directory}': {error}"
             _LOG.info("%s\n%s", message, error.traceback)
             raise ConfigError(Problem(message, key=KEY)) from error
-        try:
-            refuse_another(answer, read_features(self._directory), self._directory)
-            # The size of the memory in the trial may differ after a restart.
-            self._elsewhere.meet({name: value for name, value in answer.items() if name != "memory_bytes"})
-        except ArenaError:
-            worker.close()
-            raise
-        said = {name: answer[name] for name in ("num_actions", "action_dim", "takes_batches", "memory_bytes")}
-        return Description(**said, device_type=self._device.type)
-
-
-# Ask a LeRobot policy in the run's policy server: the network there, and its stand-in on a rank.
-
-_SHOWN, _WORDS, _SEEDS, _ACTIONS, _MEMORIES = "shown.", "words", "noise_seeds", "actions", "memories"
-
-
-class SharedNetwork:
-    """A LeRobot policy in its worker, as a `Network`. Its memory is part of the entry and of the answer."""
-
-    def __init__(self, network: LeRobotNetwork) -> None:
-        self._network = network
-        self.about: Mapping[str, Any] = {"slots_per_call": None, **asdict(network.description)}
-
-    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
-        """Return the next actions; see `Network.answer`."""
-        shown = {name[len(_SHOWN) :]: np.asarray(entries[name]) for name in entries if name.startswith(_SHOWN)}
-        seeds = [int(seed) for seed in entries[_SEEDS]]
-        memories = [np.asarray(memory) for memory in entries.get(_MEMORIES, ())]
-        acted = self._network.actions(shown, list(map(str, entries[_WORDS])), seeds, memories)
-        if not acted.memories:
-            return {_ACTIONS: acted.actions}
-        return {_ACTIONS: acted.actions, _MEMORIES: _of_one_length(acted.memories, self._network.description)}
-
-
-class NetworkOnServer:
-    """The stand-in for a `LeRobotNetwork` in a policy server."""
-
-    def __init__(self, network: NetworkElsewhere) -> None:
-        self._network = network
-        said = {name: value for name, value in network.about.items() if name != "slots_per_call"}
-        # In a policy server all calls have one size.
-        self.description = replace(Description(**said), max_batch=network.max_batch)
-
-    def actions(
-        self,
-        shown: Mapping[str, np.ndarray],
-        words: Sequence[str],
-        noise_seeds: Sequence[int],
-        memories: Sequence[np.ndarray] = (),
-        *,
-        slots_per_call: int | None = None,
-    ) -> Acted:
-        """Return the next actions of env slots; see `LeRobotNetwork.actions` and `NetworkElsewhere.ask`."""
-        entries: dict[str, np.ndarray | Sequence[str]] = {f"{_SHOWN}{name}": values for name, values in shown.items()}
-        entries |= {_WORDS: list(words), _SEEDS: np.array(noise_seeds, np.int64)}
-        if self.description.remembers:
-            entries[_MEMORIES] = _of_one_length(memories, self.description)
-        answers = self._network.ask(entries, slots_per_call=slots_per_call or len(words))
-        return Acted(actions=answers[_ACTIONS], memories=[*answers.get(_MEMORIES, ())])
-
-    def close(self) -> None:
-        """Announce that no request will follow now."""
-        self._network.close()
-
-
-def _of_one_length(memories: Sequence[np.ndarray], description: Description) -> np.ndarray:
-    """Pad memories with zeros to (n, memory_bytes), uint8; PolicyError if one is longer."""
-    size, longest = description.memory_bytes, max(map(len, memories))
-    if longest > size:
-        raise PolicyError(
-            f"the policy remembers more in the course of an episode, {longest} bytes instead of {size}, and a policy "
-            "server takes what has one size; leave policy_server out"
-        )
-    return np.stack([np.pad(memory, (0, size - len(memory))) for memory in memories])
+        about = {name: said[name] for name in ("num_actions", "action_dim", "takes_batches", "memory_bytes")}
+        return worker, Description(**about, device_type=self._device.type)

@@ -1,4 +1,4 @@
-"""A policy server as its run uses it: refused jobs, the process that owns it, and a network that is asked."""
+"""A policy server as its run uses it: refused jobs, the process that a rank owns, its messages, and a network there."""
 
 import logging
 import re
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,124 @@ import numpy as np
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.context import variables_of_child
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem
-from isaaclab_arena.evaluation.policy_server import wire
-from isaaclab_arena.evaluation.policy_server.wire import ServerAddress, ServerOrders, SoFar
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.reports import ServerUsage
-from isaaclab_arena.workers.program.frames import FrameError
+from isaaclab_arena.workers import program
 from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
+
+# The orders that a policy server starts with: its socket and its networks.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOrder:
+    """A policy whose network the server provides."""
+
+    policy_type: str  # registered name or dotted path
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the policy's `from_dict`
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOrders:
+    """The networks of a server, and its socket and limits."""
+
+    networks: Mapping[str, NetworkOrder]  # by key; loaded when first asked for
+    max_batch: int  # most entries answered together
+    max_wait_ms: float  # wait of a query for others [ms]
+    listening: int = -1  # file descriptor of the listening socket
+    token: str = ""  # secret of the clients
+    # As many as ranks have: the last digits of an answer may depend on the number.
+    torch_threads: int = 1
+    deterministic: bool = False
+
+
+# Messages between a policy server and the ranks that ask it: frames over a Unix socket, or TCP with a token.
+
+VERSION = 1
+"""Of these messages. Server and ranks are of one program, so another one is a mistake."""
+
+ERRORS: Mapping[str, type[ArenaError]] = {"config": ConfigError, "lost": PolicyLostError, "policy": PolicyError}
+"""The error that a client raises, by the kind in the server's answer."""
+
+MAX_FIRST_BYTES = 1 << 16
+"""Size limit of the first message [bytes]; its sender is not authenticated yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAddress:
+    """The address of a policy server."""
+
+    token: str  # secret of the clients
+    path: str | None = None  # Unix socket, None for TCP
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+    def connected(self, timeout_s: float) -> socket.socket:
+        """Return a connection; `OSError` if no server listens there."""
+        if self.path is None:
+            connection = socket.create_connection((self.host, self.port), timeout_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(self.path)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+    """Send a message; `OSError` if the other side is gone."""
+    connection.sendall(program.encode(message, arrays or {}))
+
+
+def received(
+    connection: socket.socket, *, timeout_s: float | None = None, max_bytes: int | None = None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return message and arrays of the next frame. No limit of time [s] or size if the argument is None."""
+    # `EOFError` if the other side is gone, `OSError` if the connection breaks or times out, `FrameError` if the frame
+    # is damaged or too large.
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    left = max_bytes
+
+    def read_exactly(size: int) -> bytearray:
+        nonlocal left
+        if left is not None:
+            left -= size
+            if left < 0:
+                raise program.FrameError(f"the message has more than {max_bytes} bytes")
+        taken = bytearray(size)
+        view, filled = memoryview(taken), 0
+        while filled < size:
+            connection.settimeout(None if deadline_s is None else max(0.001, deadline_s - time.monotonic()))
+            count = connection.recv_into(view[filled:])
+            if count == 0:
+                raise EOFError
+            filled += count
+        return taken
+
+    try:
+        return program.decode(read_exactly)
+    except (ValueError, KeyError, TypeError) as error:
+        raise program.FrameError(f"the message is damaged: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoFar:
+    """The sums of a server at the end of a call, over all clients."""
+
+    at_s: float  # end of the call, on the server's clock [s]
+    busy_s: float = 0.0  # time of all calls [s]
+    entries: int = 0  # batch entries answered
+
 
 # Refuse jobs whose policy cannot be in a policy server, before anything runs.
 
@@ -50,7 +158,18 @@ def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, option
         message = f"must be cpu, cuda or cuda:<index>, got '{server.device}'"
         problems.append(Problem(message, key="policy_server.device"))
     if "network" not in policy_class.offers:
-        problems.append(Problem(f"policy '{job.policy_type}' {_why_not(policy_class)}", key="policy_server"))
+        reason = "has no network that ranks can share"
+        if policy_class.traits.remote or "is_remote" in policy_class.offers:
+            reason = "asks a server of its own, which all ranks share already"
+        able = []
+        for name in POLICIES.names():
+            # The class of a package that is not installed cannot be loaded.
+            with suppress(ConfigError):
+                if "network" in resolve_policy_class(name).offers:
+                    able.append(name)
+        message = f"policy '{job.policy_type}' {reason}; leave policy_server out. These can have one: {', '.join(able)}"
+        message += ", and classes with the methods of isaaclab_arena.policies.AsksNetwork"
+        problems.append(Problem(message, key="policy_server"))
     # A policy whose options are unknown (None) cannot promise this one.
     elif server.device is not None and DEVICE_OPTION not in (options or ()):
         message = f"policy '{job.policy_type}' has no option {DEVICE_OPTION}; leave it out"
@@ -62,22 +181,6 @@ def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, option
     ]
     if problems:
         raise ConfigError(problems)
-
-
-def _why_not(policy_class: type[PolicyBase]) -> str:
-    reason = "has no network that ranks can share"
-    if policy_class.traits.remote or "is_remote" in policy_class.offers:
-        reason = "asks a server of its own, which all ranks share already"
-    able = []
-    for name in POLICIES.names():
-        # The class of a package that is not installed cannot be loaded.
-        with suppress(ConfigError):
-            if "network" in resolve_policy_class(name).offers:
-                able.append(name)
-    return (
-        f"{reason}; leave policy_server out. These can have one: {', '.join(able)}, and classes with the methods of "
-        "isaaclab_arena.policies.AsksNetwork"
-    )
 
 
 # Start a policy server, watch it, restart it if it dies, and stop it: the part of the rank that owns it.
@@ -225,7 +328,9 @@ class ServedNetwork:
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
         """Return the answers by name; see `NetworkElsewhere.ask`."""
-        texts, arrays = wire.split(entries)
+        # Texts and arrays travel apart.
+        arrays = {name: values for name, values in entries.items() if isinstance(values, np.ndarray)}
+        texts = {name: list(values) for name, values in entries.items() if name not in arrays}
         self._number += 1
         query = {"number": self._number, "slots_per_call": slots_per_call, "texts": texts}
         usage, answers = self._exchange((query, arrays))
@@ -245,38 +350,42 @@ class ServedNetwork:
 
     def _exchange(self, query: _Query | None) -> _Answer:
         """Return the usage and the answers of a query; with None only connect."""
+
+        def tried() -> _Answer:
+            try:
+                return self._ask_once(query)
+            except Exception:
+                # A late answer would be taken for that of the next query.
+                self.close()
+                raise
+
         try:
             return self._elsewhere.asked(
-                lambda: self._tried(query),
-                (OSError, EOFError),
-                comes_back=lambda error: not isinstance(error, TimeoutError),
+                tried, (OSError, EOFError), comes_back=lambda error: not isinstance(error, TimeoutError)
             )
-        except (FrameError, KeyError, TypeError) as error:
+        except (program.FrameError, KeyError, TypeError) as error:
             raise PolicyError(f"{self._elsewhere.name} answered nonsense: {error}") from error
-
-    def _tried(self, query: _Query | None) -> _Answer:
-        try:
-            return self._ask_once(query)
-        except Exception:
-            # A late answer would be taken for that of the next query.
-            self.close()
-            raise
 
     def _ask_once(self, query: _Query | None) -> _Answer:
         if self._connection is None:
-            self._connection = self._connected()
+            try:
+                self._connection = self._address.connected(_CONNECT_TIMEOUT_S)
+            except OSError as error:
+                # The rank that started the server listens while it lives, also during a restart of the server. Its end
+                # is no error of the episodes under way: they stay missing, and a later attempt runs them.
+                message = f"the rank that ran the policy server at {self._address} is gone ({error.strerror or error})"
+                raise DistributedError(message) from error
             # Name the network and receive its description; refuse another one than before.
-            hello = {"hello": wire.VERSION, "token": self._address.token, "network": self._key}
-            wire.send(self._connection, hello)
-            said, _ = self._heard(self._connection, patience_s(_LOAD_TIMEOUT_S))
+            send(self._connection, {"hello": VERSION, "token": self._address.token, "network": self._key})
+            said, _ = self._heard(self._connection, _LOAD_TIMEOUT_S)
             self._elsewhere.meet(said["about"])
             self.max_batch = said["max_batch"]
         if query is None:
             return ServerUsage(), {}
-        wire.send(self._connection, *query)
-        said, arrays = self._heard(self._connection, patience_s(self._answer_timeout_s))
+        send(self._connection, *query)
+        said, arrays = self._heard(self._connection, self._answer_timeout_s)
         if said["number"] != query[0]["number"]:
-            raise FrameError(f"the answer to query {said['number']} came to query {query[0]['number']}")
+            raise program.FrameError(f"the answer to query {said['number']} came to query {query[0]['number']}")
 
         # Add the server's work for all clients since the last answer.
         usage, now = ServerUsage(**said["usage"]), SoFar(**said["so_far"])
@@ -288,17 +397,8 @@ class ServedNetwork:
         )
         return usage + seen, arrays
 
-    def _connected(self) -> socket.socket:
-        try:
-            return self._address.connected(_CONNECT_TIMEOUT_S)
-        except OSError as error:
-            # The rank that started the server listens while it lives, also during a restart of the server. Its end is
-            # no error of the episodes under way: they stay missing, and a later attempt runs them.
-            message = f"the rank that ran the policy server at {self._address} is gone ({error.strerror or error})"
-            raise DistributedError(message) from error
-
-    def _heard(self, connection: socket.socket, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        said, arrays = wire.received(connection, timeout_s=timeout_s)
+    def _heard(self, connection: socket.socket, limit_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        said, arrays = received(connection, timeout_s=patience_s(limit_s))
         if "error" in said:
-            raise wire.ERRORS[said["kind"]](f"in the policy server: {said['error']}")
+            raise ERRORS[said["kind"]](f"in the policy server: {said['error']}")
         return said, arrays

@@ -3,11 +3,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from isaaclab_arena.workers.program import frames
+from isaaclab_arena.workers import program
 
 
 def read_from(data: bytes) -> Callable[[int], bytes]:
-    """Return what hands out bytes as `frames.decode` asks for them."""
+    """Return what hands out bytes as `program.decode` asks for them."""
     position = 0
 
     def read_exactly(size: int) -> bytes:
@@ -21,7 +21,7 @@ def read_from(data: bytes) -> Callable[[int], bytes]:
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f4", ">f8", "?"])
 def test_a_frame_brings_arrays_as_they_were(dtype):
     sent = (np.arange(12).reshape(3, 4) % 7).astype(dtype)
-    message, arrays = frames.decode(read_from(frames.encode({"a": [1, None]}, {"x": sent, "empty": sent[:0]})))
+    message, arrays = program.decode(read_from(program.encode({"a": [1, None]}, {"x": sent, "empty": sent[:0]})))
     assert message == {"a": [1, None]}
     assert np.array_equal(arrays["x"], sent)
     assert arrays["x"].dtype == np.dtype(dtype).newbyteorder("<")
@@ -29,13 +29,13 @@ def test_a_frame_brings_arrays_as_they_were(dtype):
 
 
 def test_a_frame_that_says_nothing_is_always_the_same():
-    assert frames.encode({}, {}) == frames.EMPTY
-    assert frames.decode(read_from(frames.EMPTY)) == ({}, {})
+    assert program.encode({}, {}) == program.EMPTY
+    assert program.decode(read_from(program.EMPTY)) == ({}, {})
 
 
 def test_only_numbers_travel():
-    with pytest.raises(frames.FrameError, match="only numbers travel"):
-        frames.encode({}, {"x": np.array([None])})
+    with pytest.raises(program.FrameError, match="only numbers travel"):
+        program.encode({}, {"x": np.array([None])})
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def test_only_numbers_travel():
     [(["|O", [1]], "claims to be"), (["<f4", [-1]], "claims to be"), (["<f8", [1 << 20, 1 << 20]], "are allowed")],
 )
 def test_a_frame_that_lies_is_refused(layout, message):
-    honest = frames.encode({}, {"x": np.zeros(1, np.float32)})
+    honest = program.encode({}, {"x": np.zeros(1, np.float32)})
     header = honest[8:].replace(b'["x", "<f4", [1]]', f'["x", "{layout[0]}", {layout[1]}]'.encode())
     size = header.index(b"}", header.index(b"arrays")) + 1
     lying = honest[:4] + size.to_bytes(4, "little") + header
-    with pytest.raises(frames.FrameError, match=message):
-        frames.decode(read_from(lying))
+    with pytest.raises(program.FrameError, match=message):
+        program.decode(read_from(lying))
 
 
 def test_something_else_on_the_pipe_is_refused():
-    with pytest.raises(frames.FrameError, match="where a frame should begin"):
-        frames.decode(read_from(b"Traceback (most recent call last)"))
+    with pytest.raises(program.FrameError, match="where a frame should begin"):
+        program.decode(read_from(b"Traceback (most recent call last)"))
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_something_else_on_the_pipe_is_refused():
 )
 def test_a_frame_of_nonsense_is_refused_and_nothing_is_unpickled(header):
     frame = b"ARN1" + len(header).to_bytes(4, "little") + header + b"\0" * 64
-    with pytest.raises((frames.FrameError, ValueError, KeyError, TypeError)):
-        frames.decode(read_from(frame))
+    with pytest.raises((program.FrameError, ValueError, KeyError, TypeError)):
+        program.decode(read_from(frame))
 
 
 def test_a_frame_larger_than_any_header_is_not_waited_for():
-    with pytest.raises(frames.FrameError):
-        frames.decode(read_from(b"ARN1" + np.uint32(frames.MAX_HEADER_BYTES + 1).tobytes()))
+    with pytest.raises(program.FrameError):
+        program.decode(read_from(b"ARN1" + np.uint32(program.MAX_HEADER_BYTES + 1).tobytes()))
