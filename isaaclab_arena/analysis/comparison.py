@@ -643,5 +643,5 @@ def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:
     for arm in (arm for each in tasks for arm in (each.first, each.second) if arm.asked):
         yield (
             f"'{arm.entry.name}' could stop at any episode because of {', '.join(arm.asked)}: p-values and intervals "
-            "here take a fixed number for granted; the run's own table and replay-decision have those that hold"
+            "here take a fixed number for granted; the run's own table and page have those that hold"
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from isaaclab_arena.results.statistics import Interval, interval_from_moments, log_e_values, wilson_interval
-from isaaclab_arena.results.stopping import PairCounts
+from isaaclab_arena.results.statistics import Interval, interval_from_moments, wilson_interval
+from isaaclab_arena.results.stopping import PRIOR, PairCounts
 
 # Compare two success rates over pairs of episodes with equal conditions. Pure functions.
 
@@ -272,16 +272,17 @@ def least_number(power_of: Callable[[int], float], *, power: float, at_most: int
 
 def simulated_stop(chances: PairChances, *, alpha: float = 0.05, at_most: int = _MAX_EPISODES) -> float | None:
     """Return the mean number of pairs up to a decision, checked after each pair. None if a stream is undecided."""
-    # The random streams are fixed; the bound is that of `log_e_value` at level `alpha`.
+    # The random streams are fixed; the evidence is `log_e_value_of_equality` of each stream.
     generator, num_streams = np.random.default_rng(0), 400
     wins = losses = np.zeros(num_streams, np.int64)
-    total, undecided = 0, np.ones(num_streams, bool)
+    total, undecided, prior = 0, np.ones(num_streams, bool), scipy.special.betaln(PRIOR, PRIOR)
     for _ in range(at_most):
         total += int(undecided.sum())
         draw = generator.random(num_streams)
         wins = wins + (draw < chances.only_first)
         losses = losses + ((draw >= chances.only_first) & (draw < chances.only_first + chances.only_second))
-        undecided &= log_e_values(wins, losses) < -np.log(alpha)
+        evidence = scipy.special.betaln(PRIOR + wins, PRIOR + losses) - prior + (wins + losses) * np.log(2.0)
+        undecided &= evidence < -np.log(alpha)
         if not undecided.any():
             return total / num_streams
     return None

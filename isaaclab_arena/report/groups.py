@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match
+from isaaclab_arena.analysis.arms import Arm, ReadRun, conditions_of_pairs, differences_of_tasks, match
 from isaaclab_arena.analysis.comparison_files import NAME
-from isaaclab_arena.analysis.decision_replay import replay_decision
 from isaaclab_arena.analysis.rates import paired_difference_interval, sign_flip_p
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import StorageError
@@ -21,7 +20,13 @@ from isaaclab_arena.report.jobs import JobOnPage, PooledRate, pooled_rate, uncou
 from isaaclab_arena.results.columns import PREFIX
 from isaaclab_arena.results.rows import of_conditions, percent_text, short_policy_name, simulation_in_words
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, together
-from isaaclab_arena.results.stopping import Answer, PairCounts, in_words
+from isaaclab_arena.results.stopping import (
+    Answer,
+    PairCounts,
+    in_words,
+    log_e_value_of_difference,
+    log_e_value_of_equality,
+)
 from isaaclab_arena.storage.json_values import read_json
 
 # Groups of jobs: suites, success over a swept key, over checkpoints of a training, and policies against tasks.
@@ -234,19 +239,33 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
     else:
         question = answer.question
         shared = "shared by " + ("one question" if num_questions == 1 else f"{num_questions} questions")
-    # The question fixes the candidate, so the sides follow its order.
+    # The question fixes the candidate, so the sides follow its order. The episodes before the first one that a job
+    # lacks count, and each draw of conditions counts once.
     sides = (first, second) if first.entry.name == question.jobs[0] else (second, first)
-    replay = replay_decision(question, sides, num_questions=num_questions, num_orders=0)
+    finished = (int((arm.episodes.index == np.arange(len(arm.episodes))).sum()) for arm in sides)
+    numbers = np.arange(min(question.max_episodes, *finished))
+    new, old = (arm.episodes.at(numbers) for arm in sides)
+    known = np.flatnonzero(np.isfinite(new.success) & np.isfinite(old.success) & (new.drawn == old.drawn))
+    _, once = np.unique(draws_of(conditions_of_pairs(new, old))[known], return_index=True)
+    counts = np.isin(np.arange(len(new)), known[once])
+    wins, losses, alike = (
+        np.cumsum(counts & which)
+        for which in (new.success > old.success, new.success < old.success, new.success == old.success)
+    )
     # At most 240 points are kept.
-    logarithms = replay.log_e_values / math.log(10.0)
-    count = len(logarithms)
-    kept = np.unique(np.linspace(0, count - 1, min(count, 240)).astype(int))
-    points = [CurvePoint(episodes=int(at) + 1, evidence=float(logarithms[at])) for at in kept]
-    new, old = question.jobs
-    worse = f"{new} is {100 * (question.margin or 0.0):g} points worse than {old}"
+    points = [CurvePoint(episodes=0, evidence=0.0)]
+    for at in np.unique(np.linspace(0, len(new) - 1, min(len(new), 240)).astype(int)).tolist():
+        pairs = PairCounts(both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0)
+        evidence = (
+            log_e_value_of_equality(pairs)
+            if question.margin is None
+            else log_e_value_of_difference(pairs, -question.margin)
+        )
+        points.append(CurvePoint(episodes=at + 1, evidence=evidence / math.log(10.0)))
+    worse = f"{question.jobs[0]} is {100 * (question.margin or 0.0):g} points worse than {question.jobs[1]}"
     return EvidenceCurve(
-        points=(CurvePoint(episodes=0, evidence=0.0), *points),
-        decisive=replay.needed_log_e_value / math.log(10.0),
+        points=tuple(points),
+        decisive=math.log(num_questions / question.alpha) / math.log(10.0),
         against=plain_text("neither is better" if question.margin is None else worse),
         bar=f"alpha {question.alpha:g}, {shared}",
         answer=None if answer is None else plain_text(in_words(answer)),

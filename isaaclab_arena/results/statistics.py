@@ -1,22 +1,15 @@
 """Success rates with their uncertainty: at a fixed end, at every look, and over shared conditions. Pure functions."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy
-from scipy.special import betaincc, betaincinv, betaln, gammaln, ndtri, stdtrit, xlogy
+from scipy.special import betaincinv, ndtri, stdtrit
 
-from isaaclab_arena.results.stopping import (
-    PRIOR,
-    PairCounts,
-    RateCounts,
-    draw_of,
-    log_e_value_of_difference,
-    log_e_value_of_rate,
-)
+from isaaclab_arena.results.stopping import RateCounts, draw_of, log_e_value_of_rate
 
 # Success rates with their uncertainty. Pure functions; no tables, no files.
 
@@ -135,88 +128,22 @@ def _check(successes: int, trials: int) -> None:
         raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
 
 
-# Intervals that are valid at every look, however often one looks, and e-values of many streams. Pure functions.
-#
-# A test for a fixed number of episodes is invalid if its own result stops the run. The intervals here contain every
-# value that the evidence of `e_values` has not refuted.
-
-
-def log_e_value(wins: int, losses: int, *, one_sided: bool = False) -> float:
-    """Return the log e-value against "neither policy is better"; log(1 / alpha) decides."""
-    # Only pairs with unequal outcomes are counted, the others carry no evidence. `one_sided` tests only "the first
-    # policy is better", and needs fewer pairs.
-    wealth = log_e_value_of_rate(RateCounts(successes=wins, trials=wins + losses), 0.5)
-    if not one_sided:
-        return wealth
-    # The prior covers only the better half, where it has twice the density.
-    above_half = float(betaincc(PRIOR + wins, PRIOR + losses, 0.5))
-    return wealth + math.log(2.0 * above_half) if above_half > 0.0 else -math.inf
-
-
-def log_e_values(wins: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """Return `log_e_value` of many streams. Shapes: (num_streams,)."""
-    return log_e_values_of_rate(wins, losses, 0.5)
-
-
-def log_e_values_of_rate(successes: np.ndarray, failures: np.ndarray, rate: float) -> np.ndarray:
-    """Return `log_e_value_of_rate` of many streams. Shapes: (num_streams,)."""
-    mixture = betaln(PRIOR + successes, PRIOR + failures) - betaln(PRIOR, PRIOR)
-    return mixture - xlogy(successes, rate) - xlogy(failures, 1.0 - rate)
-
-
-def log_e_values_of_difference(
-    wins: np.ndarray, losses: np.ndarray, alike: np.ndarray, difference: float
-) -> np.ndarray:
-    """Return `log_e_value_of_difference` of many streams. Shapes: (num_streams,)."""
-    # `wins` and `losses` are pairs in which only the first or only the second policy succeeds; `alike` have equal
-    # outcomes.
-    total = wins + losses + alike
-    mixture = gammaln(PRIOR + wins) + gammaln(PRIOR + losses) + gammaln(PRIOR + alike) - 3.0 * gammaln(PRIOR)
-    mixture = mixture + gammaln(3.0 * PRIOR) - gammaln(3.0 * PRIOR + wins + losses + alike)
-
-    # The likeliest distribution whose first probability minus the second is `difference`: the derivative of its log
-    # likelihood by the second probability is zero at the larger root of a quadratic.
-    linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * alike * difference
-    constant = losses * difference * (1.0 - difference)
-    rooted = np.sqrt(np.maximum(linear * linear + 8.0 * total * constant, 0.0))
-    root = (linear + rooted) / (4.0 * np.maximum(total, 1))
-    second = np.minimum(np.maximum(root, max(0.0, -difference)), (1.0 - difference) / 2.0)
-    first, neither = np.maximum(second + difference, 0.0), np.maximum(1.0 - 2.0 * second - difference, 0.0)
-    return mixture - (xlogy(wins, first) + xlogy(losses, second) + xlogy(alike, neither))
-
-
 def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
     """Return the interval of a success rate that is valid at every look at once, with confidence 1 - alpha."""
-    # It contains the rates against which the evidence is below 1 / alpha. Without trials it is 0 to 1.
-    counts, best = RateCounts(successes=successes, trials=trials), successes / trials if trials else 0.5
-    return _not_refuted(best, lambda rate: log_e_value_of_rate(counts, rate), alpha=alpha, ends=(0.0, 1.0))
-
-
-def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
-    """Return the interval of the first rate minus the second that is valid at every look; see `rate_interval`."""
-    best = counts.difference or 0.0
-    return _not_refuted(best, lambda each: log_e_value_of_difference(counts, each), alpha=alpha, ends=(-1.0, 1.0))
-
-
-def _not_refuted(
-    best: float, log_evidence: Callable[[float], float], *, alpha: float, ends: tuple[float, float]
-) -> Interval:
-    """Return the interval around ``best`` with evidence below 1 / alpha, by bisection towards both ends."""
+    # A test for a fixed number of episodes is invalid if its own result stops the run. This interval has the rates
+    # against which the evidence is below 1 / alpha, by bisection towards both ends. Without trials it is 0 to 1.
     if not 0.0 < alpha < 1.0:
         raise ValueError(f"alpha must be between 0 and 1, got {alpha:g}")
-    refuted = -math.log(alpha)
-
-    def last_inside(outer: float) -> float:
-        if log_evidence(outer) < refuted:
-            return outer
-        inner = best
+    counts, refuted, ends = RateCounts(successes=successes, trials=trials), -math.log(alpha), []
+    best = successes / trials if trials else 0.5
+    for end in (0.0, 1.0):
+        inner, outer = end if log_e_value_of_rate(counts, end) < refuted else best, end
         # A float has 53 bits.
         for _ in range(60):
             middle = (inner + outer) / 2.0
-            inner, outer = (middle, outer) if log_evidence(middle) < refuted else (inner, middle)
-        return inner
-
-    return Interval(low=last_inside(ends[0]), high=last_inside(ends[1]))
+            inner, outer = (middle, outer) if log_e_value_of_rate(counts, middle) < refuted else (inner, middle)
+        ends.append(inner)
+    return Interval(low=ends[0], high=ends[1])
 
 
 # Rates and means of episodes that share conditions: they carry less information than as many distinct episodes.

@@ -9,7 +9,6 @@ COMMANDS = (
     "compare",
     "leaderboard",
     "plan",
-    "replay_decision",
     "robustness",
     "export",
     "film",
