@@ -96,19 +96,6 @@ def in_order(names: Iterable[str], columns: Sequence[Column[Any]]) -> list[str]:
     return [*(each.name for each in columns if each.when is None), *(n for n in there if n.startswith(PREFIX)), *rest]
 
 
-def _checkpoint(job: JobEvidence) -> str | None:
-    return job.contents and job.contents.checkpoint
-
-
-def _policy_sha256(job: JobEvidence) -> str | None:
-    return UNKNOWN if job.contents is None else job.contents.policy_sha256
-
-
-def _ranks(job: JobEvidence) -> str | None:
-    planned = [] if job.job.rank is None else [job.job.rank]
-    return ", ".join(map(str, sorted({*job.said("rank")}) or planned)) or None
-
-
 def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
     """Return the condition that `holds` is true of any row."""
     return lambda rows: any(map(holds, rows))
@@ -135,9 +122,9 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("embodiment", "string", lambda job: job.job.embodiment),
     Column("object", "string", lambda job: job.job.object),
     Column("policy", "string", lambda job: job.job.config.policy_type, show=Show.CONSOLE),
-    Column("checkpoint", "string", _checkpoint,
+    Column("checkpoint", "string", lambda job: job.checkpoint,
            "the file or directory of the policy's checkpoint; empty for a policy without one"),
-    Column("policy_sha256", "string", _policy_sha256,
+    Column("policy_sha256", "string", lambda job: job.policy_sha256,
            "one hash for all [that decides what the policy does](../how_to/resuming.md#what-was-evaluated): equal "
            "hashes, equal policies, whatever their files are called. Empty for a policy that is only this package and "
            "its options; `unknown` behind a server that does not report it, and in runs of older programs that did not "
@@ -149,7 +136,7 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("planned", "Int64", lambda job: job.standing.planned,
            "episodes that the job should run; empty for a job limited by steps"),
     Column("episodes", "Int64", lambda job: len(job.lines), "episodes that finished, errors too", show=Show.CONSOLE),
-    Column("successes", "Int64", lambda job: None if job.unmeasured and not job.scored else job.scored.successes,
+    Column("successes", "Int64", lambda job: job.scored.successes if job.scored or not job.measured else None,
            "scored episodes that succeeded; empty where success is not measured"),
     Column("success_rate", "Float64", lambda job: job.scored.rate, "`successes` over scored episodes",
            title="success % [95 %]", show=Show.CONSOLE | Show.TRACKER),
@@ -173,7 +160,7 @@ JOBS: tuple[Column[JobEvidence], ...] = (
            show=Show.TRACKER),
     Column("timeouts", "Int64", lambda job: job.outcomes[Outcome.TIMEOUT], show=Show.TRACKER),
     Column("errors", "Int64", lambda job: job.outcomes[Outcome.ERROR], show=Show.CONSOLE | Show.TRACKER),
-    Column("retried", "Int64", lambda job: sum(map(job.counts, job.retried)),
+    Column("retried", "Int64", lambda job: len({*job.retried} & {line.episode_index for line in job.lines}),
            "episodes that count in place of an error, after `--resume --retry_errors`"),
     Column("rerun", "Int64", lambda job: job.times_rerun,
            "how often the job's episodes were set aside and ran again with other contents, after `--resume --rerun`; "
@@ -196,7 +183,8 @@ JOBS: tuple[Column[JobEvidence], ...] = (
 
     Column("attempts", "Int64", lambda job: len({*job.said("attempt")}) or None,
            "how many starts of the program worked on it", "timing"),
-    Column("rank", "string", _ranks, "where it ran", "timing", show=Show.CONSOLE),
+    Column("rank", "string", lambda job: ", ".join(map(str, sorted({*job.said("rank")}))) or (
+           None if job.job.rank is None else str(job.job.rank)), "where it ran", "timing", show=Show.CONSOLE),
     Column("device", "string", lambda job: ", ".join(sorted({*job.said("device")})) or None, file="timing"),
     Column("wall_s", "Float64", lambda job: job.elapsed_s(lambda report: report.wall_s),
            "seconds from start to end of the job, the sum of the next six if one rank ran it in one attempt", "timing"),
@@ -208,22 +196,24 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("render_s", "Float64", lambda job: job.total("render_s"), file="timing"),
     Column("record_s", "Float64", lambda job: job.total("record_s"), file="timing"),
     Column("idle_s", "Float64", lambda job: job.total("idle_s"), file="timing"),
-    Column("import_s", "Float64", lambda job: job.start_up("import_s"),
+    Column("import_s", "Float64", lambda job: job.total("start_up.import_s"),
            "[start-up](#start-up): from the start of the process to that of the program, for the first job of each "
            "process; the next seven are parts of `wall_s`", "timing"),
-    Column("compile_s", "Float64", lambda job: job.start_up("compile_s"),
+    Column("compile_s", "Float64", lambda job: job.total("start_up.compile_s"),
            "Warp's kernels: compiled here, waited for while another process compiled, loaded from the cache", "timing"),
-    Column("kernel_wait_s", "Float64", lambda job: job.start_up("kernel_wait_s"), file="timing"),
-    Column("kernel_load_s", "Float64", lambda job: job.start_up("kernel_load_s"), file="timing"),
-    Column("build_environment_s", "Float64", lambda job: job.start_up("build_environment_s"),
+    Column("kernel_wait_s", "Float64", lambda job: job.total("start_up.kernel_wait_s"), file="timing"),
+    Column("kernel_load_s", "Float64", lambda job: job.total("start_up.kernel_load_s"), file="timing"),
+    Column("build_environment_s", "Float64", lambda job: job.total("start_up.build_environment_s"),
            "the other seconds: to build the environment, to build the policy, to begin the first episodes, to make the "
            "first control step", "timing"),
-    Column("build_policy_s", "Float64", lambda job: job.start_up("build_policy_s"), file="timing"),
-    Column("first_reset_s", "Float64", lambda job: job.start_up("first_reset_s"), file="timing"),
-    Column("first_step_s", "Float64", lambda job: job.start_up("first_step_s"), file="timing"),
+    Column("build_policy_s", "Float64", lambda job: job.total("start_up.build_policy_s"), file="timing"),
+    Column("first_reset_s", "Float64", lambda job: job.total("start_up.first_reset_s"), file="timing"),
+    Column("first_step_s", "Float64", lambda job: job.total("start_up.first_step_s"), file="timing"),
     Column("env_steps", "Int64", lambda job: job.total("env_steps"),
            "control steps, summed over running env slots, including those of cut episodes", "timing"),
-    Column("env_steps_per_s", "Float64", lambda job: job.env_steps_per_s,
+    Column("env_steps_per_s", "Float64", lambda job: (
+           job.total("env_steps") / seconds
+           if (seconds := job.elapsed_s(lambda report: report.wall_s - report.build_s)) and seconds > 0 else None),
            "control steps per second of wall time, not counting `build_s`", "timing", title="steps/s", pattern=".0f",
            show=Show.CONSOLE),
     Column("pictures_drawn", "Int64", lambda job: job.total("pictures_drawn"),
@@ -240,18 +230,22 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("engine", "string", lambda job: job.simulation.get("engine"), when=is_of_another_package),
     Column("simulated_by", "string", lambda job: job.simulation.get("simulated_by"), when=is_of_another_package),
     Column("environment_sha256", "string", lambda job: environment_sha256([job]), when=is_of_another_package),
-    Column("server_queries", "Int64", lambda job: job.server and job.server.queries,
+    Column("server_queries", "Int64", lambda job: job.total("policy_server.queries"),
            "queries of a [policy server](../how_to/distributed.md#one-policy-server-for-all-ranks), and their batch "
            "entries", "timing", when=_SERVED),
-    Column("server_entries", "Int64", lambda job: job.server and job.server.entries, file="timing", when=_SERVED),
-    Column("server_offered_per_s", "Float64", lambda job: job.per_server(lambda use: (use.seen_entries, use.seen_s)),
+    Column("server_entries", "Int64", lambda job: job.total("policy_server.entries"), file="timing", when=_SERVED),
+    Column("server_offered_per_s", "Float64", lambda job: job.total(
+           "policy_server.seen_entries", per="policy_server.seen_s"),
            "entries per second that a server answered, for all ranks, from each rank's first answer to its last in the "
            "job. With a server on each node it is the mean over ranks", "timing", when=_SERVED),
-    Column("server_batch_fill", "Float64", lambda job: job.per_server(lambda use: (use.entries, use.call_entries)),
+    Column("server_batch_fill", "Float64", lambda job: job.total(
+           "policy_server.entries", per="policy_server.call_entries"),
            "the batch fill of its calls (0 to 1), and its queries' mean queueing time (ms)", "timing", when=_SERVED),
-    Column("server_queue_ms", "Float64", lambda job: job.per_server(lambda use: (1000.0 * use.queue_s, use.queries)),
+    Column("server_queue_ms", "Float64", lambda job: job.total(
+           "policy_server.queue_s", per="policy_server.queries", scale=1000.0),
            file="timing", when=_SERVED),
-    Column("server_busy_share", "Float64", lambda job: job.per_server(lambda use: (use.seen_busy_s, use.seen_s)),
+    Column("server_busy_share", "Float64", lambda job: job.total(
+           "policy_server.seen_busy_s", per="policy_server.seen_s"),
            "the share of the same time in which a server calculated (0 to 1)", "timing", when=_SERVED),
     Column("latency", "string", lambda job: job.job.config.latency and job.job.latency and str(job.job.latency),
            "the assumed [latency](../how_to/latency.md#what-the-results-say), and the actions meanwhile", when=_LATE),
@@ -279,10 +273,10 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("episodes_beyond", "Int64", lambda job: len(job.finished) - len(job.lines),
            "how many episodes had begun before the decision was known. Their number depends on ranks and speed",
            "timing", when=_ASKED),
-    Column("failure_progress", "Float64", lambda job: job.progress_and_score[0],
+    Column("failure_progress", "Float64", lambda job: job.progress_and_score()[0],
            "where tasks tell [what happened](events.md), in Parquet and JSON: how far failures came, and the success "
            "rate with that", "parquet", when=_TOLD),
-    Column("score", "Float64", lambda job: job.progress_and_score[1], file="parquet",
+    Column("score", "Float64", lambda job: job.progress_and_score()[1], file="parquet",
            when=_TOLD),
     Column("distinct_conditions", "Int64", lambda job: job.scored.num_distinct if len(job.scored) else None,
            "how many different conditions the scored episodes of a job have, in a run in which some "
@@ -301,8 +295,8 @@ SUITES: tuple[Column[SuiteEvidence], ...] = (
            "the registered name of the suite", title="of", show=Show.CONSOLE),
     Column("policy", "string", lambda suite: suite.config.policy_type,
            "as in the table of jobs; `unknown` where tasks were evaluated with different contents"),
-    Column("checkpoint", "string", lambda suite: suite.common(_checkpoint)),
-    Column("policy_sha256", "string", lambda suite: suite.common(_policy_sha256, otherwise=UNKNOWN)),
+    Column("checkpoint", "string", lambda suite: suite.common("checkpoint")),
+    Column("policy_sha256", "string", lambda suite: suite.common("policy_sha256", otherwise=UNKNOWN)),
     Column("seed", "Int64", lambda suite: suite.config.seed),
     Column("status", "string", lambda suite: suite.status,
            "that of all of its jobs; where they differ, `failed` if one failed, else `interrupted`", show=Show.CONSOLE),
@@ -397,7 +391,7 @@ EPISODES: tuple[Column[FinishedEpisode], ...] = (
 """The table of episodes, whose optional columns exist by the jobs of the run; conditions and metrics are JSON."""
 
 METRICS: tuple[Column[MeasuredMetric], ...] = (
-    Column("job", "string", lambda each: each.job.job.name, "the job, and the declared metric"),
+    Column("job", "string", lambda each: each.job, "the job, and the declared metric"),
     Column("metric", "string", lambda each: each.metric.name),
     Column("unit", "string", lambda each: each.metric.unit or None, "its unit, and the direction of progress: `higher` "
            "or `lower`, empty if there is none"),

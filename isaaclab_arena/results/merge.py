@@ -20,7 +20,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
 from isaaclab_arena.results.freshness import RESULTS_FILE, sizes_of_sources, tables_are_current
-from isaaclab_arena.results.rows import JobEvidence, suites_of
+from isaaclab_arena.results.rows import JobEvidence, metrics_of, suites_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
@@ -31,7 +31,7 @@ from isaaclab_arena.storage.commits import (
     read_commits,
     read_job_reports,
 )
-from isaaclab_arena.storage.contents import Provenance
+from isaaclab_arena.storage.contents import Contents, Provenance
 from isaaclab_arena.storage.json_values import json_text, plain, read_json
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
 from isaaclab_arena.storage.run_plan import (
@@ -220,7 +220,7 @@ class RunFiles:
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
         contents, reruns = contents_in_effect(self._plan.jobs, self._attempts), times_rerun(self._attempts)
         return [
-            self._evidence(job, contents=contents[name], times_rerun=reruns[name])
+            self._evidence(job, contents[name], reruns[name])
             for name, job in self.jobs.items()
             if name in news or not before
         ]
@@ -246,14 +246,29 @@ class RunFiles:
         )
         self.problems, self._unread = [*problems, *self._changes, *missing], (named | lost) - known
 
-    def _evidence(self, job: PlanEntry, **more: Any) -> JobEvidence:
+    def _evidence(self, job: PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
         directory, commits = job_directory(self._directory, job.name), self._logs[job.name]
         reports, unread = read_job_reports(directory, job.name, self._plan.run_id)
         twice = (
             f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
             for index in commits.unequal_episodes
         )
-        evidence = JobEvidence(
+        # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
+        unknown, same_conditions = [], not self._changes
+        for number in sorted(self._unread & {line.attempt for line in commits.lines}):
+            from isaaclab_arena.storage.recordings import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
+
+            lines = (line for line in commits.lines if line.attempt == number and line.checksum is not None)
+            recorded = recorded_without_arrays(
+                directory, job.name, {line.episode_index: line.checksum for line in lines}
+            )
+            if recorded is None:
+                unknown.append(number)
+                continue
+            provenance = Provenance(facts=recorded.provenance)
+            same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
+            contents = recorded.contents or contents
+        return JobEvidence(
             job=job,
             finished=commits.lines,
             reports=reports,
@@ -263,31 +278,13 @@ class RunFiles:
             and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
             unequal=commits.unequal_episodes,
             retried=commits.retried_episodes,
-            same_conditions=not self._changes,
+            same_conditions=same_conditions,
+            unknown_attempts=tuple(unknown),
+            contents=contents,
+            times_rerun=times_rerun,
             answers=[answer for answer in self.answers if job.name in answer.question.jobs],
             max_equal_errors=self._attempts[-1].max_equal_errors if self._attempts else 0,
-            **more,
         )
-        if not self._unread:
-            return evidence
-
-        # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
-        from isaaclab_arena.storage.recordings import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
-
-        for number in sorted(self._unread & {line.attempt for line in evidence.finished}):
-            lines = (line for line in evidence.finished if line.attempt == number and line.checksum is not None)
-            checksums = {line.episode_index: line.checksum for line in lines}
-            recorded = recorded_without_arrays(directory, job.name, checksums)
-            if recorded is None:
-                evidence = replace(evidence, unknown_attempts=(*evidence.unknown_attempts, number))
-                continue
-            differs = self._plan.provenance.told_differences(Provenance(facts=recorded.provenance))
-            evidence = replace(
-                evidence,
-                same_conditions=evidence.same_conditions and not differs,
-                contents=recorded.contents or evidence.contents,
-            )
-        return evidence
 
 
 # Garbage collection would take a quarter of the time: a million small objects without cycles.
@@ -319,7 +316,7 @@ def merge_results(output_directory: Path) -> Tables:
         plan=plan,
         jobs=job_table(evidence),
         suites=table_of(SUITES, suites_of(evidence)),
-        metrics=table_of(METRICS, [metric for each in evidence for metric in each.metrics]),
+        metrics=table_of(METRICS, [metric for each in evidence for metric in metrics_of(each)]),
         episodes=table_of(EPISODES, episodes, of=evidence),
         missing=missing,
         problems=(*files.problems, *(problem for each in evidence for problem in each.problems)),

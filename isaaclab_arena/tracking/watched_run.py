@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import JOBS, METRICS, Show, table_of
 from isaaclab_arena.results.console import job_settings
 from isaaclab_arena.results.merge import RunFiles, job_table, read, records
-from isaaclab_arena.results.rows import repeats_in_words
+from isaaclab_arena.results.rows import metrics_of, repeats_in_words
 from isaaclab_arena.storage.commits import JobResultStatus
 from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, read_run_plan
 from isaaclab_arena.storage.videos import videos_of_job
@@ -144,7 +144,7 @@ class WatchedRun:
                 line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in failed
             }
             self._tell_films(name)
-            self._tell_row(evidence.job, row, records(table_of(METRICS, evidence.metrics)))
+            self._tell_row(evidence.job, row, records(table_of(METRICS, metrics_of(evidence))))
             if row["status"] in _ENDED:
                 self._rows[name] = row
 

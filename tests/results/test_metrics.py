@@ -20,7 +20,7 @@ from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.report import writing
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results, read, records, stale_tables, write_tables
-from isaaclab_arena.results.rows import JobEvidence
+from isaaclab_arena.results.rows import JobEvidence, metrics_of
 from isaaclab_arena.results.statistics import interval_of_mean
 from isaaclab_arena.results.stopping import Answer, RateCounts
 from isaaclab_arena.storage.run_plan import read_run_plan
@@ -112,7 +112,7 @@ def test_an_episode_beyond_a_decision_changes_no_interval(beyond):
     answer = Answer(question=bar, episodes=2, counts=counts, log_e_value=0.0, needed_log_e_value=1.0)
     job = JobEvidence(job=planned(), finished=lines, reports=[report(metrics=(HEIGHT,))], answers=[answer])
     assert job.needed == 2
-    [height] = job.metrics
+    [height] = metrics_of(job)
     assert (len(height.values), height.interval) == (2, None)
 
 
