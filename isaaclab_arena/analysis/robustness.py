@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
-from isaaclab_arena.analysis.comparison_files import TextTable, markdown_table
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.analysis.rates import holm, paired_difference_interval, sign_flip_p
 from isaaclab_arena.config.expansion.sweeps import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.merge import harmless_text
-from isaaclab_arena.results.rows import percent_text
+from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
+from isaaclab_arena.results.merge import csv_text, records
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.atomic import write_bytes, write_text
@@ -120,59 +119,44 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     )
 
 
-# The costs of changed episodes as a text table, as CSV, as Markdown and in sentences.
+# The costs of changed episodes as a table and in sentences.
+
+# fmt: off
+DROPS: tuple[Column[Drop], ...] = (
+    Column("job", "string", lambda each: each.job, show=Show.CONSOLE),
+    Column("axis", "string", lambda each: each.axis, show=Show.CONSOLE),
+    Column("level", "Int64", lambda each: each.level, show=Show.CONSOLE),
+    Column("libero_plus", "string", lambda each: each.libero_plus, title="LIBERO-plus", show=Show.CONSOLE),
+    Column("episodes", "Int64", lambda each: each.episodes, show=Show.CONSOLE),
+    Column("successes", "Int64", lambda each: each.successes),
+    Column("success_rate", "Float64", lambda each: each.rate, title="success % [95 %]", ends="success",
+           show=Show.CONSOLE),
+    Column("success_low", "Float64", lambda each: each.interval and each.interval.low),
+    Column("success_high", "Float64", lambda each: each.interval and each.interval.high),
+    Column("pairs", "Float64", lambda each: each.counts and each.counts.total, pattern=".0f", show=Show.CONSOLE),
+    Column("both", "Float64", lambda each: each.counts and each.counts.both),
+    Column("only_benign", "Float64", lambda each: each.counts and each.counts.only_first, title="only benign",
+           pattern=".0f", show=Show.CONSOLE),
+    Column("only_changed", "Float64", lambda each: each.counts and each.counts.only_second, title="only changed",
+           pattern=".0f", show=Show.CONSOLE),
+    Column("neither", "Float64", lambda each: each.counts and each.counts.neither),
+    Column("drop", "Float64", lambda each: each.drop, title="drop [95 %]", ends="drop", pattern="+.1f",
+           show=Show.CONSOLE),
+    Column("drop_low", "Float64", lambda each: each.drop_interval and each.drop_interval.low),
+    Column("drop_high", "Float64", lambda each: each.drop_interval and each.drop_interval.high),
+    Column("mid_p", "Float64", lambda each: each.mid_p, title="mid-p", pattern=".3g", show=Show.CONSOLE),
+    Column("holm_p", "Float64", lambda each: each.holm_p, title="Holm", pattern=".3g", show=Show.CONSOLE),
+    Column("left_out", "Int64", lambda each: each.left_out),
+    Column("distinct_conditions", "Int64", lambda each: each.distinct,
+           when=lambda found: any(each.distinct < each.episodes for each in found)),
+)
+"""The table of costs, one line per job, axis and level. Rates and drops are 0 to 1."""
+# fmt: on
 
 
-def drops_table(found: Sequence[Drop]) -> TextTable:
-    """Return one line per job, axis and level."""
-    headings = ("job", "axis", "level", "LIBERO-plus", "episodes", "success % [95 %]", "pairs", "only benign",
-                "only changed", "drop [95 %]", "mid-p", "Holm")  # fmt: skip
-    rows = []
-    for each in found:
-        counts = each.counts
-        pairs = ("-",) * 3 if counts is None else map(str, (counts.total, counts.only_first, counts.only_second))
-        rate = "-" if each.interval is None else percent_text(each.rate, each.interval.low, each.interval.high)
-        ends = each.drop_interval
-        drop = "-" if ends is None else percent_text(each.drop, ends.low, ends.high, sign="+")
-        p_values = ("-" if p_value is None else f"{p_value:.3g}" for p_value in (each.mid_p, each.holm_p))
-        rows.append((each.job, each.axis, str(each.level), each.libero_plus or "-", str(each.episodes),
-                     rate, *pairs, drop, *p_values))  # fmt: skip
-    return TextTable(headings=headings, rows=tuple(rows))
-
-
-def csv_of(found: Sequence[Drop]) -> str:
-    """Return all figures as CSV, with rates and drops as 0 to 1."""
-    rows = []
-    for each in found:
-        counts, interval, drop = each.counts, each.interval, each.drop_interval
-        rows.append(
-            {
-                "job": harmless_text(each.job),
-                "axis": each.axis,
-                "level": each.level,
-                "libero_plus": each.libero_plus,
-                "episodes": each.episodes,
-                "successes": each.successes,
-                "success_rate": each.rate,
-                "success_low": None if interval is None else interval.low,
-                "success_high": None if interval is None else interval.high,
-                "pairs": None if counts is None else counts.total,
-                "both": None if counts is None else counts.both,
-                "only_benign": None if counts is None else counts.only_first,
-                "only_changed": None if counts is None else counts.only_second,
-                "neither": None if counts is None else counts.neither,
-                "drop": each.drop,
-                "drop_low": None if drop is None else drop.low,
-                "drop_high": None if drop is None else drop.high,
-                "mid_p": each.mid_p,
-                "holm_p": each.holm_p,
-                "left_out": each.left_out,
-            }
-        )
-    table = pd.DataFrame(rows)
-    if any(each.distinct < each.episodes for each in found):
-        table["distinct_conditions"] = [each.distinct for each in found]
-    return table.to_csv(index=False, lineterminator="\n")
+def drops_table(found: Sequence[Drop]) -> pd.DataFrame:
+    """Return the costs as text."""
+    return text_table((each for each in DROPS if Show.CONSOLE in each.show), records(table_of(DROPS, found)))
 
 
 def sentences(found: Sequence[Drop]) -> Iterator[str]:
@@ -274,7 +258,7 @@ def write_robustness(directory: Path, found: Sequence[Drop]) -> tuple[Path, ...]
     """Write ``robustness.csv``, ``.md``, and ``robustness_<job>.svg`` and ``.png`` per job; return the paths."""
     said = "\n".join(f"- {sentence}" for sentence in sentences(found))
     texts = {
-        directory / f"{NAME}.csv": csv_of(found),
+        directory / f"{NAME}.csv": csv_text(table_of(DROPS, found)),
         directory / f"{NAME}.md": f"{markdown_table(drops_table(found))}\n\n{said}\n",
     }
     pictures = {}
@@ -297,7 +281,7 @@ class ShownRobustness:
     """The cost of changed episodes of a run's jobs."""
 
     pictures: tuple[str, ...]  # one SVG per job
-    table: TextTable  # one line per job, axis and level
+    table: pd.DataFrame  # one line per job, axis and level
     sentences: tuple[str, ...]
 
 

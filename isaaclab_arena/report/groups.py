@@ -44,7 +44,7 @@ class SuiteOnPage:
     """A suite of tasks."""
 
     name: str  # label on the page
-    row: Mapping[str, Any]  # its row of the table of suites
+    row: dict[str, Any]  # its row of the table of suites
 
     @property
     def mean(self) -> str:

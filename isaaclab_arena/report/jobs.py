@@ -282,7 +282,7 @@ class JobOnPage:
 
     run: int  # position of its run on the page
     name: str  # prefixed with the name of its run if the page has several
-    row: Mapping[str, Any]  # its row of the table of jobs; None for an empty cell
+    row: dict[str, Any]  # its row of the table of jobs; None for an empty cell
     sentence: str  # quotable summary
     rate: str  # success rate with its interval, or a dash
     num_scored: int  # episodes with a known success
@@ -303,7 +303,7 @@ class JobOnPage:
 
 
 def job_on_page(
-    row: Mapping[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
+    row: dict[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
 ) -> JobOnPage:
     """Return the content of the page for a job, without its `reasons` and `metrics`."""
     # `most_values` limits the conditions. Errors are not scored, and measures leave them out.

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
 from isaaclab_arena.config.expansion.sweeps import ROBUSTNESS_KEY
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.groups import Curve, Matrix, PairOnPage, SuiteOnPage, curves, matrix, pairs_on_page
-from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, ON_PAGE, JobOnPage, job_on_page, reasons
+from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, JobOnPage, job_on_page, reasons
+from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables
-from isaaclab_arena.results.rows import of_conditions, short_policy_name
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
@@ -133,37 +132,12 @@ def texts(
     jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the texts to copy with their names; suites precede their jobs."""
-    headings = (
-        "job",
-        "environment",
-        "policy",
-        "succeeded",
-        "success % [95 %]",
-        *(each.title or each.name for each in ON_PAGE),
-        "errors",
-    )
-    rows = []
-    for job in jobs:
-        row, policy = job.row, short_policy_name(job.keys.get("policy", ""))
-        repeats = of_conditions(row.get("distinct_conditions"), job.num_scored)
-        succeeded = "-" if row["success_rate"] is None else f"{row['successes']}/{job.num_scored}{repeats}"
-        cells = (each.text(row, spread=False) for each in ON_PAGE)
-        rows.append((job.name, job.keys.get("environment", ""), policy, succeeded, job.rate.replace(" %", ""), *cells,
-                     str(row["errors"])))  # fmt: skip
-    tables = {"": TextTable(headings=headings, rows=tuple(rows))}
-
+    of_jobs, of_suites = ([each for each in columns if Show.COPY in each.show] for columns in (JOBS, SUITES))
+    rows = (job.row | {"name": job.name} for job in jobs)
+    tables = {"": text_table(of_jobs, rows, spread=False)}
     if suites:
-        headings = ("suite", "of", "policy", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]",
-                    "errors")  # fmt: skip
-        rows = []
-        for suite in suites:
-            row, policy = suite.row, short_policy_name(plain_text(suite.row["policy"]))
-            episodes = f"{row['episodes']}{of_conditions(row.get('distinct_conditions'), row['scored'])}"
-            mean, pooled = suite.mean.replace(" %", ""), suite.pooled.replace(" %", "")
-            rows.append((suite.name, plain_text(row["suite"]), policy, str(row["tasks"]), episodes, mean, pooled,
-                         str(row["errors"])))  # fmt: skip
-        tables = {"Suites, ": TextTable(headings=headings, rows=tuple(rows)), **tables}
-
+        rows = (suite.row | {"name": suite.name} for suite in suites)
+        tables = {"Suites, ": text_table(of_suites, rows), **tables}
     copied = []
     for what, table in tables.items():
         copied += [(f"{what}Markdown", markdown_table(table) + "\n"), (f"{what}LaTeX", latex_table(table))]
