@@ -3,7 +3,7 @@
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import JobOnPage, PooledRate, pooled_rate, uncounted
 from isaaclab_arena.results.columns import PREFIX
 from isaaclab_arena.results.rows import of_conditions, percent_text, short_policy_name, simulation_in_words
-from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, together
+from isaaclab_arena.results.statistics import Interval, design_effect, draws_of
 from isaaclab_arena.results.stopping import (
     Answer,
     PairCounts,
@@ -45,31 +45,25 @@ class SuiteOnPage:
 
     name: str  # label on the page
     row: dict[str, Any]  # its row of the table of suites
+    mean: str  # the mean rate of the tasks with its interval, or a dash if a task has no rate
+    pooled: str  # the rate over all episodes with its interval, or a dash without one
+    sentence: str  # quotable: the task, both rates, and uncounted episodes
 
-    @property
-    def mean(self) -> str:
-        """The mean rate of the tasks with its interval, or a dash if a task has no rate."""
-        return percent_text(*(self.row[f"mean_{part}"] for part in ("rate", "low", "high")), unit=" %")
 
-    @property
-    def pooled(self) -> str:
-        """The rate over all episodes with its interval, or a dash without one."""
-        return percent_text(*(self.row[f"pooled_{part}"] for part in ("rate", "low", "high")), unit=" %")
-
-    @property
-    def sentence(self) -> str:
-        """A quotable sentence: the task, both rates, and uncounted episodes."""
-        row = self.row
-        policy = short_policy_name(row["policy"])
-        said = "success not measured"
-        if row["successes"] is not None:
-            repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
-            counted = f"{row['successes']} of {row['scored']} episodes{repeats}"
-            said = f"mean of tasks {self.mean}; {counted}, {self.pooled}"
-
-        played = ", ".join(filter(None, (f"{row['tasks']} tasks", policy, simulation_in_words(row))))
-        what = plain_text(f"{self.name} ({row['suite']}, {played})")
-        return f"{what}: {'; '.join([said, *uncounted(row)])}"
+def suite_on_page(row: dict[str, Any], label: str) -> SuiteOnPage:
+    """Return the content of the page for a suite."""
+    mean, pooled = (
+        percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
+        for kind in ("mean", "pooled")
+    )
+    said = "success not measured"
+    if row["successes"] is not None:
+        repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
+        said = f"mean of tasks {mean}; {row['successes']} of {row['scored']} episodes{repeats}, {pooled}"
+    played = (f"{row['tasks']} tasks", short_policy_name(row["policy"]), simulation_in_words(row))
+    what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
+    sentence = f"{what}: {'; '.join([said, *uncounted(row)])}"
+    return SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +74,6 @@ class Curve:
     of: str  # other common properties of the jobs
     over_checkpoints: bool  # the key is a checkpoint, so this is a learning curve
     points: tuple[PooledRate, ...]  # one per value, ascending
-
-    @property
-    def line(self) -> str:
-        """SVG points of the rates in a square of 100 by 100 whose upper edge is 100 %."""
-        return _svg_points((point.x, point.rate) for point in self.points)
-
-    @property
-    def band(self) -> str:
-        """SVG points around the intervals, in the same square."""
-        lower = [(point.x, point.interval.low) for point in self.points]
-        upper = [(point.x, point.interval.high) for point in self.points]
-        return _svg_points([*lower, *reversed(upper)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +87,42 @@ class Matrix:
 
 def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
     """Return success by each swept key that is a number or a checkpoint, for jobs that are otherwise equal."""
+    # Jobs of one run that differ only in the key and the seed form a curve.
     keys = dict.fromkeys(name.removeprefix(PREFIX) for job in jobs for name in job.row if name.startswith(PREFIX))
-    found = [curve for key in keys if key not in _NO_STRENGTH for curve in _curves_of(key, jobs)]
+    addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
+    found = []
+    for key in (key for key in keys if key not in _NO_STRENGTH):
+        named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
+        series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
+        own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
+        for job in jobs:
+            row, value = job.row, job.row.get(PREFIX + key)
+            if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
+                value = float(step[1])
+            if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
+                continue
+            # The other properties tell the curves apart.
+            rest = [row["environment"], row["object"], row["embodiment"], short_policy_name(str(row["policy"]))]
+            for name, other in row.items():
+                if name.startswith(PREFIX) and name not in own and other is not None and other not in rest:
+                    rest.append(f"{name.rpartition('.')[2]} {other}")
+            of = plain_text(", ".join(str(each) for each in rest if each))
+            series.setdefault((job.run, of), {}).setdefault(float(value), []).append(job)
+
+        # The line of a curve needs two values.
+        for (_, of), by_value in series.items():
+            values = sorted(by_value)
+            points = (
+                pooled_rate(
+                    [job.scored for job in by_value[value]],
+                    label=f"{value:.0f}" if named_checkpoint else f"{value:g}",
+                    x=(value - values[0]) / (values[-1] - values[0]),
+                    address=addresses.get(id(by_value[value][0])) if len(by_value[value]) == 1 else None,
+                )
+                for value in (values if len(values) > 1 else ())
+            )
+            if kept := tuple(point for point in points if point is not None):
+                found.append(Curve(key=plain_text(key), of=of, over_checkpoints=named_checkpoint, points=kept))
     return tuple(found[:MOST_CURVES])
 
 
@@ -125,61 +141,9 @@ def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
     tasks = tuple(dict.fromkeys(task for _, task in cells))
     if not (2 <= len(policies) <= 40 and 2 <= len(tasks) <= 40):
         return None
-    return Matrix(
-        tasks=tasks,
-        lines=tuple(
-            (policy, tuple(_pooled(cells.get((policy, task), ()), label=task) for task in tasks)) for policy in policies
-        ),
-    )
-
-
-def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
-    """Yield success by a swept key. Jobs of one run that differ only in the key and the seed form a curve."""
-    named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
-    series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
-    addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
-    own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
-    for job in jobs:
-        row, value = job.row, job.row.get(PREFIX + key)
-        if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
-            value = float(step[1])
-        if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
-            continue
-        # The other properties tell the curves apart.
-        rest = [row["environment"], row["object"], row["embodiment"], short_policy_name(str(row["policy"]))]
-        for name, other in row.items():
-            if name.startswith(PREFIX) and name not in own and other is not None and other not in rest:
-                rest.append(f"{name.rpartition('.')[2]} {other}")
-        of = plain_text(", ".join(str(each) for each in rest if each))
-        series.setdefault((job.run, of), {}).setdefault(float(value), []).append(job)
-
-    # The line of a curve needs two values.
-    for (_, of), by_value in series.items():
-        values = sorted(by_value)
-        if len(values) < 2:
-            continue
-        width = values[-1] - values[0]
-        points = (
-            _pooled(
-                by_value[value],
-                label=f"{value:.0f}" if named_checkpoint else f"{value:g}",
-                x=(value - values[0]) / width,
-                address=addresses.get(id(by_value[value][0])) if len(by_value[value]) == 1 else None,
-            )
-            for value in values
-        )
-        kept = tuple(point for point in points if point is not None)
-        yield Curve(key=plain_text(key), of=of, over_checkpoints=named_checkpoint, points=kept)
-
-
-def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0, address: str | None = None) -> PooledRate | None:
-    """Return the rate over the episodes of jobs, None without a scored episode."""
-    scored = together([job.scored for job in jobs])
-    return pooled_rate(scored, label=plain_text(label), x=x, jobs=len(jobs), address=address)
-
-
-def _svg_points(points: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{100 * x:.2f},{100 * (1 - rate):.2f}" for x, rate in points)
+    found = {at: pooled_rate([job.scored for job in own], label=at[1]) for at, own in cells.items()}
+    lines = ((policy, tuple(found.get((policy, task)) for task in tasks)) for policy in policies)
+    return Matrix(tasks=tasks, lines=tuple(lines))
 
 
 # The evidence between two jobs by episode, and the evidence that decides.
@@ -189,44 +153,18 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvePoint:
-    """A point of a curve of evidence."""
-
-    episodes: int  # episodes of each job up to the point
-    evidence: float  # log10 of the e-value
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvidenceCurve:
     """The e-value by episode."""
 
-    points: tuple[CurvePoint, ...]  # from no episode to the last; a subset of them if there are many
-    decisive: float  # log10 of the e-value that decides
+    # Episodes of each job, and log10 of the e-value, from no episode to the last; a subset of them if there are many.
+    points: tuple[tuple[int, float], ...]
+    line: str  # SVG points of the curve in a box of 100 by 100, at whose bottom the evidence is -1
+    limit: float  # distance of the evidence that decides from the top of that box
+    e_value: str  # the last one, as a power of ten if it exceeds a float
+    needed: str  # the e-value that decides
     against: str  # the tested statement
-    bar: str  # the reason for `decisive`: ``alpha 0.05, shared by 2 questions``
+    bar: str  # the reason for `needed`: ``alpha 0.05, shared by 2 questions``
     answer: str | None = None  # answer to the run's question; None if the run asked none about the two jobs
-
-    @property
-    def e_value(self) -> str:
-        """The final e-value, as a power of ten if it exceeds a float."""
-        evidence = self.points[-1].evidence
-        return f"{10.0**evidence:.3g}" if evidence < 100 else f"10^{evidence:.0f}"
-
-    @property
-    def needed(self) -> str:
-        """The e-value that decides."""
-        return f"{10.0**self.decisive:.4g}"
-
-    @property
-    def line(self) -> str:
-        """SVG points of the curve in a box of 100 by 100."""
-        most = max(1, self.points[-1].episodes)
-        return " ".join(f"{100 * each.episodes / most:.2f},{self.height(each.evidence):.2f}" for each in self.points)
-
-    def height(self, evidence: float) -> float:
-        """Return the distance of evidence from the top of that box; -1 is at the bottom."""
-        top = max(2.0, 1.1 * self.decisive, *(point.evidence for point in self.points))
-        return 100 * (1 - (max(evidence, -1.0) + 1) / (top + 1))
 
 
 def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questions: int) -> EvidenceCurve:
@@ -253,7 +191,7 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
         for which in (new.success > old.success, new.success < old.success, new.success == old.success)
     )
     # At most 240 points are kept.
-    points = [CurvePoint(episodes=0, evidence=0.0)]
+    points = [(0, 0.0)]
     for at in np.unique(np.linspace(0, len(new) - 1, min(len(new), 240)).astype(int)).tolist():
         pairs = PairCounts(both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0)
         evidence = (
@@ -261,11 +199,18 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
             if question.margin is None
             else log_e_value_of_difference(pairs, -question.margin)
         )
-        points.append(CurvePoint(episodes=at + 1, evidence=evidence / math.log(10.0)))
+        points.append((at + 1, evidence / math.log(10.0)))
+    decisive, (most, last) = math.log(num_questions / question.alpha) / math.log(10.0), points[-1]
+    top = max(2.0, 1.1 * decisive, *(evidence for _, evidence in points))
+    heights = [100 * (1 - (max(evidence, -1.0) + 1) / (top + 1)) for evidence in (decisive, *(e for _, e in points))]
+    places = zip(points, heights[1:], strict=True)
     worse = f"{question.jobs[0]} is {100 * (question.margin or 0.0):g} points worse than {question.jobs[1]}"
     return EvidenceCurve(
         points=tuple(points),
-        decisive=math.log(num_questions / question.alpha) / math.log(10.0),
+        line=" ".join(f"{100 * episodes / max(1, most):.2f},{height:.2f}" for (episodes, _), height in places),
+        limit=heights[0],
+        e_value=f"{10.0**last:.3g}" if last < 100 else f"10^{last:.0f}",
+        needed=f"{10.0**decisive:.4g}",
         against=plain_text("neither is better" if question.margin is None else worse),
         bar=f"alpha {question.alpha:g}, {shared}",
         answer=None if answer is None else plain_text(in_words(answer)),

@@ -15,7 +15,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
 from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes, short_policy_name
-from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
@@ -39,7 +39,7 @@ def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
     packed: dict[str, Any] = {"decimals": decimals, "lowest": int(lowest), "bytes": width, "data": ""}
     if highest > lowest or not finite.all():
         above = np.where(finite, np.minimum(steps - lowest, _LARGEST[width] - 1), _LARGEST[width])
-        packed["data"] = _base64(above.astype(f"<u{width}"))
+        packed["data"] = base64.b64encode(above.astype(f"<u{width}").tobytes()).decode("ascii")
     return packed
 
 
@@ -49,15 +49,15 @@ def packed_texts(values: Iterable[Any]) -> dict[str, Any] | None:
     if not len(texts):
         return None
     width = 1 if len(texts) < 255 else 4
-    packed: dict[str, Any] = {"texts": [str(text) for text in texts], "bytes": width, "data": ""}
+    packed: dict[str, Any] = {
+        "texts": [plain_text(text, keep_lines=True) for text in texts],
+        "bytes": width,
+        "data": "",
+    }
     # `data` is base64, and empty if all episodes have the same text.
     if len(texts) > 1 or (codes < 0).any():
-        packed["data"] = _base64((codes + 1).astype(f"<u{width}"))
+        packed["data"] = base64.b64encode((codes + 1).astype(f"<u{width}").tobytes()).decode("ascii")
     return packed
-
-
-def _base64(numbers: np.ndarray) -> str:
-    return base64.b64encode(numbers.tobytes()).decode("ascii")
 
 
 # Histograms of episode measures, successes apart from the rest. Pure functions.
@@ -69,13 +69,8 @@ class Bin:
 
     low: float
     high: float  # exclusive, but inclusive in the last bin
-    successes: int  # successful episodes
-    others: int  # other episodes
-
-    @property
-    def count(self) -> int:
-        """Number of episodes."""
-        return self.successes + self.others
+    count: int  # episodes
+    successes: int  # successful ones
 
 
 def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -> tuple[Bin, ...]:
@@ -94,11 +89,10 @@ def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -
         edges = np.array([low - 0.5, high + 0.5])
     else:
         edges = np.linspace(low, high, bins + 1)
-    won, _ = np.histogram(values[success], edges)
-    lost, _ = np.histogram(values[~success], edges)
+    counts, won = (np.histogram(each, edges)[0] for each in (values, values[success]))
     return tuple(
-        Bin(low=float(low), high=float(high), successes=int(one), others=int(other))
-        for low, high, one, other in zip(edges[:-1], edges[1:], won, lost, strict=True)
+        Bin(low=float(low), high=float(high), count=int(count), successes=int(successes))
+        for low, high, count, successes in zip(edges[:-1], edges[1:], counts, won, strict=True)
     )
 
 
@@ -129,21 +123,21 @@ class PooledRate:
 
 
 def pooled_rate(
-    scored: ScoredEpisodes, *, label: str, x: float, jobs: int = 1, address: str | None = None
+    parts: Sequence[ScoredEpisodes], *, label: str, x: float = 0.0, address: str | None = None
 ) -> PooledRate | None:
-    """Return the rate over episodes, None without one: it has no rate to draw."""
-    interval = scored.wilson()
-    if interval is None:
+    """Return the rate over the episodes of jobs, None without one: it has no rate to draw."""
+    scored = together(parts)
+    if (interval := scored.wilson()) is None:
         return None
     return PooledRate(
-        label=label,
+        label=plain_text(label),
         x=x,
         successes=scored.successes,
         scored=len(scored),
         distinct=scored.num_distinct,
         rate=scored.successes / len(scored),
         interval=interval,
-        jobs=jobs,
+        jobs=len(parts),
         address=address,
     )
 
@@ -178,8 +172,22 @@ def telling_conditions(
     won, keys = success[scored] > 0, [key for key, counts in zip(started, scored, strict=True) if counts]
     if len(won) < 20 or won.all() or not won.any():
         return ()
-    found = (_rates(name, values[scored], won, keys) for name, values in columns.items())
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: -each.bits))
+    told = []
+    for name, values in columns.items():
+        # A condition that does not vary has no groups.
+        if (found := _groups(values[scored])) is None:
+            continue
+        groups, labels, middles, (low, high) = found
+        bins = []
+        for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
+            members = np.flatnonzero(groups == number)
+            inside = ScoredEpisodes(
+                success=won[members].astype(float), conditions=[keys[at] for at in members.tolist()]
+            )
+            bins.append(pooled_rate([inside], label=label, x=float((middle - low) / (high - low))))
+        bits = mutual_information_bits(groups[groups >= 0], won[groups >= 0])
+        told.append(ConditionRates(name=name, bits=bits, bins=tuple(each for each in bins if each is not None)))
+    return tuple(sorted(told, key=lambda each: -each.bits))
 
 
 def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
@@ -211,22 +219,6 @@ def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
     else:
         texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
         yield name, np.array(texts, object)
-
-
-def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str]) -> ConditionRates | None:
-    """Return success against one condition, None if it does not vary."""
-    found = _groups(values)
-    if found is None:
-        return None
-    groups, labels, middles, (low, high) = found
-    kept = groups >= 0
-    bins = []
-    for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
-        members = np.flatnonzero(groups == number)
-        inside = ScoredEpisodes(success=won[members].astype(float), conditions=[started[at] for at in members.tolist()])
-        bins.append(pooled_rate(inside, label=label, x=float((middle - low) / (high - low))))
-    kept_bins = tuple(each for each in bins if each is not None)
-    return ConditionRates(name=name, bits=mutual_information_bits(groups[kept], won[kept]), bins=kept_bins)
 
 
 def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tuple[float, float]] | None:
@@ -324,13 +316,26 @@ def job_on_page(
     keys = {name: row[name] for name in named}
     keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
     rate = percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")), unit=" %")
+
+    # One sentence to quote: the task, the rate with its interval, and uncounted episodes.
+    told = [row["environment"], row["object"], row["embodiment"], short_policy_name(row["policy"])]
+    num_scored = 0 if row["success_rate"] is None else scored_episodes(row)
+    if num_scored:
+        of = f"{num_scored}{of_conditions(row.get('distinct_conditions'), num_scored)}"
+        said = f"{row['successes']} of {of}, {rate}"
+    elif row["episodes"]:
+        means = next(each for each in ON_PAGE if each.name == "mean_return").text(row)
+        said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
+    else:
+        said = f"no episode, {row['status']}"
+    what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     return JobOnPage(
         run=run,
         name=plain_text(label),
         row=row,
-        sentence=sentence(row, label, rate),
+        sentence=f"{what}: {'; '.join([said, *uncounted(row)])}",
         rate=rate,
-        num_scored=scored_episodes(row) if row["success_rate"] is not None else 0,
+        num_scored=num_scored,
         is_anytime=row.get("interval_kind") == "anytime",
         keys={name: plain_text(value) for name, value in keys.items() if value is not None},
         outcomes={name: counts[name] for name in OUTCOMES if counts[name]},
@@ -364,22 +369,6 @@ def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
     )
 
 
-def sentence(row: Mapping[str, Any], label: str, rate: str) -> str:
-    """Return one sentence about a job: the task, the rate with its interval (`rate`), and uncounted episodes."""
-    told = [row["environment"], row["object"], row["embodiment"], short_policy_name(row["policy"])]
-    what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
-    if row["success_rate"] is not None:
-        scored = scored_episodes(row)
-        of = f"{scored}{of_conditions(row.get('distinct_conditions'), scored)}"
-        said = f"{row['successes']} of {of}, {rate}"
-    elif row["episodes"]:
-        means = next(each for each in ON_PAGE if each.name == "mean_return").text(row)
-        said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
-    else:
-        said = f"no episode, {row['status']}"
-    return f"{what}: {'; '.join([said, *uncounted(row)])}"
-
-
 def uncounted(row: Mapping[str, Any]) -> list[str]:
     """Return the numbers of errors and of missing episodes of a job or suite in words, without zeros."""
     errors = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
@@ -404,7 +393,7 @@ def _for_script(
         "index": None if np.array_equal(index, np.arange(count)) else packed_numbers(index),
         "outcome": packed_texts(episodes["outcome"].fillna("not measured").to_numpy(object)),
         "conditions": {
-            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(_plain(values))
+            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(values)
             for name, values in columns.items()
             if name in kept
         },
@@ -414,8 +403,4 @@ def _for_script(
         document[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
     possible = ("termination", "language_instruction", "error", "decisive_event")
     texts = [name for name in possible if name in episodes]
-    return document | {name: packed_texts(_plain(episodes[name].to_numpy(object))) for name in texts}
-
-
-def _plain(values: np.ndarray) -> list[str | None]:
-    return [plain_text(value, keep_lines=True) if isinstance(value, str) else None for value in values]
+    return document | {name: packed_texts(episodes[name].to_numpy(object)) for name in texts}
