@@ -33,7 +33,6 @@ ALLOWED = {
     "cli/commands/compare.py",
     "results/commit_watch.py",
     "results/merge.py",
-    "tracking/tensorboard_tracker.py",
 }
 
 
