@@ -135,12 +135,12 @@ def evaluated(suite: Suite, python: str, options: Options) -> Engine:
         ],
     }
     is_complete = (directory / "out" / "results.json").exists() and not any(
-        arm.num_missing for arm in read_run(directory / "out").arms().values()
+        arm.num_missing for arm in read_run(directory / "out").arms.values()
     )
     if not is_complete:
         evaluate(directory, document, "--no_dataset", *(["--resume"] if (directory / "out").exists() else []))
     stated = ", ".join(f"{name} {number}" for name, number in packages.items())
-    arms = read_run(directory / "out").arms()
+    arms = read_run(directory / "out").arms
     errors = sum(int(np.isnan(arm.episodes.success).sum()) for arm in arms.values())
     if errors:
         raise RuntimeError(f"{directory}: {errors} episodes ended in an error; remove the run and try again")

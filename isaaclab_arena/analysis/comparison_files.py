@@ -191,7 +191,8 @@ def _about_pairs(each: JobComparison) -> Iterator[str]:
         if episodes:
             yield f"{name}: only the {who} succeeds in {_listed([str(index) for index in episodes])}"
             for index in episodes[:_MOST_EPISODES]:
-                if films := films_of_pair(each, index):
+                films = [*each.first.videos.get(index, ()), *each.second.videos.get(index, ())]
+                if films:
                     yield f"    episode {index}: {', '.join(map(str, films))}"
     # An error may hide either outcome, so its effect is given as bounds.
     if each.num_errors:
@@ -214,11 +215,6 @@ def discordant_episodes(each: JobComparison) -> dict[str, list[int]]:
     first, second = pairs.first.success > 0, pairs.second.success > 0
     index = pairs.first.index
     return {"candidate": index[first & ~second].tolist(), "baseline": index[~first & second].tolist()}
-
-
-def films_of_pair(each: JobComparison, episode_index: int) -> tuple[Path, ...]:
-    """Return the films of an episode, the candidate's before the baseline's."""
-    return (*each.first.videos.get(episode_index, ()), *each.second.videos.get(episode_index, ()))
 
 
 def _listed(items: Sequence[str]) -> str:
@@ -299,7 +295,9 @@ def _task(each: JobComparison) -> dict[str, Any]:
     }
     discordant = discordant_episodes(each)
     videos = {
-        index: [str(path) for path in films_of_pair(each, index)] for both in discordant.values() for index in both
+        index: [str(path) for arm in (each.first, each.second) for path in arm.videos.get(index, ())]
+        for both in discordant.values()
+        for index in both
     }
     return {
         **sides,
@@ -423,7 +421,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
     """Return each policy's jobs by task, for the tasks that all policies have."""
     if len(runs) == 1:
         # A run with suites alone orders these; otherwise each of its jobs is a policy.
-        arms, suites = runs[0].arms(), runs[0].suites()
+        arms, suites = runs[0].arms, runs[0].suites()
         if sum(map(len, suites.values())) < len(arms):
             return {name: {"": arm} for name, arm in arms.items()}
         if found := _in_common(suites):
@@ -431,7 +429,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
         raise NotComparableError(f"{runs[0].directory}: its suites have no task that all of them have")
 
     # Several runs are ordered by their jobs of the same name, or else by the only suite of each.
-    if found := _in_common({str(run.directory): run.arms() for run in runs}):
+    if found := _in_common({str(run.directory): run.arms for run in runs}):
         return found
     suites_of = {str(run.directory): list(run.suites().values()) for run in runs}
     if all(len(own) == 1 for own in suites_of.values()):

@@ -208,11 +208,35 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
     marks: list[Mark] = [
         Words(at=(_LEFT, 20), text=f"{found[0].job}: success by level, with 95 % intervals", colour=_INK)
     ]
+    height = _HEIGHT - 24
     for position, axis in enumerate(axes):
         line, column = divmod(position, _COLUMNS)
         left, top = _LEFT + column * (_WIDTH + _GAP_X), _TOP + line * (_HEIGHT + _GAP_Y)
         points = sorted([*start, *(each for each in found if each.axis == axis)], key=lambda each: each.level)
-        marks += _plot(axis, points, last, left, top, has_scale=column == 0)
+        drawn = [(each.level, each.rate, each.interval) for each in points if each.rate is not None and each.interval]
+        across, ends = (
+            [left + _WIDTH * level / last for level, _, _ in drawn],
+            [(r, i.low, i.high) for _, r, i in drawn],
+        )
+        centres, lows, highs = (
+            [(x, top + 20 + (1 - each[at]) * height) for x, each in zip(across, ends, strict=True)] for at in range(3)
+        )
+        marks.append(Words(at=(left, top + 10), text=axis, colour=_INK, size=12.0))
+        for percent in (0, 50, 100):
+            y = top + 20 + (1 - percent / 100) * height
+            marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=_GRID))
+            if column == 0:
+                marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
+        # The band runs along the lower ends, and back along the upper ends.
+        if len(drawn) > 1:
+            marks += [
+                Area(points=[*lows, *reversed(highs)], colour=_BAND),
+                Line(points=centres, colour=_LINE, width=2.0),
+            ]
+        marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
+        for level in (0, last):
+            at = (left + _WIDTH * level / last, top + 20 + height + 14)
+            marks.append(Words(at=at, text=str(level), colour=_INK, size=10.0, anchor="middle"))
     lines = -(-len(axes) // _COLUMNS)
     told = "; ".join(f"{each.axis} {each.level}: {100 * each.rate:.0f} %" for each in found if each.rate is not None)
     return Picture(
@@ -221,32 +245,6 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         marks=marks,
         description=f"Success by level of each axis. {told}",
     )
-
-
-def _plot(axis: str, points: Sequence[Drop], last: int, left: float, top: float, *, has_scale: bool) -> list[Mark]:
-    height = _HEIGHT - 24
-
-    def place(level: int, rate: float) -> tuple[float, float]:
-        return left + _WIDTH * level / last, top + 20 + (1 - rate) * height
-
-    marks: list[Mark] = [Words(at=(left, top + 10), text=axis, colour=_INK, size=12.0)]
-    for percent in (0, 50, 100):
-        y = place(0, percent / 100)[1]
-        marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=_GRID))
-        if has_scale:
-            marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
-    drawn = [(each.level, each.rate, each.interval) for each in points if each.rate is not None and each.interval]
-    # The band runs along the lower ends, and back along the upper ends.
-    band = [place(level, interval.low) for level, _, interval in drawn]
-    band += [place(level, interval.high) for level, _, interval in reversed(drawn)]
-    centres = [place(level, rate) for level, rate, _ in drawn]
-    if len(drawn) > 1:
-        marks += [Area(points=band, colour=_BAND), Line(points=centres, colour=_LINE, width=2.0)]
-    marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
-    for level in (0, last):
-        at = place(level, 0.0)
-        marks.append(Words(at=(at[0], at[1] + 14), text=str(level), colour=_INK, size=10.0, anchor="middle"))
-    return marks
 
 
 # Write the costs of changed episodes into a run's directory: a table for programs, one for users, and pictures.

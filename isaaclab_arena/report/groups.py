@@ -251,7 +251,7 @@ def pairs_on_page(
     arms = {
         positions[number, name]: arm
         for number, run in enumerate(runs)
-        for name, arm in run.arms().items()
+        for name, arm in run.arms.items()
         if (number, name) in positions
     }
     # The comparisons that the runs asked for, each with its answer and the run's number of questions.

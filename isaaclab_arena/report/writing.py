@@ -274,7 +274,7 @@ def page_of(
         changed = [run for run in read_runs if any(ROBUSTNESS_KEY in job.config.labels for job in run.plan.jobs)]
         # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
         where = "isaaclab_arena.analysis.robustness:shown_robustness"
-        robustness = tuple(imported(where)(run.arms().values()) for run in changed)
+        robustness = tuple(imported(where)(run.arms.values()) for run in changed)
     filmed = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))
     failed = dict(enumerate(job.failed for job in jobs))
     keys = dict.fromkeys(key for job in jobs for key in job.keys)

@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column, Show, table_of, text_table
-from isaaclab_arena.results.merge import MissingEpisodes, Tables, csv_text, records, scored_by_job
+from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_by_job
 from isaaclab_arena.results.rows import (
     PooledJobs,
     mean_over_steps,
@@ -29,7 +29,6 @@ from isaaclab_arena.results.rows import (
 )
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
-from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.commits import JobResultStatus
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import PlanEntry
@@ -122,14 +121,6 @@ def _by_columns(shown: Mapping[str, tuple[str, Sequence[Text]]]) -> Table:
     rows = zip(*(cells for _, cells in shown.values()), strict=True)
     table = pd.DataFrame([*rows], columns=[heading for heading, _ in shown.values()])
     return drawn(table, names=[heading for name, (heading, _) in shown.items() if name in _NAMES])
-
-
-def suites_table(merged: Tables) -> Table:
-    """Return one line per suite: the mean of its tasks, the rate over all episodes, and errors."""
-    shown = (each for each in SUITES if Show.CONSOLE in each.show)
-    columns = sorted(shown, key=lambda each: _LAST.index(each.name) if each.name in _LAST else -1)
-    cells = [[_cell(each, row) for each in columns] for row in merged.suite_rows]
-    return drawn(pd.DataFrame(cells, columns=[each.heading for each in columns]), names=("suite", "of"))
 
 
 def drawn(table: pd.DataFrame, *, names: Collection[str] | None = None) -> Table:
@@ -243,13 +234,6 @@ def job_settings(job: PlanEntry) -> dict[str, Any]:
     return settings
 
 
-def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
-    """Write the table as ``results_by.csv``, over an earlier one, and return its path."""
-    path = output_directory / GROUPS_FILE
-    write_text(path, csv_text(groups), overwrite=True)
-    return path
-
-
 def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
     """Return the groups for a terminal, one line each, with the number of conditions if some repeat."""
     order = ("jobs", "episodes", "distinct_conditions", "successes", "success_rate", "mean_length", "errors")
@@ -285,7 +269,12 @@ def print_summary(
     if hidden > 0:
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
     if len(merged.suites):
-        console.print(suites_table(merged))
+        # One line per suite: the mean of its tasks, the rate over all episodes, and errors.
+        shown = (each for each in SUITES if Show.CONSOLE in each.show)
+        of_suites = sorted(shown, key=lambda each: _LAST.index(each.name) if each.name in _LAST else -1)
+        cells = [[_cell(each, row) for each in of_suites] for row in merged.suite_rows]
+        suites = pd.DataFrame(cells, columns=[each.heading for each in of_suites])
+        console.print(drawn(suites, names=("suite", "of")))
     limit = merged.plan.settings.get("limit")
     if isinstance(limit, int):
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)

@@ -1,7 +1,7 @@
 """The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -206,27 +206,8 @@ class RunFiles:
         for name in grown:
             seed = self.jobs[name].config.seed
             self._logs[name] = read_commits(job_directory(self._directory, name), name, seed=seed)
-        self._read_attempts()
 
-        # Answers need the episodes of all jobs, so they come before the evidence of each job. The episodes of one job
-        # may answer a question that another job waits for.
-        asked = {job for question in self._plan.questions for job in question.jobs}
-        finished = {
-            name: {each.episode_index: finished_episode(each) for each in log.lines}
-            for name, log in self._logs.items()
-            if name in asked
-        }
-        self.answers = answers_of(self._plan.questions, finished)
-        news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
-        contents, reruns = contents_in_effect(self._plan.jobs, self._attempts), times_rerun(self._attempts)
-        return [
-            self._evidence(job, contents[name], reruns[name])
-            for name, job in self.jobs.items()
-            if name in news or not before
-        ]
-
-    def _read_attempts(self) -> None:
-        """Read the attempts; one without a file has problems, and provenance in recordings alone."""
+        # An attempt without a file has problems, and provenance in recordings alone.
         self._attempts, problems = read_attempts(self._directory, self._plan.run_id)
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
@@ -245,6 +226,23 @@ class RunFiles:
             f"{attempt_path(self._directory, number)}: is missing; {INSTEAD_OF_ATTEMPT}" for number in sorted(lost)
         )
         self.problems, self._unread = [*problems, *self._changes, *missing], (named | lost) - known
+
+        # Answers need the episodes of all jobs, so they come before the evidence of each job. The episodes of one job
+        # may answer a question that another job waits for.
+        asked = {job for question in self._plan.questions for job in question.jobs}
+        finished = {
+            name: {each.episode_index: finished_episode(each) for each in log.lines}
+            for name, log in self._logs.items()
+            if name in asked
+        }
+        self.answers = answers_of(self._plan.questions, finished)
+        news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
+        contents, reruns = contents_in_effect(self._plan.jobs, self._attempts), times_rerun(self._attempts)
+        return [
+            self._evidence(job, contents[name], reruns[name])
+            for name, job in self.jobs.items()
+            if name in news or not before
+        ]
 
     def _evidence(self, job: PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
         directory, commits = job_directory(self._directory, job.name), self._logs[job.name]
@@ -312,6 +310,8 @@ def merge_results(output_directory: Path) -> Tables:
         if each.standing.status not in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED)
     )
     episodes = [episode for each in evidence for episode in each.episodes]
+    told = ((each.job.name, report.remarks) for each in evidence for report in each.reports)
+    remarks = (f"job '{name}': {remark}" for name, own in told for remark in own)
     return Tables(
         plan=plan,
         jobs=job_table(evidence),
@@ -323,7 +323,7 @@ def merge_results(output_directory: Path) -> Tables:
         complete=not missing,
         sources=files.sources,
         answers=files.answers,
-        remarks=_remarks((each.job.name, report.remarks) for each in evidence for report in each.reports),
+        remarks=tuple(dict.fromkeys(remarks)),
     )
 
 
@@ -344,11 +344,6 @@ def job_table(evidence: Sequence[JobEvidence]) -> pd.DataFrame:
             values = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
         swept[PREFIX + plain_text(key)] = pd.array(values, dtype=fitting[0] if given and fitting else "string")
     return table_of(JOBS, evidence, swept=swept)
-
-
-def _remarks(told: Iterable[tuple[str, Iterable[str]]]) -> tuple[str, ...]:
-    """Return the remarks of ranks on jobs, each once."""
-    return tuple(dict.fromkeys(f"job '{name}': {remark}" for name, remarks in told for remark in remarks))
 
 
 # The tables as files: CSV for users, Parquet for programs, JSON for both. All can be rebuilt.
@@ -374,33 +369,29 @@ def write_tables(output_directory: Path, tables: Tables) -> tuple[Path, ...]:
 
 def stale_tables(output_directory: Path, tables: Tables) -> list[Path]:
     """Return the tables that are missing or differ from a merge now, and from one of an earlier version."""
-    stale = _unlike(output_directory, tables)
+    contents = ((output_directory / name, content) for name, content in _contents(tables))
+    stale = [path for path, content in contents if not _is_like(path, content)]
     # Earlier versions lacked these columns; tables that differ only by these empty columns are current.
     if stale and bool(tables.jobs[LATER_COLUMNS].isna().to_numpy().all()):
-        earlier = replace(tables, jobs=tables.jobs.drop(columns=LATER_COLUMNS))
-        return [path for path in _unlike(output_directory, earlier) if path in stale]
+        earlier = dict(_contents(replace(tables, jobs=tables.jobs.drop(columns=LATER_COLUMNS))))
+        return [path for path in stale if not _is_like(path, earlier[path.name])]
     return stale
 
 
-def _unlike(output_directory: Path, tables: Tables) -> list[Path]:
-    """Return the result files that are missing or have other content."""
-    unlike = []
-    for name, content in _contents(tables):
-        path, found = output_directory / name, None
-        with suppress(StorageError):
-            found = read_whole(path)
-        if found is not None and name == RESULTS_FILE:
-            # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
-            found = found.replace(b'  "elsewhere": [],\n', b"", 1)
-        is_like = found == content
-        # Another version of the library writes the same table in other bytes.
-        if found is not None and not is_like and path.suffix == ".parquet":
-            # pyarrow raises these for content that is not Parquet.
-            with suppress(OSError, ValueError):
-                is_like = pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
-        if not is_like:
-            unlike.append(path)
-    return unlike
+def _is_like(path: Path, content: bytes) -> bool:
+    """Whether a result file has the content, as this version or an earlier one writes it."""
+    try:
+        found = read_whole(path)
+    except StorageError:
+        return False
+    if path.name == RESULTS_FILE:
+        # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
+        found = found.replace(b'  "elsewhere": [],\n', b"", 1)
+    # Another version of the library writes the same table in other bytes; pyarrow raises these if it is no Parquet.
+    if found != content and path.suffix == ".parquet":
+        with suppress(OSError, ValueError):
+            return pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
+    return found == content
 
 
 def results_document(tables: Tables) -> dict[str, Any]:
@@ -481,55 +472,53 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
     if (plan.questions and episode_columns is None) or not tables_are_current(output_directory):
         return None
     try:
-        return _stored(output_directory, plan, episode_columns)
+        document = read_json(output_directory / RESULTS_FILE)
+        if document["run_id"] != plan.run_id:
+            raise DamagedFileError(f"{output_directory / RESULTS_FILE} is of another run")
+
+        # A run without suites or metrics has no such table; an existing file is a leftover.
+        suites, metrics = (
+            _joined(output_directory, name) if name in document else table_of(FILES[name][1], ()) for name in _OPTIONAL
+        )
+        jobs = _joined(output_directory, "results", "timing")
+        if episode_columns is None:
+            episodes = _joined(output_directory, "episodes", "episode_timing")
+            remarks = [
+                f"job '{job.name}': {remark}"
+                for job in plan.jobs
+                for report in read_job_reports(job_directory(output_directory, job.name), job.name, plan.run_id)[0]
+                for remark in report.remarks
+            ]
+        else:
+            episodes, remarks = _read_table(output_directory / "episodes.parquet", {*_CHECKED, *episode_columns}), []
+        tables = Tables(
+            plan=plan,
+            jobs=jobs,
+            suites=suites,
+            metrics=metrics,
+            episodes=episodes,
+            missing=tuple(
+                MissingEpisodes(
+                    job=each["job"],
+                    rank=each["rank"],
+                    status=JobResultStatus(each["status"]),
+                    episode_indices=tuple(each["episode_indices"]),
+                )
+                for each in document["missing"]
+            ),
+            problems=tuple(document["problems"]),
+            complete=document["complete"],
+            sources=document["sources"],
+            remarks=tuple(dict.fromkeys(remarks)),
+        )
+        # JSON and Parquet must agree, so that a single edited file does not change the results silently.
+        if plain(tables.rows) != document["jobs"]:
+            raise DamagedFileError(f"the tables of jobs do not hold what {RESULTS_FILE} does")
+        if wrong := _disagreeing(tables):
+            raise DamagedFileError(f"the table of episodes in {output_directory} does not hold those of '{min(wrong)}'")
     except (StorageError, ValueError, KeyError, TypeError):
         # Tables can be rebuilt, so a damaged one only leads to a merge.
         return None
-
-
-def _stored(output_directory: Path, plan: RunPlan, episode_columns: Sequence[str] | None) -> Tables:
-    """Read the tables of a run. DamagedFileError if they disagree."""
-    document = read_json(output_directory / RESULTS_FILE)
-    if document["run_id"] != plan.run_id:
-        raise DamagedFileError(f"{output_directory / RESULTS_FILE} is of another run")
-
-    # A run without suites or metrics has no such table; an existing file is a leftover.
-    suites, metrics = (
-        _joined(output_directory, name) if name in document else table_of(FILES[name][1], ()) for name in _OPTIONAL
-    )
-    jobs = _joined(output_directory, "results", "timing")
-    if episode_columns is None:
-        episodes = _joined(output_directory, "episodes", "episode_timing")
-        directories = ((job.name, job_directory(output_directory, job.name)) for job in plan.jobs)
-        reports = ((name, read_job_reports(directory, name, plan.run_id)) for name, directory in directories)
-        remarks = _remarks((name, report.remarks) for name, (found, _) in reports for report in found)
-    else:
-        episodes, remarks = _read_table(output_directory / "episodes.parquet", {*_CHECKED, *episode_columns}), ()
-    tables = Tables(
-        plan=plan,
-        jobs=jobs,
-        suites=suites,
-        metrics=metrics,
-        episodes=episodes,
-        missing=tuple(
-            MissingEpisodes(
-                job=each["job"],
-                rank=each["rank"],
-                status=JobResultStatus(each["status"]),
-                episode_indices=tuple(each["episode_indices"]),
-            )
-            for each in document["missing"]
-        ),
-        problems=tuple(document["problems"]),
-        complete=document["complete"],
-        sources=document["sources"],
-        remarks=remarks,
-    )
-    # JSON and Parquet must agree, so that a single edited file does not change the results silently.
-    if plain(tables.rows) != document["jobs"]:
-        raise DamagedFileError(f"the tables of jobs do not hold what {RESULTS_FILE} does")
-    if wrong := _disagreeing(tables):
-        raise DamagedFileError(f"the table of episodes in {output_directory} does not hold those of '{min(wrong)}'")
     return tables
 
 

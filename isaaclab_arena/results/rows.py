@@ -17,7 +17,6 @@ from isaaclab_arena.results.statistics import (
     draws_of,
     interval_of_mean,
     mean_of_tasks,
-    rate_bounds,
     rate_interval,
     together,
 )
@@ -140,8 +139,9 @@ class JobEvidence:
             anytime = rate_interval(int(scored.success[first].sum()), len(first))
             interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
         # A job without measured success has no rate to bound, however many episodes are missing.
-        unscored = outcomes[Outcome.ERROR] + len(standing.missing)
-        bounds = None if len(measured) > len(known) else rate_bounds(scored.successes, len(scored), unscored)
+        unscored, bounds = outcomes[Outcome.ERROR] + len(standing.missing), None
+        if len(measured) == len(known) and (total := len(known) + unscored):
+            bounds = Interval(low=scored.successes / total, high=(scored.successes + unscored) / total)
         vars(self).update(
             needed=needed, lines=lines, measured=measured, outcomes=outcomes, episodes=episodes, counted=counted,
             lengths=[line.episode_length for line in measured],

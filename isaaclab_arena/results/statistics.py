@@ -47,7 +47,8 @@ def wilson_interval(
     Raises:
         ValueError: If there are more successes than trials, or a count is negative.
     """
-    _check(successes, trials)
+    if not 0 <= successes <= trials:
+        raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
     if trials == 0:
         return None
     return _score_interval(successes / trials, trials / design_effect, confidence)
@@ -62,8 +63,6 @@ def mean_rate_interval(
     # Slud 2019, Journal of Survey Statistics and Methodology 7, 334). The variance is that of a stratified sample:
     # tasks are the strata, and differences between tasks add nothing to it (Cochran 1977, Sampling Techniques, chapter
     # 5). The interval is about more episodes of these tasks, not about other tasks.
-    for successes, trials in counts:
-        _check(successes, trials)
     if not counts or not all(trials for _, trials in counts):
         return None
     if len(counts) == 1:
@@ -91,7 +90,6 @@ def clopper_pearson_interval(
 ) -> Interval | None:
     """Return the exact interval of Clopper and Pearson, None without trials; see `wilson_interval` for arguments."""
     # Its coverage is never below `confidence`, at any true rate, so it is the interval for claims such as "at least".
-    _check(successes, trials)
     if trials == 0:
         return None
     failures, tail = (trials - successes) / design_effect, (1 - confidence) / 2
@@ -102,17 +100,6 @@ def clopper_pearson_interval(
     )
 
 
-def rate_bounds(successes: int, trials: int, unknown: int) -> Interval | None:
-    """Return the rate if all `unknown` trials (errors, missing) fail, and if all succeed. None without any."""
-    _check(successes, trials)
-    if unknown < 0:
-        raise ValueError(f"unknown must not be negative, got {unknown}")
-    total = trials + unknown
-    if total == 0:
-        return None
-    return Interval(low=successes / total, high=(successes + unknown) / total)
-
-
 def _score_interval(rate: float, trials: float, confidence: float) -> Interval:
     z = float(ndtri((1 + confidence) / 2))
     scale = 1 + z**2 / trials
@@ -121,11 +108,6 @@ def _score_interval(rate: float, trials: float, confidence: float) -> Interval:
     # At the ends, rounding would exclude the rate itself from the interval.
     low, high = max(0.0, centre - half), min(1.0, centre + half)
     return Interval(low=low if rate > 0 else 0.0, high=high if rate < 1 else 1.0)
-
-
-def _check(successes: int, trials: int) -> None:
-    if not 0 <= successes <= trials:
-        raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
 
 
 def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:

@@ -72,10 +72,10 @@ def test_places_of_a_leaderboard_stand_on_different_conditions(tmp_path):
 
 def test_the_best_is_not_scored_by_conditions_that_it_was_chosen_by(tmp_path):
     run = run_of(tmp_path / "turns", {"a": "sf" * 4, "b": "fs" * 4}, starts=2)
-    choice = choose_best({name: [arm] for name, arm in run.arms().items()})
+    choice = choose_best({name: [arm] for name, arm in run.arms.items()})
     assert choice is not None
     assert (choice.name, choice.rate_when_chosen, choice.rate, choice.episodes) == ("a", 1.0, 0.0, 4)
     assert "over the 4 of odd index (1 different condition), which nothing was chosen by" in choice.sentence
-    assert len(not_chosen_by(run.arms()["a"]).episodes) == 4
+    assert len(not_chosen_by(run.arms["a"]).episodes) == 4
     same = run_of(tmp_path / "same", {"a": "ssss", "b": "ffff"}, starts=1)
-    assert choose_best({name: [arm] for name, arm in same.arms().items()}) is None
+    assert choose_best({name: [arm] for name, arm in same.arms.items()}) is None

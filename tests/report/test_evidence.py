@@ -15,7 +15,7 @@ QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=100)
 def curve_of(
     directory, new: str, old: str, question: Question | None = None, *, num_questions: int = 1
 ) -> EvidenceCurve:
-    arms = read_run(write_run(directory, {"new": new, "old": old})).arms()
+    arms = read_run(write_run(directory, {"new": new, "old": old})).arms
     answer = None if question is None else Answering(question, num_questions=num_questions).answer
     return evidence_curve(arms["new"], arms["old"], answer, num_questions=num_questions)
 
@@ -63,5 +63,5 @@ def test_evidence_beyond_what_a_number_holds_is_a_power_of_ten(tmp_path):
 
 def test_there_is_one_bet_for_each_start(tmp_path):
     run = read_run(write_run(tmp_path / "run", {"new": "s" * 40, "old": "f" * 40}, starts=13))
-    curve = evidence_curve(run.arms()["new"], run.arms()["old"], None, num_questions=1)
+    curve = evidence_curve(run.arms["new"], run.arms["old"], None, num_questions=1)
     assert curve.points[-1][1] == pytest.approx(log_e_value_of_equality(pairs(13, 0)) / math.log(10))

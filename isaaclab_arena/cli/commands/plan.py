@@ -94,7 +94,7 @@ def _baseline(options: PlanOptions) -> float:
         if not 0.0 <= options.baseline <= 1.0:
             raise ConfigError(f"must be 0 to 1, got {options.baseline:g}", key="--baseline")
         return options.baseline
-    arms = read_run(options.from_run or Path()).arms()
+    arms = read_run(options.from_run or Path()).arms
     if options.job is None and len(arms) != 1:
         raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
     arm = named_arm(arms, options.job or next(iter(arms)), option="--job")

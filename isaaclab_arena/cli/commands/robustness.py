@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         directory = options.jobs
 
-    found = drops(read_run(directory).arms().values())
+    found = drops(read_run(directory).arms.values())
     console = results_console()
     if not found:
         message = f"no job of {directory} has arms; give a job file, or jobs the key 'robustness'"

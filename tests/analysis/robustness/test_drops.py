@@ -86,7 +86,7 @@ def test_errors_and_missing_episodes_leave_their_pair_out(tmp_path):
 
 
 def test_jobs_without_arms_have_no_drops(tmp_path):
-    assert drops(read_run(write_run(tmp_path / "run", {"lift": "sf"})).arms().values()) == ()
+    assert drops(read_run(write_run(tmp_path / "run", {"lift": "sf"})).arms.values()) == ()
 
 
 def test_arms_that_repeat_starts_are_no_surer_than_the_starts(tmp_path):
