@@ -46,14 +46,14 @@ from isaaclab_arena.report.jobs import (
 )
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
+from isaaclab_arena.results.freshness import read_verification
 from isaaclab_arena.results.merge import Tables, read
 from isaaclab_arena.results.rows import metric_in_words
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.json_values import plain
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
-from isaaclab_arena.storage.run_plan import RunPlan, read_verification
-from isaaclab_arena.storage.videos import videos_of_job
+from isaaclab_arena.storage.ledger import RunPlan, videos_of_job
 
 if TYPE_CHECKING:
     from isaaclab_arena.analysis.robustness import ShownRobustness

@@ -24,28 +24,24 @@ from isaaclab_arena.results.rows import JobEvidence, metrics_of, suites_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
-from isaaclab_arena.storage.commits import (
-    CommitLog,
-    JobResultStatus,
-    ReportedStatus,
-    read_commits,
-    read_job_reports,
-)
 from isaaclab_arena.storage.contents import Contents, Provenance
 from isaaclab_arena.storage.json_values import json_text, plain, read_json
-from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
-from isaaclab_arena.storage.run_plan import (
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
+from isaaclab_arena.storage.ledger import (
     INSTEAD_OF_ATTEMPT,
     Attempt,
+    CommitLog,
     PlanEntry,
     RunPlan,
     attempt_numbers,
     attempt_path,
     contents_in_effect,
     read_attempts,
+    read_commits,
     read_run_plan,
     times_rerun,
 )
+from isaaclab_arena.storage.reports import JobResultStatus, ReportedStatus, read_job_reports
 
 # The tables of a run as data frames.
 
@@ -205,7 +201,7 @@ class RunFiles:
         grown &= self.jobs.keys()
         for name in grown:
             seed = self.jobs[name].config.seed
-            self._logs[name] = read_commits(job_directory(self._directory, name), name, seed=seed)
+            self._logs[name] = read_commits(self._directory / name, name, seed=seed)
 
         # An attempt without a file has problems, and provenance in recordings alone.
         self._attempts, problems = read_attempts(self._directory, self._plan.run_id)
@@ -245,7 +241,7 @@ class RunFiles:
         ]
 
     def _evidence(self, job: PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
-        directory, commits = job_directory(self._directory, job.name), self._logs[job.name]
+        directory, commits = self._directory / job.name, self._logs[job.name]
         reports, unread = read_job_reports(directory, job.name, self._plan.run_id)
         twice = (
             f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
@@ -254,7 +250,7 @@ class RunFiles:
         # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
         unknown, same_conditions = [], not self._changes
         for number in sorted(self._unread & {line.attempt for line in commits.lines}):
-            from isaaclab_arena.storage.recordings import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
+            from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
 
             lines = (line for line in commits.lines if line.attempt == number and line.checksum is not None)
             recorded = recorded_without_arrays(
@@ -486,7 +482,7 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             remarks = [
                 f"job '{job.name}': {remark}"
                 for job in plan.jobs
-                for report in read_job_reports(job_directory(output_directory, job.name), job.name, plan.run_id)[0]
+                for report in read_job_reports(output_directory / job.name, job.name, plan.run_id)[0]
                 for remark in report.remarks
             ]
         else:

@@ -28,17 +28,16 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
-from isaaclab_arena.storage.commits import (
-    CommitLine,
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
+from isaaclab_arena.storage.reports import (
     JobReport,
     JobResultStatus,
     JobStanding,
     Reproducible,
     job_standing,
 )
-from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import PlanEntry
 
 STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
 """Metrics of an episode with late answers."""

@@ -31,7 +31,6 @@ READS = {"open", "read_bytes", "read_text", "read_parquet", "read_csv", "read_sc
 ALLOWED = {
     "evaluation/verification.py",
     "cli/commands/compare.py",
-    "results/commit_watch.py",
     "results/merge.py",
 }
 
