@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import betaln, gammaln, xlogy
 
 from benchmarks.harness.measure import Page, PageOptions, Table, run
-from isaaclab_arena.analysis.rates import holm, mcnemar_exact_p, mcnemar_mid_p, pair_chances
-from isaaclab_arena.results.statistics import rate_interval
+from isaaclab_arena.results.statistics import holm, mcnemar_exact_p, mcnemar_mid_p, pair_chances, rate_interval
 from isaaclab_arena.results.stopping import PRIOR
 
 ALPHA = 0.05

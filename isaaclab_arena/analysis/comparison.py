@@ -19,28 +19,26 @@ from isaaclab_arena.analysis.arms import (
     read_run,
     same_tasks,
 )
-from isaaclab_arena.analysis.rates import (
-    PairChances,
-    holm,
-    least_number,
-    mean_interval,
-    mean_of_tasks_interval,
-    pair_chances,
-    paired_difference_interval,
-    paired_power,
-    sign_flip_p,
-    signed_rank_p,
-)
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.statistics import (
     Interval,
+    PairChances,
     ScoredEpisodes,
     design_effect,
     draws_of,
+    holm,
     influences,
+    least_number,
+    mean_interval,
+    mean_of_tasks_interval,
     means_of_draws,
+    pair_chances,
+    paired_difference_interval,
+    paired_power,
+    sign_flip_p,
+    signed_rank_p,
     together,
 )
 from isaaclab_arena.results.stopping import PairCounts

@@ -21,10 +21,9 @@ from isaaclab_arena.analysis.comparison import (
     choose_best,
     mean_rate,
 )
-from isaaclab_arena.analysis.rates import holm, sign_flip_p
 from isaaclab_arena.results.columns import Column, latex_table, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, harmless_text, records
-from isaaclab_arena.results.statistics import Interval, draws_of, mean_of_tasks, together
+from isaaclab_arena.results.statistics import Interval, draws_of, holm, mean_of_tasks, sign_flip_p, together
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 

@@ -10,13 +10,19 @@ import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
-from isaaclab_arena.analysis.rates import holm, paired_difference_interval, sign_flip_p
 from isaaclab_arena.config.expansion.sweeps import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, records
-from isaaclab_arena.results.statistics import Interval, design_effect, draws_of
+from isaaclab_arena.results.statistics import (
+    Interval,
+    design_effect,
+    draws_of,
+    holm,
+    paired_difference_interval,
+    sign_flip_p,
+)
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 

@@ -1,8 +1,9 @@
-"""What the page shows of each job: columns, histograms and conditions of its episodes."""
+"""What the page shows of each job, and of jobs together: suites, sweeps, policies against tasks."""
 
 import base64
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -14,8 +15,18 @@ import pandas as pd
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes, short_policy_name
-from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
+from isaaclab_arena.results.rows import (
+    of_conditions,
+    percent_text,
+    scored_episodes,
+    short_policy_name,
+    simulation_in_words,
+)
+from isaaclab_arena.results.statistics import (
+    Interval,
+    ScoredEpisodes,
+    together,
+)
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
@@ -404,3 +415,120 @@ def _for_script(
     possible = ("termination", "language_instruction", "error", "decisive_event")
     texts = [name for name in possible if name in episodes]
     return document | {name: packed_texts(episodes[name].to_numpy(object)) for name in texts}
+
+
+# Groups of jobs: suites, success over a swept key, over checkpoints of a training, and policies against tasks.
+
+MOST_JOBS_IN_DETAIL = 100
+"""Jobs with charts of their own."""
+
+MOST_CURVES = 24
+_STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
+_NO_STRENGTH = frozenset({"seed", "placement_seed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOnPage:
+    """A suite of tasks."""
+
+    name: str  # label on the page
+    row: dict[str, Any]  # its row of the table of suites
+    mean: str  # the mean rate of the tasks with its interval, or a dash if a task has no rate
+    pooled: str  # the rate over all episodes with its interval, or a dash without one
+    sentence: str  # quotable: the task, both rates, and uncounted episodes
+
+
+def suite_on_page(row: dict[str, Any], label: str) -> SuiteOnPage:
+    """Return the content of the page for a suite."""
+    mean, pooled = (
+        percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
+        for kind in ("mean", "pooled")
+    )
+    said = "success not measured"
+    if row["successes"] is not None:
+        repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
+        said = f"mean of tasks {mean}; {row['successes']} of {row['scored']} episodes{repeats}, {pooled}"
+    played = (f"{row['tasks']} tasks", short_policy_name(row["policy"]), simulation_in_words(row))
+    what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
+    sentence = f"{what}: {'; '.join([said, *uncounted(row)])}"
+    return SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Success as a function of a swept key."""
+
+    key: str
+    of: str  # other common properties of the jobs
+    over_checkpoints: bool  # the key is a checkpoint, so this is a learning curve
+    points: tuple[PooledRate, ...]  # one per value, ascending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Policies against tasks."""
+
+    tasks: tuple[str, ...]  # columns
+    # Each policy with its cell per task; None if it was not evaluated on the task.
+    lines: tuple[tuple[str, tuple[PooledRate | None, ...]], ...]
+
+
+def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
+    """Return success by each swept key that is a number or a checkpoint, for jobs that are otherwise equal."""
+    # Jobs of one run that differ only in the key and the seed form a curve.
+    keys = dict.fromkeys(name.removeprefix(PREFIX) for job in jobs for name in job.row if name.startswith(PREFIX))
+    addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
+    found = []
+    for key in (key for key in keys if key not in _NO_STRENGTH):
+        named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
+        series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
+        own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
+        for job in jobs:
+            row, value = job.row, job.row.get(PREFIX + key)
+            if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
+                value = float(step[1])
+            if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
+                continue
+            # The other properties tell the curves apart.
+            rest = [row["environment"], row["object"], row["embodiment"], short_policy_name(str(row["policy"]))]
+            for name, other in row.items():
+                if name.startswith(PREFIX) and name not in own and other is not None and other not in rest:
+                    rest.append(f"{name.rpartition('.')[2]} {other}")
+            of = plain_text(", ".join(str(each) for each in rest if each))
+            series.setdefault((job.run, of), {}).setdefault(float(value), []).append(job)
+
+        # The line of a curve needs two values.
+        for (_, of), by_value in series.items():
+            values = sorted(by_value)
+            points = (
+                pooled_rate(
+                    [job.scored for job in by_value[value]],
+                    label=f"{value:.0f}" if named_checkpoint else f"{value:g}",
+                    x=(value - values[0]) / (values[-1] - values[0]),
+                    address=addresses.get(id(by_value[value][0])) if len(by_value[value]) == 1 else None,
+                )
+                for value in (values if len(values) > 1 else ())
+            )
+            if kept := tuple(point for point in points if point is not None):
+                found.append(Curve(key=plain_text(key), of=of, over_checkpoints=named_checkpoint, points=kept))
+    return tuple(found[:MOST_CURVES])
+
+
+def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
+    """Return policies against tasks. None for a single policy or task, and for too many."""
+    cells: dict[tuple[str, str], list[JobOnPage]] = {}
+    for job in jobs:
+        if job.row["success_rate"] is None:
+            continue
+        policy = short_policy_name(job.keys["policy"])
+        if checkpoint := job.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]:
+            policy = f"{policy}, {checkpoint}"
+        task = ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)
+        cells.setdefault((policy, task), []).append(job)
+    policies = list(dict.fromkeys(policy for policy, _ in cells))
+    tasks = tuple(dict.fromkeys(task for _, task in cells))
+    if not (2 <= len(policies) <= 40 and 2 <= len(tasks) <= 40):
+        return None
+    found = {at: pooled_rate([job.scored for job in own], label=at[1]) for at, own in cells.items()}
+    lines = ((policy, tuple(found.get((policy, task)) for task in tasks)) for policy in policies)
+    return Matrix(tasks=tasks, lines=tuple(lines))

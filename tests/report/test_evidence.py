@@ -5,7 +5,7 @@ import pytest
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.report.groups import EvidenceCurve, evidence_curve
+from isaaclab_arena.report.writing import EvidenceCurve, evidence_curve
 from isaaclab_arena.results.stopping import Answering, PairCounts, log_e_value_of_difference, log_e_value_of_equality
 from tests.analysis.recorded_runs import write_run
 

@@ -4,8 +4,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from isaaclab_arena.report.groups import curves, matrix
-from isaaclab_arena.report.jobs import JobOnPage, job_on_page
+from isaaclab_arena.report.jobs import JobOnPage, curves, job_on_page, matrix
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.analysis.recorded_runs import write_run

@@ -5,7 +5,7 @@ import pytest
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Question, compare_with_job
 from isaaclab_arena.analysis.comparison_files import write_comparison
-from isaaclab_arena.report.groups import PairOnPage, pairs_on_page
+from isaaclab_arena.report.writing import PairOnPage, pairs_on_page
 from isaaclab_arena.results.merge import merge_results
 from tests.analysis.recorded_runs import write_run
 from tests.tracking.runs import stopped_run

@@ -10,12 +10,18 @@ import tyro
 from rich.text import Text
 
 from isaaclab_arena.analysis.arms import named_arm, read_run
-from isaaclab_arena.analysis.rates import independent_power, least_number, pair_chances, paired_power, simulated_stop
 from isaaclab_arena.cli.commands.asking import check_share
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.results.console import drawn
+from isaaclab_arena.results.statistics import (
+    independent_power,
+    least_number,
+    pair_chances,
+    paired_power,
+    simulated_stop,
+)
 
 _MOST_PAIRS = 20_000
 

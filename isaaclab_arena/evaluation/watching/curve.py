@@ -11,7 +11,7 @@ from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Word
 from isaaclab_arena.config.expansion.sweeps import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.groups import Curve, PooledRate
+from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
 from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes

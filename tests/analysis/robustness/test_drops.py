@@ -1,9 +1,9 @@
 import pytest
 
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.rates import holm, mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.analysis.robustness import DROPS, drops, sentences
 from isaaclab_arena.results.columns import table_of
+from isaaclab_arena.results.statistics import holm, mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.results.stopping import PairCounts
 from tests.analysis.recorded_runs import write_run
 from tests.analysis.robustness.changed_runs import drops_of, write_changed_run

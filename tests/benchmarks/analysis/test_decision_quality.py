@@ -22,7 +22,7 @@ from benchmarks.analysis.decision_quality import (
     stops,
     streams,
 )
-from isaaclab_arena.analysis.rates import mcnemar_mid_p
+from isaaclab_arena.results.statistics import mcnemar_mid_p
 from isaaclab_arena.results.stopping import (
     PairCounts,
     RateCounts,
