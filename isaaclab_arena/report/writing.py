@@ -47,7 +47,7 @@ from isaaclab_arena.report.jobs import (
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.freshness import read_verification
-from isaaclab_arena.results.merge import Tables, read
+from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import metric_in_words
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, paired_difference_interval, sign_flip_p
 from isaaclab_arena.results.stopping import (
@@ -443,14 +443,15 @@ def page_of(
     for number, (directory, merged) in enumerate(runs.items()):
         # On a page of several runs, names of jobs and suites begin with that of their run.
         prefix = "" if len(runs) == 1 else f"{names[number]}: "
-        suites += [suite_on_page(row, f"{prefix}{row['name']}") for row in merged.suite_rows]
+        suites += [suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
+        metric_rows = records(merged.metrics)
         for row in merged.rows:
             own = films_of_job(directory, row["name"], job=len(jobs))
             episodes = merged.episodes_of[row["name"]]
             # The condition values that a page may hold are shared in proportion to the jobs' episodes.
             most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
             job = job_on_page(row, episodes, run=number, label=f"{prefix}{row['name']}", most_values=most)
-            metrics = tuple(each for each in merged.metric_rows if each["job"] == row["name"])
+            metrics = tuple(each for each in metric_rows if each["job"] == row["name"])
             explained = reasons(episodes, {film.episode_index for film in own})
             jobs.append(replace(job, reasons=explained, metrics=metrics))
             films += own

@@ -95,7 +95,7 @@ def console_table(merged: Tables, width: int = 160) -> Table:
 
 def chosen_table(merged: Tables, names: Sequence[str]) -> Table:
     """Return one line per job with its name and these columns, which may be metrics. ConfigError for an unknown one."""
-    metrics = {(row["metric"], row["job"]): metric_in_words(row) for row in merged.metric_rows}
+    metrics = {(row["metric"], row["job"]): metric_in_words(row) for row in records(merged.metrics)}
     known = {*map(str, merged.jobs.columns), *(metric for metric, _ in metrics)}
     problems = [
         Problem(f"there is no column or metric '{name}'{did_you_mean(name, known)}", key="--columns")
@@ -179,15 +179,12 @@ def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
         members.setdefault(tuple(values), []).append(name)
 
     # Sort rows by value: empty ones first, then numbers, then texts.
-    def order(value: Any) -> tuple[int, float, str]:
-        if isinstance(value, int | float):
-            return 1, float(value), ""
-        return (0, 0.0, "") if value is None else (2, 0.0, str(value))
-
-    scored, groups = (
-        scored_by_job(merged),
-        sorted(members.items(), key=lambda item: [order(value) for value in item[0]]),
-    )
+    order = [
+        [(0, 0, "") if each is None else (2, 0, each) if isinstance(each, str) else (1, each, "") for each in values]
+        for values in members
+    ]
+    groups = [group for _, group in sorted(zip(order, members.items(), strict=True), key=lambda item: item[0])]
+    scored = scored_by_job(merged)
     pooled = []
     for _, names in groups:
         episodes = pd.concat([merged.episodes_of[name] for name in names])
@@ -272,7 +269,7 @@ def print_summary(
         # One line per suite: the mean of its tasks, the rate over all episodes, and errors.
         shown = (each for each in SUITES if Show.CONSOLE in each.show)
         of_suites = sorted(shown, key=lambda each: _LAST.index(each.name) if each.name in _LAST else -1)
-        cells = [[_cell(each, row) for each in of_suites] for row in merged.suite_rows]
+        cells = [[_cell(each, row) for each in of_suites] for row in records(merged.suites)]
         suites = pd.DataFrame(cells, columns=[each.heading for each in of_suites])
         console.print(drawn(suites, names=("suite", "of")))
     limit = merged.plan.settings.get("limit")
@@ -280,7 +277,7 @@ def print_summary(
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
     context = [
         f"suite '{plain(row['name'])}': played {words}"
-        for row in merged.suite_rows
+        for row in records(merged.suites)
         if (words := simulation_in_words(row))
     ]
     answers = [*map(in_words, merged.answers)]
@@ -399,7 +396,7 @@ def _successes_of_nothing(merged: Tables) -> Iterator[str]:
 
 def _caveats_of_suites(merged: Tables) -> Iterator[str]:
     """Yield the suites with uncounted episodes or repeated conditions, and those without a mean."""
-    for row in merged.suite_rows:
+    for row in records(merged.suites):
         name = plain(row["name"])
         if row["mean_rate"] is None and row["scored"]:
             yield f"* suite '{name}': not every task has an episode that says whether it succeeded, so there is no mean"

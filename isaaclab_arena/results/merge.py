@@ -102,16 +102,6 @@ class Tables:
         return records(self.jobs)
 
     @cached_property
-    def suite_rows(self) -> list[dict[str, Any]]:
-        """The rows of the table of suites."""
-        return records(self.suites)
-
-    @cached_property
-    def metric_rows(self) -> list[dict[str, Any]]:
-        """The rows of the table of metrics."""
-        return records(self.metrics)
-
-    @cached_property
     def episodes_of(self) -> dict[str, pd.DataFrame]:
         """The episodes of each job of the plan, also those beyond a decision."""
         there = {str(name): pd.DataFrame(own) for name, own in self.episodes.groupby("job", sort=False)}
@@ -414,8 +404,8 @@ def results_document(tables: Tables) -> dict[str, Any]:
         "config_hash": tables.plan.config_hash,
         "complete": tables.complete,
         "jobs": tables.rows,
-        **({"suites": tables.suite_rows} if tables.suite_rows else {}),
-        **({"metrics": tables.metric_rows} if tables.metric_rows else {}),
+        # A run without suites, or without declared metrics, has no such tables.
+        **{name: records(own) for name in _OPTIONAL if len(own := getattr(tables, name))},
         "missing": tables.missing,
         "problems": tables.problems,
         **({"answers": answers} if answers else {}),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -140,19 +140,15 @@ class ScoredEpisodes:
 
     success: np.ndarray  # 1 and 0. Shape: (num_episodes,), float
     conditions: Sequence[str]  # `condition_key` of each episode
+    successes: int = field(init=False)
+    rate: float | None = field(init=False)  # share of successful episodes, None without episodes
+
+    def __post_init__(self) -> None:
+        successes = int(self.success.sum())
+        vars(self).update(successes=successes, rate=successes / len(self) if len(self) else None)
 
     def __len__(self) -> int:
         return len(self.success)
-
-    @property
-    def successes(self) -> int:
-        """Number of successful episodes."""
-        return int(self.success.sum())
-
-    @property
-    def rate(self) -> float | None:
-        """Share of successful episodes, None without episodes."""
-        return self.successes / len(self) if len(self) else None
 
     @cached_property
     def num_distinct(self) -> int:

@@ -121,9 +121,10 @@ class WatchedRun:
             # The last films are complete after the last commit line.
             self._tell_films(name)
         tables = read(self._output_directory)
+        metric_rows = records(tables.metrics)
         for row in tables.rows:
             # If jobs stop as soon as a question is answered, only the table knows the episodes that count.
-            metrics = [each for each in tables.metric_rows if each["job"] == row["name"]]
+            metrics = [each for each in metric_rows if each["job"] == row["name"]]
             self._tell_row(self._jobs[str(row["name"])], row, metrics)
         self._tell(lambda tracker: tracker.log_table(tables.rows))
         self._tell(lambda tracker: tracker.close())
