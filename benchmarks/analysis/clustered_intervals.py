@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from benchmarks.analysis.decision_quality import log_e_values
 from benchmarks.harness.measure import Page, PageOptions, Table, run
-from isaaclab_arena.analysis.rates import mcnemar_mid_p, paired_difference_interval, sign_flip_p
 from isaaclab_arena.results.statistics import (
     Interval,
     ScoredEpisodes,
     design_effect,
-    log_e_values,
+    mcnemar_mid_p,
     mean_of_tasks,
     mean_rate_interval,
+    paired_difference_interval,
+    sign_flip_p,
     wilson_interval,
 )
 from isaaclab_arena.results.stopping import PairCounts

@@ -23,8 +23,8 @@ from benchmarks.harness.environments import success_rate
 from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.harness.runs import evaluate
 from isaaclab_arena.analysis.arms import Arm, match, read_run
-from isaaclab_arena.analysis.rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.policy.experts import RobosuiteExpertPolicy
+from isaaclab_arena.results.statistics import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.results.stopping import PairCounts
 
 _TASKS_OF_META_WORLD = "import metaworld.env_dict as tasks; print(*sorted(tasks.ALL_V3_ENVIRONMENTS))"
@@ -135,12 +135,12 @@ def evaluated(suite: Suite, python: str, options: Options) -> Engine:
         ],
     }
     is_complete = (directory / "out" / "results.json").exists() and not any(
-        arm.num_missing for arm in read_run(directory / "out").arms().values()
+        arm.num_missing for arm in read_run(directory / "out").arms.values()
     )
     if not is_complete:
         evaluate(directory, document, "--no_dataset", *(["--resume"] if (directory / "out").exists() else []))
     stated = ", ".join(f"{name} {number}" for name, number in packages.items())
-    arms = read_run(directory / "out").arms()
+    arms = read_run(directory / "out").arms
     errors = sum(int(np.isnan(arm.episodes.success).sum()) for arm in arms.values())
     if errors:
         raise RuntimeError(f"{directory}: {errors} episodes ended in an error; remove the run and try again")

@@ -98,16 +98,12 @@ class ReadRun:
 
     directory: Path
     plan: RunPlan
-    by_name: Mapping[str, Arm]  # in the plan's order, without skipped jobs
-
-    def arms(self) -> dict[str, Arm]:
-        """Return the jobs by name, in the plan's order, without skipped jobs."""
-        return dict(self.by_name)
+    arms: Mapping[str, Arm]  # by name, in the plan's order, without skipped jobs
 
     def suites(self) -> dict[str, dict[str, Arm]]:
         """Return the suites by name, each with its jobs by task, in the plan's order."""
         found: dict[str, dict[str, Arm]] = {}
-        for arm in self.by_name.values():
+        for arm in self.arms.values():
             if (member := arm.entry.config.suite) is not None:
                 found.setdefault(member.name, {})[member.task] = arm
         return found
@@ -145,7 +141,7 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: Tables 
         for entry in tables.plan.jobs
         if entry.is_to_run
     }
-    return ReadRun(directory=directory, plan=tables.plan, by_name=arms)
+    return ReadRun(directory=directory, plan=tables.plan, arms=arms)
 
 
 def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -19,28 +19,26 @@ from isaaclab_arena.analysis.arms import (
     read_run,
     same_tasks,
 )
-from isaaclab_arena.analysis.rates import (
-    PairChances,
-    holm,
-    least_number,
-    mean_interval,
-    mean_of_tasks_interval,
-    pair_chances,
-    paired_difference_interval,
-    paired_power,
-    sign_flip_p,
-    signed_rank_p,
-)
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.statistics import (
     Interval,
+    PairChances,
     ScoredEpisodes,
     design_effect,
     draws_of,
+    holm,
     influences,
+    least_number,
+    mean_interval,
+    mean_of_tasks_interval,
     means_of_draws,
+    pair_chances,
+    paired_difference_interval,
+    paired_power,
+    sign_flip_p,
+    signed_rank_p,
     together,
 )
 from isaaclab_arena.results.stopping import PairCounts
@@ -158,6 +156,16 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
     one, other = matched.first.success, matched.second.success
     low = np.nan_to_num(one, nan=0.0).mean() - np.nan_to_num(other, nan=1.0).mean()
     high = np.nan_to_num(one, nan=1.0).mean() - np.nan_to_num(other, nan=0.0).mean()
+    # One JSON document for all episodes parses in half the time of one per episode.
+    sides = [json.loads(f"[{','.join(side.metrics)}]") for side in (pairs.first, pairs.second)]
+    metrics: dict[str, MeanDifference] = {}
+    for name in dict.fromkeys(["progress", *(each for each in first.metrics if each in second.metrics)]):
+        one, other = (
+            np.array([np.nan if (value := each.get(name)) is None else float(value) for each in side], float)
+            for side in sides
+        )
+        if (found := _mean_difference(one, other, draws)) is not None:
+            metrics[name] = found
     return JobComparison(
         first=first,
         second=second,
@@ -181,9 +189,7 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
             *(each[both_succeed] for each in (pairs.first.length, pairs.second.length, draws))
         ),
         episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return, draws),
-        metrics=_metric_differences(
-            pairs, ["progress", *(each for each in first.metrics if each in second.metrics)], draws
-        ),
+        metrics=metrics,
         events=event_differences(pairs.first.events, pairs.second.events, draws),
     )
 
@@ -251,19 +257,6 @@ def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -
         interval=mean_interval(influences(differences, draws[both]).tolist()),
         p_value=signed_rank_p(means_of_draws(differences, draws[both]).tolist()),
     )
-
-
-def _metric_differences(pairs: MatchedEpisodes, names: Iterable[str], draws: np.ndarray) -> dict[str, MeanDifference]:
-    """Return the differences of metrics that some pair has on both sides."""
-    # One JSON document for all episodes parses in half the time of one per episode.
-    sides = [json.loads(f"[{','.join(side.metrics)}]") for side in (pairs.first, pairs.second)]
-    found: dict[str, MeanDifference] = {}
-    for name in dict.fromkeys(names):
-        told = ([episode.get(name) for episode in side] for side in sides)
-        one, other = (np.array([np.nan if value is None else float(value) for value in own], float) for own in told)
-        if (difference := _mean_difference(one, other, draws)) is not None:
-            found[name] = difference
-    return found
 
 
 def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> float | None:
@@ -469,7 +462,7 @@ def compare_runs(
     """Compare jobs of the same name in two runs, or else the tasks of the one suite of each."""
     # `names` maps jobs or suites of the baseline to those of the candidate, and excludes all others. `partial` compares
     # unfinished jobs over the episodes before the first missing one.
-    first, second = candidate.arms(), baseline.arms()
+    first, second = candidate.arms, baseline.arms
     first_suites, second_suites = candidate.suites(), baseline.suites()
     if names:
         mapped: dict[str, str] = {}
@@ -505,12 +498,26 @@ def compare_runs(
 
 def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial: bool = False) -> ComparisonReport:
     """Compare jobs of a run with its job or suite `baseline`, or with the best job for `BEST`."""
-    arms, suites = run.arms(), run.suites()
+    arms, suites = run.arms, run.suites()
     # A job that is named like `BEST` takes precedence. A choice among unfinished jobs is a ConfigError.
     if baseline == BEST and BEST not in arms:
         if partial:
             raise ConfigError(Problem("the best is chosen of jobs that are finished: leave --partial out", key=_OPTION))
-        return _compare_with_best(arms, question)
+        first = next(iter(arms.values()))
+        for arm in arms.values():
+            if reason := _reason_against(first, arm, partial=False):
+                apart = f"{first.label} and {arm.label}: {reason}; the best is one of jobs that compare"
+                raise NotComparableError(apart)
+        choice = choose_best({name: [arm] for name, arm in arms.items()})
+        if choice is None:
+            raise NotComparableError(
+                f"{first.directory}: the best is chosen by half of the episodes and scored by the other half, so every "
+                "job needs two that say whether they succeeded"
+            )
+        second = not_chosen_by(arms[choice.name])
+        others = [(not_chosen_by(arm), second) for name, arm in arms.items() if name != choice.name]
+        family = f"every other job against '{choice.name}', the best by the episodes of even index"
+        return replace(_report(others, question, family=family, partial=False), choice=choice)
     if baseline not in arms and baseline in suites:
         second_suite = suites.pop(baseline)
         others = [pair for first in suites.values() for pair in same_tasks({"": first}, {"": second_suite})]
@@ -522,23 +529,6 @@ def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial
         others = [pair for pair in others if not differences_of_tasks(*pair)] or others
         family = f"every other job against '{baseline}'"
     return _report(others, question, family=family, partial=partial)
-
-
-def _compare_with_best(arms: Mapping[str, Arm], question: Question) -> ComparisonReport:
-    first = next(iter(arms.values()))
-    for arm in arms.values():
-        if reason := _reason_against(first, arm, partial=False):
-            raise NotComparableError(f"{first.label} and {arm.label}: {reason}; the best is one of jobs that compare")
-    choice = choose_best({name: [arm] for name, arm in arms.items()})
-    if choice is None:
-        raise NotComparableError(
-            f"{first.directory}: the best is chosen by half of the episodes and scored by the other half, so every job "
-            "needs two that say whether they succeeded"
-        )
-    second = not_chosen_by(arms[choice.name])
-    others = [(not_chosen_by(arm), second) for name, arm in arms.items() if name != choice.name]
-    family = f"every other job against '{choice.name}', the best by the episodes of even index"
-    return replace(_report(others, question, family=family, partial=False), choice=choice)
 
 
 def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str, partial: bool) -> ComparisonReport:
@@ -643,5 +633,5 @@ def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:
     for arm in (arm for each in tasks for arm in (each.first, each.second) if arm.asked):
         yield (
             f"'{arm.entry.name}' could stop at any episode because of {', '.join(arm.asked)}: p-values and intervals "
-            "here take a fixed number for granted; the run's own table and replay-decision have those that hold"
+            "here take a fixed number for granted; the run's own table and page have those that hold"
         )

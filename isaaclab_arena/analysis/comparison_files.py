@@ -1,7 +1,7 @@
 """Comparisons and leaderboards as tables of text, and as JSON, CSV, Markdown and LaTeX."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,66 +21,80 @@ from isaaclab_arena.analysis.comparison import (
     choose_best,
     mean_rate,
 )
-from isaaclab_arena.analysis.rates import holm, sign_flip_p
-from isaaclab_arena.results.merge import harmless_text
-from isaaclab_arena.results.rows import percent_text
-from isaaclab_arena.results.statistics import Interval, draws_of, mean_of_tasks, together
+from isaaclab_arena.results.columns import Column, latex_table, markdown_table, table_of, text_table
+from isaaclab_arena.results.merge import csv_text, harmless_text, records
+from isaaclab_arena.results.statistics import Interval, draws_of, holm, mean_of_tasks, sign_flip_p, together
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 
-# A comparison as text tables: one line per task, one per measure, and sentences for the rest.
+# A comparison as tables: one line per task, one per measure, and sentences for the rest.
 
 _MOST_EPISODES = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextTable:
-    """Headings and cells of a table."""
-
-    headings: tuple[str, ...]  # one per column
-    rows: tuple[tuple[str, ...], ...]  # cells of each line
+def _of_counts(row: Mapping[str, Any]) -> str:
+    distinct = row.get("distinct_conditions") or row["pairs"]
+    return f"{row['pairs']}" if distinct == row["pairs"] else f"{row['pairs']} ({distinct} distinct)"
 
 
-def rates_table(report: ComparisonReport) -> TextTable:
-    """Return the success rates of each task, and below them all tasks together."""
-    percent = f"{100 * (1 - report.question.alpha):g} %"
-    headings = ("task", "pairs", "candidate %", "baseline %", "both", "only candidate", "only baseline", "neither",
-                f"difference [{percent}]", "mid-p", "Holm", "verdict")  # fmt: skip
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else f"{value:.1e}"
 
-    def pairs(each: JobComparison | Together) -> str:
-        total = each.counts.total
-        return str(total) if each.distinct == total else f"{total} ({each.distinct} distinct)"
 
+# fmt: off
+TASKS: tuple[Column[JobComparison], ...] = (
+    Column("candidate_run", "string", lambda each: str(each.first.directory)),
+    Column("baseline_run", "string", lambda each: str(each.second.directory)),
+    Column("candidate_job", "string", lambda each: each.first.entry.name),
+    Column("baseline_job", "string", lambda each: each.second.entry.name),
+    Column("pairs", "Int64", lambda each: each.counts.total, cell=_of_counts),
+    Column("both", "Int64", lambda each: each.counts.both),
+    Column("only_first", "Int64", lambda each: each.counts.only_first, title="only candidate"),
+    Column("only_second", "Int64", lambda each: each.counts.only_second, title="only baseline"),
+    Column("neither", "Int64", lambda each: each.counts.neither),
+    Column("pairs_with_error", "Int64", lambda each: each.num_errors),
+    Column("candidate_rate", "Float64", lambda each: each.rates[0], title="candidate %", unit="%", pattern=".1f"),
+    Column("baseline_rate", "Float64", lambda each: each.rates[1], title="baseline %", unit="%", pattern=".1f"),
+    Column("difference", "Float64", lambda each: each.difference, ends="difference", pattern="+.1f"),
+    Column("difference_low", "Float64", lambda each: each.interval.low),
+    Column("difference_high", "Float64", lambda each: each.interval.high),
+    Column("mid_p", "Float64", lambda each: each.mid_p, title="mid-p", cell=lambda row: _p(row["mid_p"])),
+    Column("exact_p", "Float64", lambda each: each.exact_p),
+    Column("adjusted_p", "Float64", lambda each: each.adjusted_p, title="Holm", cell=lambda row: _p(row["adjusted_p"])),
+    Column("verdict", "string", lambda each: str(each.verdict)),
+    Column("distinct_conditions", "Int64", lambda each: each.distinct, when=lambda tasks: any(map(_repeats, tasks))),
+)
+"""The tasks of a comparison. In the CSV file, the measures stand before what only some comparisons have."""
+# fmt: on
+
+_IN_WORDS = ("task", "pairs", "candidate_rate", "baseline_rate", "both", "only_first", "only_second", "neither",
+             "difference", "mid_p", "adjusted_p", "verdict")  # fmt: skip
+
+
+def rates_table(report: ComparisonReport) -> pd.DataFrame:
+    """Return the success rates of each task as text, and below them all tasks together."""
     rows = [
-        (
-            _name(each),
-            pairs(each),
-            *(f"{100 * rate:.1f}" for rate in each.rates),
-            *map(str, vars(each.counts).values()),
-            percent_text(each.difference, each.interval.low, each.interval.high, sign="+"),
-            _p(each.mid_p),
-            _p(each.adjusted_p),
-            str(each.verdict),
-        )
-        for each in report.tasks
+        {**row, "task": _name(each)}
+        for row, each in zip(records(table_of(TASKS, report.tasks)), report.tasks, strict=True)
     ]
     if (pooled := report.together) is not None:
-        counts = pooled.counts
-        rates = (f"{100 * successes / counts.total:.1f}" for successes in counts.successes)
-        difference = percent_text(pooled.difference, pooled.interval.low, pooled.interval.high, sign="+")
-        mean_difference = percent_text(
-            pooled.mean_of_tasks, pooled.mean_of_tasks_interval.low, pooled.mean_of_tasks_interval.high, sign="+"
-        )
-        outcomes = map(str, vars(counts).values())
-        rows += [
-            ("all pairs together", pairs(pooled), *rates, *outcomes, difference, _p(pooled.mid_p), "", ""),
-            ("mean of the tasks", *[""] * 7, mean_difference, "", "", ""),
-        ]
-    return TextTable(headings=headings, rows=tuple(rows))
+        counts, (first, second) = pooled.counts, pooled.counts.successes
+        rates = {"candidate_rate": first / counts.total, "baseline_rate": second / counts.total}
+        whole = {"task": "all pairs together", "pairs": counts.total, **_repeats(pooled), **vars(counts), **rates}
+        rows.append({**whole, **_with_ends(pooled.difference, pooled.interval), "mid_p": pooled.mid_p})
+        rows.append({"task": "mean of the tasks", **_with_ends(pooled.mean_of_tasks, pooled.mean_of_tasks_interval)})
+    percent = f"{100 * (1 - report.question.alpha):g} %"
+    shown = {each.name: each for each in TASKS} | {"task": Column[Any]("task", "string", str)}
+    shown["difference"] = replace(shown["difference"], title=f"difference [{percent}]")
+    return text_table([shown[name] for name in _IN_WORDS], rows)
 
 
-def measures_table(report: ComparisonReport) -> TextTable:
-    """Return the differences of lengths, returns and progress, for each task that has them."""
+def _with_ends(difference: float, interval: Interval) -> dict[str, float]:
+    return {"difference": difference, "difference_low": interval.low, "difference_high": interval.high}
+
+
+def measures_table(report: ComparisonReport) -> pd.DataFrame:
+    """Return the differences of lengths, returns and progress as text, for each task that has them."""
     rows = []
     for each in report.tasks:
         for name, measure in measures(each).items():
@@ -89,20 +103,20 @@ def measures_table(report: ComparisonReport) -> TextTable:
                 difference += f" [{measure.interval.low:+.4g}, {measure.interval.high:+.4g}]"
             rows.append((_name(each), name, str(measure.num_pairs), f"{measure.first_mean:.4g}",
                          f"{measure.second_mean:.4g}", difference, f"{measure.p_value:.3g}"))  # fmt: skip
-    headings = ("task", "measure", "pairs", "candidate", "baseline", "difference [95 %]", "signed-rank p")
-    return TextTable(headings=headings, rows=tuple(rows))
+    headings = ["task", "measure", "pairs", "candidate", "baseline", "difference [95 %]", "signed-rank p"]
+    return pd.DataFrame(rows, columns=headings)
 
 
-def events_table(report: ComparisonReport) -> TextTable:
-    """Return the events of candidate and baseline, for each task that reports them."""
-    rows = tuple(
+def events_table(report: ComparisonReport) -> pd.DataFrame:
+    """Return the events of candidate and baseline as text, for each task that reports them."""
+    rows = [
         (_name(each), event.event, str(event.num_pairs), str(event.first), str(event.second), str(event.only_first),
          str(event.only_second), _p(event.mid_p), _p(event.adjusted_p))
         for each in report.tasks
         for event in each.events
-    )  # fmt: skip
-    headings = ("task", "event", "pairs", "candidate", "baseline", "only candidate", "only baseline", "mid-p", "Holm")
-    return TextTable(headings=headings, rows=rows)
+    ]  # fmt: skip
+    headings = ["task", "event", "pairs", "candidate", "baseline", "only candidate", "only baseline", "mid-p", "Holm"]
+    return pd.DataFrame(rows, columns=headings)
 
 
 def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
@@ -176,7 +190,8 @@ def _about_pairs(each: JobComparison) -> Iterator[str]:
         if episodes:
             yield f"{name}: only the {who} succeeds in {_listed([str(index) for index in episodes])}"
             for index in episodes[:_MOST_EPISODES]:
-                if films := films_of_pair(each, index):
+                films = [*each.first.videos.get(index, ()), *each.second.videos.get(index, ())]
+                if films:
                     yield f"    episode {index}: {', '.join(map(str, films))}"
     # An error may hide either outcome, so its effect is given as bounds.
     if each.num_errors:
@@ -201,11 +216,6 @@ def discordant_episodes(each: JobComparison) -> dict[str, list[int]]:
     return {"candidate": index[first & ~second].tolist(), "baseline": index[~first & second].tolist()}
 
 
-def films_of_pair(each: JobComparison, episode_index: int) -> tuple[Path, ...]:
-    """Return the films of an episode, the candidate's before the baseline's."""
-    return (*each.first.videos.get(episode_index, ()), *each.second.videos.get(episode_index, ()))
-
-
 def _listed(items: Sequence[str]) -> str:
     more = len(items) - _MOST_EPISODES
     return ", ".join(items[:_MOST_EPISODES]) + (f" and {more} more" if more > 0 else "")
@@ -216,10 +226,6 @@ def _name(each: JobComparison) -> str:
     return first if first == second else f"{first} / {second}"
 
 
-def _p(value: float) -> str:
-    return f"{value:.4f}" if value >= 0.0001 else f"{value:.1e}"
-
-
 # A comparison as files: JSON with every figure, CSV, Markdown and LaTeX with the tables.
 
 SCHEMA_VERSION = 1
@@ -228,12 +234,12 @@ NAME = "comparison"
 
 def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv``, ``.md`` and ``.tex`` over earlier ones, and return their paths."""
-    table = pd.DataFrame([_numbers(each) for each in report.tasks])
-    if any(map(_repeats, report.tasks)):
-        table["distinct_conditions"] = [each.distinct for each in report.tasks]
+    table = table_of(TASKS, report.tasks)
+    at, found = [each.name for each in TASKS].index("distinct_conditions"), pd.DataFrame(map(_means, report.tasks))
+    table = pd.concat([table.iloc[:, :at], found, table.iloc[:, at:]], axis="columns")
     texts = {
         "json": json_text(document(report)),
-        "csv": table.to_csv(index=False, lineterminator="\n"),
+        "csv": csv_text(table),
         "md": markdown(report),
         "tex": latex_table(rates_table(report)),
     }
@@ -266,7 +272,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
 def markdown(report: ComparisonReport) -> str:
     """Return tables and sentences in Markdown, also for ``--github-summary``."""
     parts = [f"**{report.verdict}**", markdown_table(rates_table(report))]
-    parts += [markdown_table(table) for table in (measures_table(report), events_table(report)) if table.rows]
+    parts += [markdown_table(table) for table in (measures_table(report), events_table(report)) if len(table)]
     parts.append("\n".join(f"- {sentence.strip()}" for sentence in sentences(report)))
     return "\n\n".join(parts) + "\n"
 
@@ -288,7 +294,9 @@ def _task(each: JobComparison) -> dict[str, Any]:
     }
     discordant = discordant_episodes(each)
     videos = {
-        index: [str(path) for path in films_of_pair(each, index)] for both in discordant.values() for index in both
+        index: [str(path) for arm in (each.first, each.second) for path in arm.videos.get(index, ())]
+        for both in discordant.values()
+        for index in both
     }
     return {
         **sides,
@@ -308,52 +316,14 @@ def _repeats(each: JobComparison | Together) -> dict[str, int]:
     return {"distinct_conditions": each.distinct} if each.distinct < each.counts.total else {}
 
 
-def _numbers(each: JobComparison) -> dict[str, Any]:
-    """Return the figures of a task for programs: rates as 0 to 1."""
-    # A spreadsheet may open the file, so no name acts as a formula.
-    sides = {"candidate": each.first, "baseline": each.second}
-    named = {f"{side}_run": harmless_text(str(arm.directory)) for side, arm in sides.items()}
-    named |= {f"{side}_job": harmless_text(arm.entry.name) for side, arm in sides.items()}
-    rates = {
-        "pairs": each.counts.total,
-        **vars(each.counts),
-        "pairs_with_error": each.num_errors,
-        "candidate_rate": each.rates[0],
-        "baseline_rate": each.rates[1],
-        "difference": each.difference,
-        "difference_low": each.interval.low,
-        "difference_high": each.interval.high,
-        "mid_p": each.mid_p,
-        "exact_p": each.exact_p,
-        "adjusted_p": each.adjusted_p,
-        "verdict": str(each.verdict),
-    }
-    means: dict[str, Any] = {}
+def _means(each: JobComparison) -> dict[str, float | None]:
+    """Return the differences of a task's measures for the CSV file. A spreadsheet may open it."""
+    means: dict[str, float | None] = {}
     for name, measure in measures(each).items():
-        column = harmless_text(name.replace(" ", "_"))
-        means[f"{column}_difference"] = measure.mean
-        means[f"{column}_low"] = None if measure.interval is None else measure.interval.low
-        means[f"{column}_high"] = None if measure.interval is None else measure.interval.high
-    return named | rates | means
-
-
-def markdown_table(table: TextTable) -> str:
-    """Return a table in Markdown."""
-    lines = [table.headings, tuple("---" if at == 0 else "--:" for at in range(len(table.headings))), *table.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def latex_table(table: TextTable) -> str:
-    """Return a table in LaTeX, with all special characters of its cells escaped."""
-    escaped = str.maketrans(
-        {character: f"\\{character}" for character in "&%$#_{}"}
-        | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    )
-    headings, *rows = (
-        " & ".join(cell.translate(escaped) for cell in line) + r" \\" for line in (table.headings, *table.rows)
-    )
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}"
-    return "\n".join([begin, r"\hline", headings, r"\hline", *rows, r"\hline", r"\end{tabular}"]) + "\n"
+        column, ends = harmless_text(name.replace(" ", "_")), measure.interval
+        means |= {f"{column}_difference": measure.mean, f"{column}_low": ends and ends.low}
+        means[f"{column}_high"] = ends and ends.high
+    return means
 
 
 # Order several policies by success, and name those that cannot be told apart.
@@ -450,7 +420,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
     """Return each policy's jobs by task, for the tasks that all policies have."""
     if len(runs) == 1:
         # A run with suites alone orders these; otherwise each of its jobs is a policy.
-        arms, suites = runs[0].arms(), runs[0].suites()
+        arms, suites = runs[0].arms, runs[0].suites()
         if sum(map(len, suites.values())) < len(arms):
             return {name: {"": arm} for name, arm in arms.items()}
         if found := _in_common(suites):
@@ -458,7 +428,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
         raise NotComparableError(f"{runs[0].directory}: its suites have no task that all of them have")
 
     # Several runs are ordered by their jobs of the same name, or else by the only suite of each.
-    if found := _in_common({str(run.directory): run.arms() for run in runs}):
+    if found := _in_common({str(run.directory): run.arms for run in runs}):
         return found
     suites_of = {str(run.directory): list(run.suites().values()) for run in runs}
     if all(len(own) == 1 for own in suites_of.values()):

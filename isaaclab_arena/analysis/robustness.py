@@ -9,15 +9,20 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
-from isaaclab_arena.analysis.comparison_files import TextTable, markdown_table
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
-from isaaclab_arena.analysis.rates import holm, paired_difference_interval, sign_flip_p
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.merge import harmless_text
-from isaaclab_arena.results.rows import percent_text
-from isaaclab_arena.results.statistics import Interval, design_effect, draws_of
+from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
+from isaaclab_arena.results.merge import csv_text, records
+from isaaclab_arena.results.statistics import (
+    Interval,
+    design_effect,
+    draws_of,
+    holm,
+    paired_difference_interval,
+    sign_flip_p,
+)
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 
@@ -120,59 +125,44 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     )
 
 
-# The costs of changed episodes as a text table, as CSV, as Markdown and in sentences.
+# The costs of changed episodes as a table and in sentences.
+
+# fmt: off
+DROPS: tuple[Column[Drop], ...] = (
+    Column("job", "string", lambda each: each.job, show=Show.CONSOLE),
+    Column("axis", "string", lambda each: each.axis, show=Show.CONSOLE),
+    Column("level", "Int64", lambda each: each.level, show=Show.CONSOLE),
+    Column("libero_plus", "string", lambda each: each.libero_plus, title="LIBERO-plus", show=Show.CONSOLE),
+    Column("episodes", "Int64", lambda each: each.episodes, show=Show.CONSOLE),
+    Column("successes", "Int64", lambda each: each.successes),
+    Column("success_rate", "Float64", lambda each: each.rate, title="success % [95 %]", ends="success",
+           show=Show.CONSOLE),
+    Column("success_low", "Float64", lambda each: each.interval and each.interval.low),
+    Column("success_high", "Float64", lambda each: each.interval and each.interval.high),
+    Column("pairs", "Float64", lambda each: each.counts and each.counts.total, pattern=".0f", show=Show.CONSOLE),
+    Column("both", "Float64", lambda each: each.counts and each.counts.both),
+    Column("only_benign", "Float64", lambda each: each.counts and each.counts.only_first, title="only benign",
+           pattern=".0f", show=Show.CONSOLE),
+    Column("only_changed", "Float64", lambda each: each.counts and each.counts.only_second, title="only changed",
+           pattern=".0f", show=Show.CONSOLE),
+    Column("neither", "Float64", lambda each: each.counts and each.counts.neither),
+    Column("drop", "Float64", lambda each: each.drop, title="drop [95 %]", ends="drop", pattern="+.1f",
+           show=Show.CONSOLE),
+    Column("drop_low", "Float64", lambda each: each.drop_interval and each.drop_interval.low),
+    Column("drop_high", "Float64", lambda each: each.drop_interval and each.drop_interval.high),
+    Column("mid_p", "Float64", lambda each: each.mid_p, title="mid-p", pattern=".3g", show=Show.CONSOLE),
+    Column("holm_p", "Float64", lambda each: each.holm_p, title="Holm", pattern=".3g", show=Show.CONSOLE),
+    Column("left_out", "Int64", lambda each: each.left_out),
+    Column("distinct_conditions", "Int64", lambda each: each.distinct,
+           when=lambda found: any(each.distinct < each.episodes for each in found)),
+)
+"""The table of costs, one line per job, axis and level. Rates and drops are 0 to 1."""
+# fmt: on
 
 
-def drops_table(found: Sequence[Drop]) -> TextTable:
-    """Return one line per job, axis and level."""
-    headings = ("job", "axis", "level", "LIBERO-plus", "episodes", "success % [95 %]", "pairs", "only benign",
-                "only changed", "drop [95 %]", "mid-p", "Holm")  # fmt: skip
-    rows = []
-    for each in found:
-        counts = each.counts
-        pairs = ("-",) * 3 if counts is None else map(str, (counts.total, counts.only_first, counts.only_second))
-        rate = "-" if each.interval is None else percent_text(each.rate, each.interval.low, each.interval.high)
-        ends = each.drop_interval
-        drop = "-" if ends is None else percent_text(each.drop, ends.low, ends.high, sign="+")
-        p_values = ("-" if p_value is None else f"{p_value:.3g}" for p_value in (each.mid_p, each.holm_p))
-        rows.append((each.job, each.axis, str(each.level), each.libero_plus or "-", str(each.episodes),
-                     rate, *pairs, drop, *p_values))  # fmt: skip
-    return TextTable(headings=headings, rows=tuple(rows))
-
-
-def csv_of(found: Sequence[Drop]) -> str:
-    """Return all figures as CSV, with rates and drops as 0 to 1."""
-    rows = []
-    for each in found:
-        counts, interval, drop = each.counts, each.interval, each.drop_interval
-        rows.append(
-            {
-                "job": harmless_text(each.job),
-                "axis": each.axis,
-                "level": each.level,
-                "libero_plus": each.libero_plus,
-                "episodes": each.episodes,
-                "successes": each.successes,
-                "success_rate": each.rate,
-                "success_low": None if interval is None else interval.low,
-                "success_high": None if interval is None else interval.high,
-                "pairs": None if counts is None else counts.total,
-                "both": None if counts is None else counts.both,
-                "only_benign": None if counts is None else counts.only_first,
-                "only_changed": None if counts is None else counts.only_second,
-                "neither": None if counts is None else counts.neither,
-                "drop": each.drop,
-                "drop_low": None if drop is None else drop.low,
-                "drop_high": None if drop is None else drop.high,
-                "mid_p": each.mid_p,
-                "holm_p": each.holm_p,
-                "left_out": each.left_out,
-            }
-        )
-    table = pd.DataFrame(rows)
-    if any(each.distinct < each.episodes for each in found):
-        table["distinct_conditions"] = [each.distinct for each in found]
-    return table.to_csv(index=False, lineterminator="\n")
+def drops_table(found: Sequence[Drop]) -> pd.DataFrame:
+    """Return the costs as text."""
+    return text_table((each for each in DROPS if Show.CONSOLE in each.show), records(table_of(DROPS, found)))
 
 
 def sentences(found: Sequence[Drop]) -> Iterator[str]:
@@ -224,11 +214,35 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
     marks: list[Mark] = [
         Words(at=(_LEFT, 20), text=f"{found[0].job}: success by level, with 95 % intervals", colour=_INK)
     ]
+    height = _HEIGHT - 24
     for position, axis in enumerate(axes):
         line, column = divmod(position, _COLUMNS)
         left, top = _LEFT + column * (_WIDTH + _GAP_X), _TOP + line * (_HEIGHT + _GAP_Y)
         points = sorted([*start, *(each for each in found if each.axis == axis)], key=lambda each: each.level)
-        marks += _plot(axis, points, last, left, top, has_scale=column == 0)
+        drawn = [(each.level, each.rate, each.interval) for each in points if each.rate is not None and each.interval]
+        across, ends = (
+            [left + _WIDTH * level / last for level, _, _ in drawn],
+            [(r, i.low, i.high) for _, r, i in drawn],
+        )
+        centres, lows, highs = (
+            [(x, top + 20 + (1 - each[at]) * height) for x, each in zip(across, ends, strict=True)] for at in range(3)
+        )
+        marks.append(Words(at=(left, top + 10), text=axis, colour=_INK, size=12.0))
+        for percent in (0, 50, 100):
+            y = top + 20 + (1 - percent / 100) * height
+            marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=_GRID))
+            if column == 0:
+                marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
+        # The band runs along the lower ends, and back along the upper ends.
+        if len(drawn) > 1:
+            marks += [
+                Area(points=[*lows, *reversed(highs)], colour=_BAND),
+                Line(points=centres, colour=_LINE, width=2.0),
+            ]
+        marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
+        for level in (0, last):
+            at = (left + _WIDTH * level / last, top + 20 + height + 14)
+            marks.append(Words(at=at, text=str(level), colour=_INK, size=10.0, anchor="middle"))
     lines = -(-len(axes) // _COLUMNS)
     told = "; ".join(f"{each.axis} {each.level}: {100 * each.rate:.0f} %" for each in found if each.rate is not None)
     return Picture(
@@ -237,32 +251,6 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         marks=marks,
         description=f"Success by level of each axis. {told}",
     )
-
-
-def _plot(axis: str, points: Sequence[Drop], last: int, left: float, top: float, *, has_scale: bool) -> list[Mark]:
-    height = _HEIGHT - 24
-
-    def place(level: int, rate: float) -> tuple[float, float]:
-        return left + _WIDTH * level / last, top + 20 + (1 - rate) * height
-
-    marks: list[Mark] = [Words(at=(left, top + 10), text=axis, colour=_INK, size=12.0)]
-    for percent in (0, 50, 100):
-        y = place(0, percent / 100)[1]
-        marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=_GRID))
-        if has_scale:
-            marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
-    drawn = [(each.level, each.rate, each.interval) for each in points if each.rate is not None and each.interval]
-    # The band runs along the lower ends, and back along the upper ends.
-    band = [place(level, interval.low) for level, _, interval in drawn]
-    band += [place(level, interval.high) for level, _, interval in reversed(drawn)]
-    centres = [place(level, rate) for level, rate, _ in drawn]
-    if len(drawn) > 1:
-        marks += [Area(points=band, colour=_BAND), Line(points=centres, colour=_LINE, width=2.0)]
-    marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
-    for level in (0, last):
-        at = place(level, 0.0)
-        marks.append(Words(at=(at[0], at[1] + 14), text=str(level), colour=_INK, size=10.0, anchor="middle"))
-    return marks
 
 
 # Write the costs of changed episodes into a run's directory: a table for programs, one for users, and pictures.
@@ -274,7 +262,7 @@ def write_robustness(directory: Path, found: Sequence[Drop]) -> tuple[Path, ...]
     """Write ``robustness.csv``, ``.md``, and ``robustness_<job>.svg`` and ``.png`` per job; return the paths."""
     said = "\n".join(f"- {sentence}" for sentence in sentences(found))
     texts = {
-        directory / f"{NAME}.csv": csv_of(found),
+        directory / f"{NAME}.csv": csv_text(table_of(DROPS, found)),
         directory / f"{NAME}.md": f"{markdown_table(drops_table(found))}\n\n{said}\n",
     }
     pictures = {}
@@ -297,7 +285,7 @@ class ShownRobustness:
     """The cost of changed episodes of a run's jobs."""
 
     pictures: tuple[str, ...]  # one SVG per job
-    table: TextTable  # one line per job, axis and level
+    table: pd.DataFrame  # one line per job, axis and level
     sentences: tuple[str, ...]
 
 

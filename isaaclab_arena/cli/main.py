@@ -51,10 +51,6 @@ _GROUPS = {
         "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
         "robustness": (f"{_HERE}.robustness:RobustnessOptions", "say what is left when episodes are changed"),
         "leaderboard": (f"{_HERE}.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
-        "replay-decision": (
-            f"{_HERE}.replay_decision:ReplayDecisionOptions",
-            "show the evidence by episode, and when other orders of the episodes had decided",
-        ),
         "plan": (f"{_HERE}.plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {

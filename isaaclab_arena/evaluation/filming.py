@@ -64,9 +64,9 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
     """Return the episodes that ended differently from those with the same conditions in the baseline."""
     # The baseline is the directory of another run, whose jobs are paired by name, or a job of this run. A single job
     # pairs with a single job. `ConfigError` if there is no baseline, or no job can be paired with it.
-    arms = read_run(run).arms()
+    arms = read_run(run).arms
     if (Path(baseline) / RUN_PLAN_FILE).is_file():
-        chosen, others = [arms[job] for job in jobs], read_run(Path(baseline)).arms()
+        chosen, others = [arms[job] for job in jobs], read_run(Path(baseline)).arms
         pairs = [(arm, others[arm.entry.name]) for arm in chosen if arm.entry.name in others]
         if len(chosen) == len(others) == 1:
             pairs = [(chosen[0], next(iter(others.values())))]

@@ -11,8 +11,8 @@ from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Word
 from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.groups import Curve, PooledRate
-from isaaclab_arena.report.writing import REPORT_FILE, rendered
+from isaaclab_arena.report.jobs import Curve, PooledRate
+from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
 from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
@@ -352,5 +352,5 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
             if not record.is_done and record.reason
         ],
     }
-    write_text(path, rendered("watch.html.j2", page=page), overwrite=True)
+    write_text(path, templates().get_template("watch.html.j2").render(page=page), overwrite=True)
     return path

@@ -355,7 +355,7 @@ def merge_and_show(
         from isaaclab_arena.report import writing  # noqa: PLC0415  pandas
 
         try:
-            page = writing.write_page([writing.ReportedRun(directory=output_directory, merged=merged)])
+            page = writing.write_report({output_directory: merged})
         except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             # The tables hold the results, so the run does not fail.
             _LOG.warning("there is no page of this run: %s", error)

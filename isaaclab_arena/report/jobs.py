@@ -1,8 +1,9 @@
-"""What the page shows of each job: columns, histograms and conditions of its episodes."""
+"""What the page shows of each job, and of jobs together: suites, sweeps, policies against tasks."""
 
 import base64
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -14,8 +15,18 @@ import pandas as pd
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes, short_policy_name
-from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
+from isaaclab_arena.results.rows import (
+    of_conditions,
+    percent_text,
+    scored_episodes,
+    short_policy_name,
+    simulation_in_words,
+)
+from isaaclab_arena.results.statistics import (
+    Interval,
+    ScoredEpisodes,
+    together,
+)
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
@@ -39,7 +50,7 @@ def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
     packed: dict[str, Any] = {"decimals": decimals, "lowest": int(lowest), "bytes": width, "data": ""}
     if highest > lowest or not finite.all():
         above = np.where(finite, np.minimum(steps - lowest, _LARGEST[width] - 1), _LARGEST[width])
-        packed["data"] = _base64(above.astype(f"<u{width}"))
+        packed["data"] = base64.b64encode(above.astype(f"<u{width}").tobytes()).decode("ascii")
     return packed
 
 
@@ -49,15 +60,15 @@ def packed_texts(values: Iterable[Any]) -> dict[str, Any] | None:
     if not len(texts):
         return None
     width = 1 if len(texts) < 255 else 4
-    packed: dict[str, Any] = {"texts": [str(text) for text in texts], "bytes": width, "data": ""}
+    packed: dict[str, Any] = {
+        "texts": [plain_text(text, keep_lines=True) for text in texts],
+        "bytes": width,
+        "data": "",
+    }
     # `data` is base64, and empty if all episodes have the same text.
     if len(texts) > 1 or (codes < 0).any():
-        packed["data"] = _base64((codes + 1).astype(f"<u{width}"))
+        packed["data"] = base64.b64encode((codes + 1).astype(f"<u{width}").tobytes()).decode("ascii")
     return packed
-
-
-def _base64(numbers: np.ndarray) -> str:
-    return base64.b64encode(numbers.tobytes()).decode("ascii")
 
 
 # Histograms of episode measures, successes apart from the rest. Pure functions.
@@ -69,13 +80,8 @@ class Bin:
 
     low: float
     high: float  # exclusive, but inclusive in the last bin
-    successes: int  # successful episodes
-    others: int  # other episodes
-
-    @property
-    def count(self) -> int:
-        """Number of episodes."""
-        return self.successes + self.others
+    count: int  # episodes
+    successes: int  # successful ones
 
 
 def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -> tuple[Bin, ...]:
@@ -94,11 +100,10 @@ def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -
         edges = np.array([low - 0.5, high + 0.5])
     else:
         edges = np.linspace(low, high, bins + 1)
-    won, _ = np.histogram(values[success], edges)
-    lost, _ = np.histogram(values[~success], edges)
+    counts, won = (np.histogram(each, edges)[0] for each in (values, values[success]))
     return tuple(
-        Bin(low=float(low), high=float(high), successes=int(one), others=int(other))
-        for low, high, one, other in zip(edges[:-1], edges[1:], won, lost, strict=True)
+        Bin(low=float(low), high=float(high), count=int(count), successes=int(successes))
+        for low, high, count, successes in zip(edges[:-1], edges[1:], counts, won, strict=True)
     )
 
 
@@ -129,21 +134,21 @@ class PooledRate:
 
 
 def pooled_rate(
-    scored: ScoredEpisodes, *, label: str, x: float, jobs: int = 1, address: str | None = None
+    parts: Sequence[ScoredEpisodes], *, label: str, x: float = 0.0, address: str | None = None
 ) -> PooledRate | None:
-    """Return the rate over episodes, None without one: it has no rate to draw."""
-    interval = scored.wilson()
-    if interval is None:
+    """Return the rate over the episodes of jobs, None without one: it has no rate to draw."""
+    scored = together(parts)
+    if (interval := scored.wilson()) is None:
         return None
     return PooledRate(
-        label=label,
+        label=plain_text(label),
         x=x,
         successes=scored.successes,
         scored=len(scored),
         distinct=scored.num_distinct,
         rate=scored.successes / len(scored),
         interval=interval,
-        jobs=jobs,
+        jobs=len(parts),
         address=address,
     )
 
@@ -178,8 +183,22 @@ def telling_conditions(
     won, keys = success[scored] > 0, [key for key, counts in zip(started, scored, strict=True) if counts]
     if len(won) < 20 or won.all() or not won.any():
         return ()
-    found = (_rates(name, values[scored], won, keys) for name, values in columns.items())
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: -each.bits))
+    told = []
+    for name, values in columns.items():
+        # A condition that does not vary has no groups.
+        if (found := _groups(values[scored])) is None:
+            continue
+        groups, labels, middles, (low, high) = found
+        bins = []
+        for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
+            members = np.flatnonzero(groups == number)
+            inside = ScoredEpisodes(
+                success=won[members].astype(float), conditions=[keys[at] for at in members.tolist()]
+            )
+            bins.append(pooled_rate([inside], label=label, x=float((middle - low) / (high - low))))
+        bits = mutual_information_bits(groups[groups >= 0], won[groups >= 0])
+        told.append(ConditionRates(name=name, bits=bits, bins=tuple(each for each in bins if each is not None)))
+    return tuple(sorted(told, key=lambda each: -each.bits))
 
 
 def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
@@ -211,22 +230,6 @@ def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
     else:
         texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
         yield name, np.array(texts, object)
-
-
-def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str]) -> ConditionRates | None:
-    """Return success against one condition, None if it does not vary."""
-    found = _groups(values)
-    if found is None:
-        return None
-    groups, labels, middles, (low, high) = found
-    kept = groups >= 0
-    bins = []
-    for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
-        members = np.flatnonzero(groups == number)
-        inside = ScoredEpisodes(success=won[members].astype(float), conditions=[started[at] for at in members.tolist()])
-        bins.append(pooled_rate(inside, label=label, x=float((middle - low) / (high - low))))
-    kept_bins = tuple(each for each in bins if each is not None)
-    return ConditionRates(name=name, bits=mutual_information_bits(groups[kept], won[kept]), bins=kept_bins)
 
 
 def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tuple[float, float]] | None:
@@ -282,7 +285,7 @@ class JobOnPage:
 
     run: int  # position of its run on the page
     name: str  # prefixed with the name of its run if the page has several
-    row: Mapping[str, Any]  # its row of the table of jobs; None for an empty cell
+    row: dict[str, Any]  # its row of the table of jobs; None for an empty cell
     sentence: str  # quotable summary
     rate: str  # success rate with its interval, or a dash
     num_scored: int  # episodes with a known success
@@ -303,7 +306,7 @@ class JobOnPage:
 
 
 def job_on_page(
-    row: Mapping[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
+    row: dict[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
 ) -> JobOnPage:
     """Return the content of the page for a job, without its `reasons` and `metrics`."""
     # `most_values` limits the conditions. Errors are not scored, and measures leave them out.
@@ -324,13 +327,26 @@ def job_on_page(
     keys = {name: row[name] for name in named}
     keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
     rate = percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")), unit=" %")
+
+    # One sentence to quote: the task, the rate with its interval, and uncounted episodes.
+    told = [row["environment"], row["object"], row["embodiment"], short_policy_name(row["policy"])]
+    num_scored = 0 if row["success_rate"] is None else scored_episodes(row)
+    if num_scored:
+        of = f"{num_scored}{of_conditions(row.get('distinct_conditions'), num_scored)}"
+        said = f"{row['successes']} of {of}, {rate}"
+    elif row["episodes"]:
+        means = next(each for each in ON_PAGE if each.name == "mean_return").text(row)
+        said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
+    else:
+        said = f"no episode, {row['status']}"
+    what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     return JobOnPage(
         run=run,
         name=plain_text(label),
         row=row,
-        sentence=sentence(row, label, rate),
+        sentence=f"{what}: {'; '.join([said, *uncounted(row)])}",
         rate=rate,
-        num_scored=scored_episodes(row) if row["success_rate"] is not None else 0,
+        num_scored=num_scored,
         is_anytime=row.get("interval_kind") == "anytime",
         keys={name: plain_text(value) for name, value in keys.items() if value is not None},
         outcomes={name: counts[name] for name in OUTCOMES if counts[name]},
@@ -364,22 +380,6 @@ def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
     )
 
 
-def sentence(row: Mapping[str, Any], label: str, rate: str) -> str:
-    """Return one sentence about a job: the task, the rate with its interval (`rate`), and uncounted episodes."""
-    told = [row["environment"], row["object"], row["embodiment"], short_policy_name(row["policy"])]
-    what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
-    if row["success_rate"] is not None:
-        scored = scored_episodes(row)
-        of = f"{scored}{of_conditions(row.get('distinct_conditions'), scored)}"
-        said = f"{row['successes']} of {of}, {rate}"
-    elif row["episodes"]:
-        means = next(each for each in ON_PAGE if each.name == "mean_return").text(row)
-        said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
-    else:
-        said = f"no episode, {row['status']}"
-    return f"{what}: {'; '.join([said, *uncounted(row)])}"
-
-
 def uncounted(row: Mapping[str, Any]) -> list[str]:
     """Return the numbers of errors and of missing episodes of a job or suite in words, without zeros."""
     errors = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
@@ -404,7 +404,7 @@ def _for_script(
         "index": None if np.array_equal(index, np.arange(count)) else packed_numbers(index),
         "outcome": packed_texts(episodes["outcome"].fillna("not measured").to_numpy(object)),
         "conditions": {
-            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(_plain(values))
+            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(values)
             for name, values in columns.items()
             if name in kept
         },
@@ -414,8 +414,121 @@ def _for_script(
         document[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
     possible = ("termination", "language_instruction", "error", "decisive_event")
     texts = [name for name in possible if name in episodes]
-    return document | {name: packed_texts(_plain(episodes[name].to_numpy(object))) for name in texts}
+    return document | {name: packed_texts(episodes[name].to_numpy(object)) for name in texts}
 
 
-def _plain(values: np.ndarray) -> list[str | None]:
-    return [plain_text(value, keep_lines=True) if isinstance(value, str) else None for value in values]
+# Groups of jobs: suites, success over a swept key, over checkpoints of a training, and policies against tasks.
+
+MOST_JOBS_IN_DETAIL = 100
+"""Jobs with charts of their own."""
+
+MOST_CURVES = 24
+_STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
+_NO_STRENGTH = frozenset({"seed", "placement_seed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOnPage:
+    """A suite of tasks."""
+
+    name: str  # label on the page
+    row: dict[str, Any]  # its row of the table of suites
+    mean: str  # the mean rate of the tasks with its interval, or a dash if a task has no rate
+    pooled: str  # the rate over all episodes with its interval, or a dash without one
+    sentence: str  # quotable: the task, both rates, and uncounted episodes
+
+
+def suite_on_page(row: dict[str, Any], label: str) -> SuiteOnPage:
+    """Return the content of the page for a suite."""
+    mean, pooled = (
+        percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
+        for kind in ("mean", "pooled")
+    )
+    said = "success not measured"
+    if row["successes"] is not None:
+        repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
+        said = f"mean of tasks {mean}; {row['successes']} of {row['scored']} episodes{repeats}, {pooled}"
+    played = (f"{row['tasks']} tasks", short_policy_name(row["policy"]), simulation_in_words(row))
+    what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
+    sentence = f"{what}: {'; '.join([said, *uncounted(row)])}"
+    return SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Success as a function of a swept key."""
+
+    key: str
+    of: str  # other common properties of the jobs
+    over_checkpoints: bool  # the key is a checkpoint, so this is a learning curve
+    points: tuple[PooledRate, ...]  # one per value, ascending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Policies against tasks."""
+
+    tasks: tuple[str, ...]  # columns
+    # Each policy with its cell per task; None if it was not evaluated on the task.
+    lines: tuple[tuple[str, tuple[PooledRate | None, ...]], ...]
+
+
+def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
+    """Return success by each swept key that is a number or a checkpoint, for jobs that are otherwise equal."""
+    # Jobs of one run that differ only in the key and the seed form a curve.
+    keys = dict.fromkeys(name.removeprefix(PREFIX) for job in jobs for name in job.row if name.startswith(PREFIX))
+    addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
+    found = []
+    for key in (key for key in keys if key not in _NO_STRENGTH):
+        named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
+        series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
+        own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
+        for job in jobs:
+            row, value = job.row, job.row.get(PREFIX + key)
+            if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
+                value = float(step[1])
+            if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
+                continue
+            # The other properties tell the curves apart.
+            rest = [row["environment"], row["object"], row["embodiment"], short_policy_name(str(row["policy"]))]
+            for name, other in row.items():
+                if name.startswith(PREFIX) and name not in own and other is not None and other not in rest:
+                    rest.append(f"{name.rpartition('.')[2]} {other}")
+            of = plain_text(", ".join(str(each) for each in rest if each))
+            series.setdefault((job.run, of), {}).setdefault(float(value), []).append(job)
+
+        # The line of a curve needs two values.
+        for (_, of), by_value in series.items():
+            values = sorted(by_value)
+            points = (
+                pooled_rate(
+                    [job.scored for job in by_value[value]],
+                    label=f"{value:.0f}" if named_checkpoint else f"{value:g}",
+                    x=(value - values[0]) / (values[-1] - values[0]),
+                    address=addresses.get(id(by_value[value][0])) if len(by_value[value]) == 1 else None,
+                )
+                for value in (values if len(values) > 1 else ())
+            )
+            if kept := tuple(point for point in points if point is not None):
+                found.append(Curve(key=plain_text(key), of=of, over_checkpoints=named_checkpoint, points=kept))
+    return tuple(found[:MOST_CURVES])
+
+
+def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
+    """Return policies against tasks. None for a single policy or task, and for too many."""
+    cells: dict[tuple[str, str], list[JobOnPage]] = {}
+    for job in jobs:
+        if job.row["success_rate"] is None:
+            continue
+        policy = short_policy_name(job.keys["policy"])
+        if checkpoint := job.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]:
+            policy = f"{policy}, {checkpoint}"
+        task = ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)
+        cells.setdefault((policy, task), []).append(job)
+    policies = list(dict.fromkeys(policy for policy, _ in cells))
+    tasks = tuple(dict.fromkeys(task for _, task in cells))
+    if not (2 <= len(policies) <= 40 and 2 <= len(tasks) <= 40):
+        return None
+    found = {at: pooled_rate([job.scored for job in own], label=at[1]) for at, own in cells.items()}
+    lines = ((policy, tuple(found.get((policy, task)) for task in tasks)) for policy in policies)
+    return Matrix(tasks=tasks, lines=tuple(lines))

@@ -1,25 +1,571 @@
-"""Writes the page of runs: ``report.html``, complete or not at all."""
+"""The page of runs, ``report.html``: everything that it shows as data, and the file."""
 
+import base64
 import json
+import math
+import os
 import re
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.analysis.arms import Arm, ReadRun, conditions_of_pairs, differences_of_tasks, match, read_run
+from isaaclab_arena.analysis.comparison_files import NAME
+from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
+from isaaclab_arena.config.schema import Question
+from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.groups import MOST_JOBS_IN_DETAIL
-from isaaclab_arena.report.jobs import MEASURE, ON_PAGE, OUTCOMES, packed_numbers
-from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of
-from isaaclab_arena.results.merge import read
+from isaaclab_arena.registry import imported
+from isaaclab_arena.report.jobs import (
+    MEASURE,
+    MOST_CONDITION_VALUES,
+    MOST_JOBS_IN_DETAIL,
+    ON_PAGE,
+    OUTCOMES,
+    Curve,
+    JobOnPage,
+    Matrix,
+    SuiteOnPage,
+    curves,
+    job_on_page,
+    matrix,
+    packed_numbers,
+    reasons,
+    suite_on_page,
+)
+from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
+from isaaclab_arena.results.console import caveats, describe_missing
+from isaaclab_arena.results.freshness import read_verification
+from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import metric_in_words
+from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, paired_difference_interval, sign_flip_p
+from isaaclab_arena.results.stopping import (
+    Answer,
+    PairCounts,
+    in_words,
+    log_e_value_of_difference,
+    log_e_value_of_equality,
+)
 from isaaclab_arena.storage.atomic import read_whole, write_text
-from isaaclab_arena.storage.json_values import plain
+from isaaclab_arena.storage.contents import shown
+from isaaclab_arena.storage.json_values import plain, read_json
+from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
+from isaaclab_arena.storage.ledger import RunPlan, videos_of_job
+
+if TYPE_CHECKING:
+    from isaaclab_arena.analysis.robustness import ShownRobustness
+
+
+# The evidence between two jobs by episode, and the evidence that decides.
+
+ALPHA = 0.05
+"""The chance of a wrong decision about two jobs without a question of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceCurve:
+    """The e-value by episode."""
+
+    # Episodes of each job, and log10 of the e-value, from no episode to the last; a subset of them if there are many.
+    points: tuple[tuple[int, float], ...]
+    line: str  # SVG points of the curve in a box of 100 by 100, at whose bottom the evidence is -1
+    limit: float  # distance of the evidence that decides from the top of that box
+    e_value: str  # the last one, as a power of ten if it exceeds a float
+    needed: str  # the e-value that decides
+    against: str  # the tested statement
+    bar: str  # the reason for `needed`: ``alpha 0.05, shared by 2 questions``
+    answer: str | None = None  # answer to the run's question; None if the run asked none about the two jobs
+
+
+def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questions: int) -> EvidenceCurve:
+    """Return the evidence over the episodes 0 to m - 1 that both jobs have finished."""
+    # Without a question of the run, a default comparison is assumed. Questions of a run share alpha.
+    if answer is None:
+        jobs = (first.entry.name, second.entry.name)
+        question, num_questions = Question(name="", jobs=jobs, max_episodes=sys.maxsize, alpha=ALPHA), 1
+        shared = "if nothing else is asked"
+    else:
+        question = answer.question
+        shared = "shared by " + ("one question" if num_questions == 1 else f"{num_questions} questions")
+    # The question fixes the candidate, so the sides follow its order. The episodes before the first one that a job
+    # lacks count, and each draw of conditions counts once.
+    sides = (first, second) if first.entry.name == question.jobs[0] else (second, first)
+    finished = (int((arm.episodes.index == np.arange(len(arm.episodes))).sum()) for arm in sides)
+    numbers = np.arange(min(question.max_episodes, *finished))
+    new, old = (arm.episodes.at(numbers) for arm in sides)
+    known = np.flatnonzero(np.isfinite(new.success) & np.isfinite(old.success) & (new.drawn == old.drawn))
+    _, once = np.unique(draws_of(conditions_of_pairs(new, old))[known], return_index=True)
+    counts = np.isin(np.arange(len(new)), known[once])
+    wins, losses, alike = (
+        np.cumsum(counts & which)
+        for which in (new.success > old.success, new.success < old.success, new.success == old.success)
+    )
+    # At most 240 points are kept.
+    points = [(0, 0.0)]
+    for at in np.unique(np.linspace(0, len(new) - 1, min(len(new), 240)).astype(int)).tolist():
+        pairs = PairCounts(both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0)
+        evidence = (
+            log_e_value_of_equality(pairs)
+            if question.margin is None
+            else log_e_value_of_difference(pairs, -question.margin)
+        )
+        points.append((at + 1, evidence / math.log(10.0)))
+    decisive, (most, last) = math.log(num_questions / question.alpha) / math.log(10.0), points[-1]
+    top = max(2.0, 1.1 * decisive, *(evidence for _, evidence in points))
+    heights = [100 * (1 - (max(evidence, -1.0) + 1) / (top + 1)) for evidence in (decisive, *(e for _, e in points))]
+    places = zip(points, heights[1:], strict=True)
+    worse = f"{question.jobs[0]} is {100 * (question.margin or 0.0):g} points worse than {question.jobs[1]}"
+    return EvidenceCurve(
+        points=tuple(points),
+        line=" ".join(f"{100 * episodes / max(1, most):.2f},{height:.2f}" for (episodes, _), height in places),
+        limit=heights[0],
+        e_value=f"{10.0**last:.3g}" if last < 100 else f"10^{last:.0f}",
+        needed=f"{10.0**decisive:.4g}",
+        against=plain_text("neither is better" if question.margin is None else worse),
+        bar=f"alpha {question.alpha:g}, {shared}",
+        answer=None if answer is None else plain_text(in_words(answer)),
+    )
+
+
+# Jobs of one task side by side: their difference over the same episodes, and episodes with unequal outcomes.
+
+MOST_PAIRS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOnPage:
+    """Two jobs of one task over the same episodes. Differences are first minus second."""
+
+    first: int  # position of the candidate on the page
+    second: int  # position of the baseline on the page
+    counts: PairCounts  # outcomes of the pairs
+    distinct: int  # distinct initial conditions of the pairs
+    difference: float  # of the success rates
+    interval: Interval  # 95 % interval of the difference
+    mid_p: float  # McNemar's test
+    # From ``isaaclab-arena compare``, or from the question that stopped the run. None without either.
+    verdict: str | None
+    evidence: EvidenceCurve
+    # Jobs that could stop at any episode. For them ``interval`` and ``mid_p`` assume a fixed number, and are too
+    # certain.
+    could_stop: tuple[str, ...]
+    discordant: tuple[int, ...]  # episodes in which only one of the two succeeded
+    episodes: tuple[int, ...] | None  # episodes with pairs; None if all common episodes are pairs
+
+
+def pairs_on_page(
+    runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int], answers: Sequence[Sequence[Answer]] = ()
+) -> tuple[PairOnPage, ...]:
+    """Return the pairs of jobs that the run or `compare` compared, or else each job with the first of its task."""
+    # `positions` maps the number of a run and a job's name to its position on the page.
+    arms = {
+        positions[number, name]: arm
+        for number, run in enumerate(runs)
+        for name, arm in run.arms.items()
+        if (number, name) in positions
+    }
+    # The comparisons that the runs asked for, each with its answer and the run's number of questions.
+    asked: dict[tuple[int, int], tuple[Answer, int]] = {}
+    for number, own in enumerate(answers):
+        for answer in (each for each in own if len(each.question.jobs) > 1):
+            new, old = (positions[number, name] for name in answer.question.jobs)
+            asked[new, old] = answer, len(own)
+    verdicts = dict(_stored_verdicts([run.directory for run in runs], positions))
+    # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
+    wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
+    if not wanted:
+        leaders: list[int] = []
+        for at, arm in arms.items():
+            leader = next((each for each in leaders if not differences_of_tasks(arm, arms[each])), None)
+            if leader is None:
+                leaders.append(at)
+            else:
+                wanted.append((at, leader))
+
+    found = []
+    for first, second in wanted:
+        if first in arms and second in arms and len(found) < MOST_PAIRS:
+            answer, num_questions = asked.get((first, second), asked.get((second, first), (None, 1)))
+            curve = evidence_curve(arms[first], arms[second], answer, num_questions=num_questions)
+            verdict = verdicts.get((first, second), None if answer is None else str(answer.verdict or "undecided"))
+            pair = _side_by_side(arms[first], arms[second], first, second, curve, verdict=verdict)
+            found += [] if pair is None else [pair]
+    return tuple(found)
+
+
+def _side_by_side(
+    first: Arm, second: Arm, at: int, other: int, evidence: EvidenceCurve, *, verdict: str | None
+) -> PairOnPage | None:
+    """Return two jobs side by side, None without a pair. `at` and `other` are their positions on the page."""
+    if differences_of_tasks(first, second):
+        return None
+    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
+    matched = match(first, second)
+    counts, known = matched.counts, matched.without_errors()
+    effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
+    interval = paired_difference_interval(counts, design_effect=effect)
+    if interval is None or counts.difference is None:
+        return None
+    is_unequal = len(matched.unequal_sides[0]) > 0
+    return PairOnPage(
+        first=at,
+        second=other,
+        counts=counts,
+        distinct=len({*draws.tolist()}),
+        difference=counts.difference,
+        interval=interval,
+        mid_p=sign_flip_p(known.differences, draws)[1],
+        verdict=None if verdict is None else plain_text(verdict),
+        evidence=evidence,
+        could_stop=tuple(plain_text(arm.entry.name) for arm in (first, second) if arm.asked),
+        discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
+        episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
+    )
+
+
+def _stored_verdicts(
+    directories: Sequence[Path], positions: Mapping[tuple[int, str], int]
+) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield the comparisons in the runs' comparison files with their verdicts; other files are skipped."""
+    numbers = {directory.resolve(): number for number, directory in enumerate(directories)}
+    for directory in directories:
+        try:
+            document = read_json(directory / f"{NAME}.json")
+            for task in document["tasks"]:
+                sides = []
+                for arm in (task["candidate"], task["baseline"]):
+                    number = numbers.get(Path(arm["run"]).resolve())
+                    sides.append(None if number is None else positions.get((number, arm["job"])))
+                if sides[0] is not None and sides[1] is not None:
+                    yield (sides[0], sides[1]), str(task["verdict"])
+        except (StorageError, ValueError, KeyError, TypeError, IndexError):
+            continue
+
+
+# The films of a run for its page: the list, the embedded ones, and their posters.
+
+MOST_POSTERS = 2_000
+"""Episodes whose poster goes into the page; at 6 kB each, more would make it too large to mail."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Film:
+    """A film of an episode."""
+
+    job: int  # position of the job on the page
+    episode_index: int
+    camera: str
+    path: Path
+    size_bytes: int  # of the file
+    poster: str | None = None  # WebP in base64; None without a poster
+    embedded: bool = False  # its content is part of the page
+
+    @property
+    def name(self) -> str:
+        """Id within the page."""
+        return f"film-{self.job}-{self.episode_index}-{quote(self.camera, safe='')}"
+
+    def content(self) -> str:
+        """Return the file in base64, empty if it is no longer readable."""
+        return _base64(self.path, most_bytes=2**30) or ""
+
+    def address(self, page_directory: Path) -> str:
+        """Return the link to the file from a page in `page_directory`."""
+        return quote(Path(os.path.relpath(self.path.absolute(), page_directory.absolute())).as_posix())
+
+
+def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
+    """Return the films of a job by episode and camera, the viewport first. `job` is its position on the page."""
+    found = []
+    for said, path in videos_of_job(output_directory, name):
+        # A running job may remove a film.
+        with suppress(FileNotFoundError):
+            found.append(
+                Film(
+                    job=job,
+                    episode_index=said.episode_index,
+                    camera=said.camera or VIEWPORT_VIDEO,
+                    path=path,
+                    size_bytes=path.stat().st_size,
+                )
+            )
+    return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
+
+
+def chosen_films(
+    films: Sequence[Film],
+    failed: Mapping[int, frozenset[int]],
+    *,
+    budget_bytes: int,
+    explaining: Mapping[int, frozenset[int]] | None = None,
+) -> list[Film]:
+    """Return the films with posters, and mark those to embed within `budget_bytes` of base64."""
+    # Order: one film per job, then films that show a reason, then the others; failed episodes first within each.
+    # `failed` and `explaining` map the position of a job to its episodes.
+    explaining = explaining or {}
+    ordered = sorted(films, key=lambda film: film.episode_index not in failed.get(film.job, ()))
+    first_of_jobs = {film.job: film for film in reversed(ordered)}
+    firsts = {film.name for film in first_of_jobs.values()}
+    ordered.sort(key=lambda film: (film.name not in firsts, film.episode_index not in explaining.get(film.job, ())))
+
+    # A film that is too large leaves room for later ones.
+    embedded, left = set(), budget_bytes
+    for film in ordered:
+        needed = 4 * -(-film.size_bytes // 3)
+        if needed <= left:
+            embedded.add(film.name)
+            left -= needed
+    with_poster = {film.name for film in ordered[:MOST_POSTERS]}
+    return [
+        replace(
+            film,
+            embedded=film.name in embedded,
+            poster=_base64(poster_file(film.path), most_bytes=20_000) if film.name in with_poster else None,
+        )
+        for film in films
+    ]
+
+
+def _base64(path: Path, *, most_bytes: int) -> str | None:
+    try:
+        return base64.b64encode(read_whole(path, max_bytes=most_bytes)).decode("ascii")
+    except StorageError:
+        return None
+
+
+# The table of jobs as text to paste: Markdown, LaTeX, and a BibTeX entry of the run.
+
+PROGRAM = "Isaac Lab Arena on MuJoCo"
+AUTHORS = "The authors of Isaac Lab Arena on MuJoCo"
+
+
+def texts(
+    jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
+) -> tuple[tuple[str, str], ...]:
+    """Return the texts to copy with their names; suites precede their jobs."""
+    of_jobs, of_suites = ([each for each in columns if Show.COPY in each.show] for columns in (JOBS, SUITES))
+    rows = (job.row | {"name": job.name} for job in jobs)
+    tables = {"": text_table(of_jobs, rows, spread=False)}
+    if suites:
+        rows = (suite.row | {"name": suite.name} for suite in suites)
+        tables = {"Suites, ": text_table(of_suites, rows), **tables}
+    copied = []
+    for what, table in tables.items():
+        copied += [(f"{what}Markdown", markdown_table(table) + "\n"), (f"{what}LaTeX", latex_table(table))]
+
+    # One line per run cites it and this program.
+    entries = []
+    for plan in plans:
+        version = plan.versions.get("isaaclab-arena-mujoco", "unknown")
+        note = f"run {plan.run_id}, config hash {plan.config_hash}"
+        entries.append(
+            f"@software{{isaaclab_arena_mujoco_{plan.run_id[:8]}, title = {{{PROGRAM}}}, author = {{{{{AUTHORS}}}}}, "
+            f"version = {{{version}}}, year = {{{plan.created_at[:4]}}}, note = {{{note}}}}}"
+        )
+    return (*copied, ("BibTeX", "\n".join(entries)))
+
+
+# The whole content of a page as data: its runs, its jobs and errors.
+
+MOST_JOBS_SHOWN = 300
+"""Jobs in the table of the page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The evaluated policy, identified by its content."""
+
+    policy: str
+    path: str | None  # None for a policy without a checkpoint
+    sha256: str | None  # hash of everything that decides its actions; None if that is only this package
+    short: str  # first digits of the hash
+    jobs: tuple[str, ...]  # jobs that evaluated it
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOnPage:
+    """A run on the page."""
+
+    name: str  # name of the directory
+    directory: str  # as the user gave it
+    facts: tuple[tuple[str, str], ...]  # headings and texts: task, time, machine
+    complete: bool  # no episode is missing
+    progress: str | None  # ``412 of 900`` while it runs; None otherwise
+    notes: tuple[str, ...]  # caveats for a reader who quotes a figure
+    missing: tuple[str, ...]  # missing episodes
+    problems: tuple[str, ...]  # unreadable files and lines
+    verified: str | None  # result of ``isaaclab-arena verify``; None if never verified
+    is_unsound: bool  # the verification found a defect, and the run has not changed since
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The content of a page."""
+
+    title: str
+    made_at: str  # UTC
+    runs: tuple[RunOnPage, ...]
+    jobs: tuple[JobOnPage, ...]  # in order of the runs
+    checkpoints: tuple[Checkpoint, ...]
+    films: tuple[Film, ...]  # of the jobs' episodes
+    suites: tuple[SuiteOnPage, ...] = ()  # in order of the runs
+    texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
+    curves: tuple[Curve, ...] = ()  # success by a swept key
+    matrix: Matrix | None = None  # policies against tasks; None for a single policy or task
+    pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run is in progress
+    robustness: "tuple[ShownRobustness, ...]" = ()  # cost of changed episodes, by run; empty while a run is in progress
+    error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
+    reloads: bool = False  # a run is in progress, so the page reloads itself
+    group_keys: tuple[str, ...] = ()  # keys with values that differ between jobs, for grouping
+
+
+def page_of(
+    runs: Mapping[Path, Tables], *, embedded_bytes: int, running: bool = False, now: datetime | None = None
+) -> Page:
+    """Return the page of runs by directory, at least one. `embedded_bytes` limits embedded films; `now` None is now."""
+    names = [plain_text(directory.absolute().name) for directory in runs]
+    jobs: list[JobOnPage] = []
+    films: list[Film] = []
+    errors: list[tuple[str, str, int]] = []
+    suites: list[SuiteOnPage] = []
+    num_episodes = max(1, sum(len(merged.episodes) for merged in runs.values()))
+    for number, (directory, merged) in enumerate(runs.items()):
+        # On a page of several runs, names of jobs and suites begin with that of their run.
+        prefix = "" if len(runs) == 1 else f"{names[number]}: "
+        suites += [suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
+        metric_rows = records(merged.metrics)
+        for row in merged.rows:
+            own = films_of_job(directory, row["name"], job=len(jobs))
+            episodes = merged.episodes_of[row["name"]]
+            # The condition values that a page may hold are shared in proportion to the jobs' episodes.
+            most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
+            job = job_on_page(row, episodes, run=number, label=f"{prefix}{row['name']}", most_values=most)
+            metrics = tuple(each for each in metric_rows if each["job"] == row["name"])
+            explained = reasons(episodes, {film.episode_index for film in own})
+            jobs.append(replace(job, reasons=explained, metrics=metrics))
+            films += own
+            # The most frequent first lines of errors.
+            said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
+            errors += [(job.name, plain_text(line), count) for line, count in Counter(said).most_common(5)]
+
+    # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
+    pairs: tuple[PairOnPage, ...] = ()
+    robustness: tuple[ShownRobustness, ...] = ()
+    if not running:
+        read_runs = [read_run(directory, merged=merged) for directory, merged in runs.items()]
+        positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
+        pairs = pairs_on_page(read_runs, positions, [merged.answers for merged in runs.values()])
+        changed = [run for run in read_runs if any(ROBUSTNESS_KEY in job.config.labels for job in run.plan.jobs)]
+        # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
+        where = "isaaclab_arena.analysis.robustness:shown_robustness"
+        robustness = tuple(imported(where)(run.arms.values()) for run in changed)
+    filmed = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))
+    failed = dict(enumerate(job.failed for job in jobs))
+    keys = dict.fromkeys(key for job in jobs for key in job.keys)
+    return Page(
+        title=", ".join(names),
+        made_at=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+        runs=tuple(
+            _run_on_page(name, directory, merged, running=running and number == len(runs) - 1)
+            for number, (name, (directory, merged)) in enumerate(zip(names, runs.items(), strict=True))
+        ),
+        jobs=tuple(jobs),
+        suites=tuple(suites),
+        checkpoints=checkpoints(jobs),
+        films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=filmed)),
+        texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
+        curves=curves(jobs),
+        matrix=matrix(jobs),
+        pairs=pairs,
+        robustness=robustness,
+        error_texts=tuple(errors),
+        reloads=running,
+        group_keys=tuple(key for key in keys if len({job.keys.get(key) for job in jobs}) > 1),
+    )
+
+
+def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
+    """Return the evaluated policies by content, each once."""
+    found: dict[tuple[str, str | None, str | None], list[str]] = {}
+    for job in jobs:
+        key = (job.row["policy"], job.row["checkpoint"], job.row["policy_sha256"])
+        found.setdefault(key, []).append(job.name)
+    return tuple(
+        Checkpoint(
+            policy=plain_text(policy),
+            path=None if path is None else plain_text(path),
+            sha256=sha256,
+            short="this package" if sha256 is None else shown(sha256),
+            jobs=tuple(names),
+        )
+        for (policy, path, sha256), names in found.items()
+    )
+
+
+def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -> RunOnPage:
+    """Return a run's part of the page."""
+    plan = merged.plan
+    # Only versions that matter to most readers are shown; the plan holds all of them.
+    versions = {
+        name: plan.versions[name] for name in ("isaaclab-arena-mujoco", "mujoco", "torch") if name in plan.versions
+    }
+    ranks = "one rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    facts = {
+        "started": plan.created_at.replace("T", " ")[:19] + " " + plan.created_at[23:].replace("+00:00", "UTC"),
+        "job file": plan.source_file,
+        "command": " ".join(plan.command_line),
+        "machine": f"{plan.machine.cpu}, {plan.machine.cores} cores, {plan.machine.host}",
+        "system": plan.machine.platform,
+        "devices": f"{', '.join(dict.fromkeys(plan.devices))} ({ranks})",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "git revision": plan.git_revision,
+        "config hash": plan.config_hash,
+        "run": plan.run_id,
+    }
+    # The result of a verification, and whether it found a defect that still holds.
+    verified, is_unsound = None, False
+    try:
+        found = read_verification(directory)
+    except ArenaError as error:
+        found, verified = None, plain_text(f"cannot be read: {first_line(error)}")
+    if found is not None:
+        words = plain_text(f"{found.verified_at.replace('T', ' ')[:16]} UTC: {found.in_words()}")
+        is_current = found.sources == merged.sources
+        verified = f"{words}." if is_current else f"{words}. The run has changed since."
+        is_unsound = is_current and not found.is_sound
+
+    # The number of finished episodes among the planned ones: ``412 of 900``.
+    progress = None
+    if running:
+        done = sum(row["episodes"] or 0 for row in merged.rows)
+        planned = [row["planned"] for row in merged.rows if row["status"] != "skipped"]
+        progress = f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
+    return RunOnPage(
+        name=name,
+        directory=plain_text(directory),
+        facts=tuple((name, plain_text(text)) for name, text in facts.items() if text),
+        complete=merged.complete,
+        progress=progress,
+        notes=tuple(map(plain_text, caveats(merged))),
+        missing=() if running else tuple(plain_text(describe_missing(each)) for each in merged.missing),
+        problems=tuple(map(plain_text, merged.problems)),
+        verified=verified,
+        is_unsound=is_unsound,
+    )
+
+
+# The page as a file, complete or not at all.
 
 REPORT_FILE = "report.html"
 EMBEDDED_MB = 15.0
@@ -31,25 +577,28 @@ _ACTIVE = re.compile("[<>&\u2028\u2029]")
 
 
 def write_report(
-    directories: Sequence[Path], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
+    runs: Sequence[Path] | Mapping[Path, Tables],
+    output: Path | None = None,
+    *,
+    embed_mb: float = EMBEDDED_MB,
+    running: bool = False,
 ) -> Path:
-    """Write the page of runs (default: ``report.html`` in the first directory), and return its path."""
-    runs = [ReportedRun(directory=directory, merged=read(directory)) for directory in directories]
-    return write_page(runs, output, embed_mb=embed_mb, running=running)
+    """Write the page of runs, and return its path; by default ``report.html`` in the first directory.
 
-
-def write_page(
-    runs: Sequence[ReportedRun], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
-) -> Path:
-    """Write the page of runs, and return its path; see `write_report`."""
-    # `embed_mb` limits embedded films [10^6 bytes]; the others are linked. A page of a running run reloads itself. An
-    # existing page that differs only in its time is kept.
-    path = runs[0].directory / REPORT_FILE if output is None else output
-    html = html_of(page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
+    Args:
+        runs: The directories of runs, or these with their tables.
+        output: The file.
+        embed_mb: Limit of embedded films [10^6 bytes]; the others are linked.
+        running: Whether the last run is in progress, so that its page reloads itself.
+    """
+    tables = runs if isinstance(runs, Mapping) else {directory: read(directory) for directory in runs}
+    path = next(iter(tables)) / REPORT_FILE if output is None else output
+    html = html_of(page_of(tables, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
     try:
         existing = read_whole(path)
     except StorageError:
         existing = b""
+    # An existing page that differs only in its time is kept.
     if _TIME.sub(b"", existing, count=1) != _TIME.sub(b"", html.encode(), count=1):
         write_text(path, html, overwrite=True)
     return path
@@ -87,27 +636,21 @@ def html_of(page: Page, page_directory: Path) -> str:
     # The JSON is safe inside a script element: it cannot end the element or begin another.
     text = json.dumps(plain(content), ensure_ascii=False, separators=(",", ":"))
     data = Markup(_ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))  # noqa: S704  made harmless above
-    return rendered("report.html.j2", page=page, data=data)
-
-
-def rendered(template: str, **values: Any) -> str:
-    """Render a template to HTML; texts in `values` are escaped."""
-    return _environment().get_template(template).render(**values)
+    return templates().get_template("report.html.j2").render(page=page, data=data)
 
 
 @cache
-def _environment() -> Environment:
+def templates() -> Environment:
+    """Return the templates of pages, which escape texts."""
+    loader = FileSystemLoader(_TEMPLATES)
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["percent"] = lambda share: f"{100 * share:.4g}%"
     environment.filters["plain"] = plain_text
     environment.globals |= {
-        "own": _own_file,
+        # A file of this package, which is included unchanged.
+        "own": lambda name: Markup(loader.get_source(environment, name)[0]),  # noqa: S704
         "columns": ON_PAGE,
         "words": metric_in_words,
         "limit": MOST_JOBS_SHOWN,
@@ -115,9 +658,3 @@ def _environment() -> Environment:
         "measure": MEASURE,
     }
     return environment
-
-
-@cache
-def _own_file(name: str) -> Markup:
-    """Return a file of the template that is included unchanged."""
-    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704  a file of this package

@@ -11,6 +11,7 @@ import pandas as pd
 
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.rows import (
     QUERY_RATE,
     STALE_SHARE,
@@ -22,6 +23,9 @@ from isaaclab_arena.results.rows import (
     environment_sha256,
     is_of_another_package,
     mean,
+    of_conditions,
+    scored_episodes,
+    short_policy_name,
 )
 from isaaclab_arena.results.statistics import standard_deviation
 from isaaclab_arena.results.stopping import verdict_in_words
@@ -38,7 +42,8 @@ class Show(Flag):
 
     FILE = 0
     CONSOLE = auto()
-    PAGE = auto()  # and the tables to copy from it
+    PAGE = auto()
+    COPY = auto()  # in Markdown and LaTeX on the page
     TRACKER = auto()
 
 
@@ -57,9 +62,12 @@ class Column(Generic[Row]):
     unit: str = ""  # ``%`` shows a share as such
     pattern: str = ""  # format of its numbers for people
     spread: str = ""  # the column of its standard deviation over episodes
+    ends: str = ""  # the columns of its interval: ``success`` for ``success_low`` and ``success_high``
     show: Show = Show.FILE
     # Whether a table of these rows has the column; None for a column that every table has.
     when: Callable[[Sequence[Row]], bool] | None = None
+    # Its cell in a row of values, for people, if a value in its pattern is not enough.
+    cell: Callable[[Mapping[str, Any]], str] | None = None
 
     @property
     def heading(self) -> str:
@@ -67,13 +75,19 @@ class Column(Generic[Row]):
         return f"{self.title or self.name}{' ±sd' if self.spread else ''}"
 
     def text(self, row: Mapping[str, Any], *, spread: bool = True) -> str:
-        """Return its cell in a row of values, for people: ``38.1 ±4.2``."""
-        value, beside = row[self.name], row.get(self.spread) if spread else None
+        """Return its cell in a row of values, for people: ``38.1 ±4.2``. Empty if the row does not have the column."""
+        value, beside = row.get(self.name), row.get(self.spread) if spread else None
         if value is None:
-            return "-"
+            return "-" if self.name in row else ""
+        if self.cell is not None:
+            return plain_text(self.cell(row))
+        if self.ends:
+            low, high, pattern = row[f"{self.ends}_low"], row[f"{self.ends}_high"], self.pattern or ".1f"
+            return f"{100 * value:{pattern}} [{100 * low:{pattern}}, {100 * high:{pattern}}]"
         if self.unit == "%":
-            return f"{100 * value:.0f}"
-        return f"{value:{self.pattern}}" if beside is None else f"{value:{self.pattern}} ±{beside:{self.pattern}}"
+            return f"{100 * value:{self.pattern or '.0f'}}"
+        text = plain_text(value) if isinstance(value, str) else f"{value:{self.pattern}}"
+        return text if beside is None else f"{text} ±{beside:{self.pattern}}"
 
 
 def table_of(
@@ -89,6 +103,37 @@ def table_of(
     return pd.DataFrame({**table, **swept}, columns=in_order([*table, *swept], columns))
 
 
+def text_table(
+    columns: Iterable[Column[Any]], rows: Iterable[Mapping[str, Any]], *, spread: bool = True
+) -> pd.DataFrame:
+    """Return rows of values as text under the headings of columns."""
+    shown = [*columns]
+    headings = [each.heading if spread else each.title or each.name for each in shown]
+    return pd.DataFrame([[each.text(row, spread=spread) for each in shown] for row in rows], columns=headings)
+
+
+def markdown_table(table: pd.DataFrame) -> str:
+    """Return a table of text in Markdown; pandas would need another library for that."""
+    escaped = str.maketrans({"\\": r"\\", "|": r"\|", "<": "&lt;", "\n": " "})
+    rule = ["---", *["--:"] * (len(table.columns) - 1)]
+    lines = [[cell.translate(escaped) for cell in line] for line in (table.columns, *table.to_numpy().tolist())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+
+
+def latex_table(table: pd.DataFrame) -> str:
+    """Return a table of text in LaTeX without packages, with all special characters of its cells escaped."""
+    escaped = str.maketrans(
+        {character: f"\\{character}" for character in "&%$#_{}"}
+        | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    )
+    headings, *rows = (
+        " & ".join(cell.translate(escaped) for cell in line) + r" \\"
+        for line in (table.columns, *table.to_numpy().tolist())
+    )
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}"
+    return "\n".join([begin, r"\hline", headings, r"\hline", *rows, r"\hline", r"\end{tabular}"]) + "\n"
+
+
 def in_order(names: Iterable[str], columns: Sequence[Column[Any]]) -> list[str]:
     """Return the order of a table's columns: those that every table has, those of swept keys, and the rest."""
     there = dict.fromkeys(names)
@@ -96,17 +141,24 @@ def in_order(names: Iterable[str], columns: Sequence[Column[Any]]) -> list[str]:
     return [*(each.name for each in columns if each.when is None), *(n for n in there if n.startswith(PREFIX)), *rest]
 
 
-def _checkpoint(job: JobEvidence) -> str | None:
-    return job.contents and job.contents.checkpoint
+def _policy(row: Mapping[str, Any]) -> str:
+    return short_policy_name(row["policy"])
 
 
-def _policy_sha256(job: JobEvidence) -> str | None:
-    return UNKNOWN if job.contents is None else job.contents.policy_sha256
+def _of_planned(row: Mapping[str, Any]) -> str:
+    return f"{row['episodes']}" if row["planned"] in (None, row["episodes"]) else f"{row['episodes']}/{row['planned']}"
 
 
-def _ranks(job: JobEvidence) -> str | None:
-    planned = [] if job.job.rank is None else [job.job.rank]
-    return ", ".join(map(str, sorted({*job.said("rank")}) or planned)) or None
+def _succeeded(row: Mapping[str, Any]) -> str:
+    scored = row["scored"] if "scored" in row else scored_episodes(row)
+    return f"{row['successes']}/{scored}{of_conditions(row.get('distinct_conditions'), scored)}"
+
+
+def _in_five_characters(value: float) -> str:
+    """Return a rate as ``950``, ``41.2k`` or ``1.3M``."""
+    if value < 9_999.5:
+        return f"{value:.0f}"
+    return f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M"
 
 
 def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
@@ -129,15 +181,15 @@ _ELSEWHERE = _any(lambda suite: is_of_another_package(suite.jobs))
 JOBS: tuple[Column[JobEvidence], ...] = (
     Column("name", "string", lambda job: job.job.name,
            "what was asked for; `task` is the job's label of that name, or else the instruction that policies get: "
-           "`lift the cube`", title="job", show=Show.CONSOLE),
-    Column("environment", "string", lambda job: job.job.config.environment, show=Show.CONSOLE),
+           "`lift the cube`", title="job", show=Show.CONSOLE | Show.COPY),
+    Column("environment", "string", lambda job: job.job.config.environment, show=Show.CONSOLE | Show.COPY),
     Column("task", "string", lambda job: job.job.task),
     Column("embodiment", "string", lambda job: job.job.embodiment),
     Column("object", "string", lambda job: job.job.object),
-    Column("policy", "string", lambda job: job.job.config.policy_type, show=Show.CONSOLE),
-    Column("checkpoint", "string", _checkpoint,
+    Column("policy", "string", lambda job: job.job.config.policy_type, show=Show.CONSOLE | Show.COPY, cell=_policy),
+    Column("checkpoint", "string", lambda job: job.checkpoint,
            "the file or directory of the policy's checkpoint; empty for a policy without one"),
-    Column("policy_sha256", "string", _policy_sha256,
+    Column("policy_sha256", "string", lambda job: job.policy_sha256,
            "one hash for all [that decides what the policy does](../how_to/resuming.md#what-was-evaluated): equal "
            "hashes, equal policies, whatever their files are called. Empty for a policy that is only this package and "
            "its options; `unknown` behind a server that does not report it, and in runs of older programs that did not "
@@ -148,11 +200,13 @@ JOBS: tuple[Column[JobEvidence], ...] = (
            "(the job file said so)", show=Show.CONSOLE),
     Column("planned", "Int64", lambda job: job.standing.planned,
            "episodes that the job should run; empty for a job limited by steps"),
-    Column("episodes", "Int64", lambda job: len(job.lines), "episodes that finished, errors too", show=Show.CONSOLE),
-    Column("successes", "Int64", lambda job: None if job.unmeasured and not job.scored else job.scored.successes,
-           "scored episodes that succeeded; empty where success is not measured"),
+    Column("episodes", "Int64", lambda job: len(job.lines), "episodes that finished, errors too", show=Show.CONSOLE,
+           cell=_of_planned),
+    Column("successes", "Int64", lambda job: job.scored.successes if job.scored or not job.measured else None,
+           "scored episodes that succeeded; empty where success is not measured", title="succeeded", show=Show.COPY,
+           cell=_succeeded),
     Column("success_rate", "Float64", lambda job: job.scored.rate, "`successes` over scored episodes",
-           title="success % [95 %]", show=Show.CONSOLE | Show.TRACKER),
+           title="success % [95 %]", ends="success", show=Show.CONSOLE | Show.TRACKER | Show.COPY),
     Column("success_low", "Float64", lambda job: job.interval and job.interval.low, "its 95 % interval, Wilson",
            show=Show.TRACKER),
     Column("success_high", "Float64", lambda job: job.interval and job.interval.high, show=Show.TRACKER),
@@ -164,16 +218,17 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("mean_length", "Float64", lambda job: mean(job.lengths),
            "averages over finished episodes, without errors, each with its standard deviation over episodes (n - 1 "
            "below; empty for fewer than two): the `±sd` of the table", title="length", pattern=".1f",
-           spread="std_length", show=Show.CONSOLE | Show.PAGE | Show.TRACKER),
+           spread="std_length", show=Show.CONSOLE | Show.PAGE | Show.TRACKER | Show.COPY),
     Column("std_length", "Float64", lambda job: standard_deviation(job.lengths)),
     Column("mean_return", "Float64", lambda job: mean(job.returns), title="return", pattern=".2f",
-           spread="std_return", show=Show.CONSOLE | Show.PAGE | Show.TRACKER),
+           spread="std_return", show=Show.CONSOLE | Show.PAGE | Show.TRACKER | Show.COPY),
     Column("std_return", "Float64", lambda job: standard_deviation(job.returns)),
     Column("failures", "Int64", lambda job: job.outcomes[Outcome.FAILURE], "how many episodes ended so",
            show=Show.TRACKER),
     Column("timeouts", "Int64", lambda job: job.outcomes[Outcome.TIMEOUT], show=Show.TRACKER),
-    Column("errors", "Int64", lambda job: job.outcomes[Outcome.ERROR], show=Show.CONSOLE | Show.TRACKER),
-    Column("retried", "Int64", lambda job: sum(map(job.counts, job.retried)),
+    Column("errors", "Int64", lambda job: job.outcomes[Outcome.ERROR],
+           show=Show.CONSOLE | Show.TRACKER | Show.COPY),
+    Column("retried", "Int64", lambda job: len({*job.retried} & {line.episode_index for line in job.lines}),
            "episodes that count in place of an error, after `--resume --retry_errors`"),
     Column("rerun", "Int64", lambda job: job.times_rerun,
            "how often the job's episodes were set aside and ran again with other contents, after `--resume --rerun`; "
@@ -196,7 +251,8 @@ JOBS: tuple[Column[JobEvidence], ...] = (
 
     Column("attempts", "Int64", lambda job: len({*job.said("attempt")}) or None,
            "how many starts of the program worked on it", "timing"),
-    Column("rank", "string", _ranks, "where it ran", "timing", show=Show.CONSOLE),
+    Column("rank", "string", lambda job: ", ".join(map(str, sorted({*job.said("rank")}))) or (
+           None if job.job.rank is None else str(job.job.rank)), "where it ran", "timing", show=Show.CONSOLE),
     Column("device", "string", lambda job: ", ".join(sorted({*job.said("device")})) or None, file="timing"),
     Column("wall_s", "Float64", lambda job: job.elapsed_s(lambda report: report.wall_s),
            "seconds from start to end of the job, the sum of the next six if one rank ran it in one attempt", "timing"),
@@ -208,24 +264,26 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("render_s", "Float64", lambda job: job.total("render_s"), file="timing"),
     Column("record_s", "Float64", lambda job: job.total("record_s"), file="timing"),
     Column("idle_s", "Float64", lambda job: job.total("idle_s"), file="timing"),
-    Column("import_s", "Float64", lambda job: job.start_up("import_s"),
+    Column("import_s", "Float64", lambda job: job.total("start_up.import_s"),
            "[start-up](#start-up): from the start of the process to that of the program, for the first job of each "
            "process; the next seven are parts of `wall_s`", "timing"),
-    Column("compile_s", "Float64", lambda job: job.start_up("compile_s"),
+    Column("compile_s", "Float64", lambda job: job.total("start_up.compile_s"),
            "Warp's kernels: compiled here, waited for while another process compiled, loaded from the cache", "timing"),
-    Column("kernel_wait_s", "Float64", lambda job: job.start_up("kernel_wait_s"), file="timing"),
-    Column("kernel_load_s", "Float64", lambda job: job.start_up("kernel_load_s"), file="timing"),
-    Column("build_environment_s", "Float64", lambda job: job.start_up("build_environment_s"),
+    Column("kernel_wait_s", "Float64", lambda job: job.total("start_up.kernel_wait_s"), file="timing"),
+    Column("kernel_load_s", "Float64", lambda job: job.total("start_up.kernel_load_s"), file="timing"),
+    Column("build_environment_s", "Float64", lambda job: job.total("start_up.build_environment_s"),
            "the other seconds: to build the environment, to build the policy, to begin the first episodes, to make the "
            "first control step", "timing"),
-    Column("build_policy_s", "Float64", lambda job: job.start_up("build_policy_s"), file="timing"),
-    Column("first_reset_s", "Float64", lambda job: job.start_up("first_reset_s"), file="timing"),
-    Column("first_step_s", "Float64", lambda job: job.start_up("first_step_s"), file="timing"),
+    Column("build_policy_s", "Float64", lambda job: job.total("start_up.build_policy_s"), file="timing"),
+    Column("first_reset_s", "Float64", lambda job: job.total("start_up.first_reset_s"), file="timing"),
+    Column("first_step_s", "Float64", lambda job: job.total("start_up.first_step_s"), file="timing"),
     Column("env_steps", "Int64", lambda job: job.total("env_steps"),
            "control steps, summed over running env slots, including those of cut episodes", "timing"),
-    Column("env_steps_per_s", "Float64", lambda job: job.env_steps_per_s,
-           "control steps per second of wall time, not counting `build_s`", "timing", title="steps/s", pattern=".0f",
-           show=Show.CONSOLE),
+    Column("env_steps_per_s", "Float64", lambda job: (
+           job.total("env_steps") / seconds
+           if (seconds := job.elapsed_s(lambda report: report.wall_s - report.build_s)) and seconds > 0 else None),
+           "control steps per second of wall time, not counting `build_s`", "timing", title="steps/s",
+           show=Show.CONSOLE, cell=lambda row: _in_five_characters(row["env_steps_per_s"])),
     Column("pictures_drawn", "Int64", lambda job: job.total("pictures_drawn"),
            "[pictures on demand](../how_to/cameras.md#pictures-on-demand): how many were drawn for policies, and at "
            "how many a policy or a recording said that it would look; one for each env slot and camera", "timing"),
@@ -240,18 +298,22 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("engine", "string", lambda job: job.simulation.get("engine"), when=is_of_another_package),
     Column("simulated_by", "string", lambda job: job.simulation.get("simulated_by"), when=is_of_another_package),
     Column("environment_sha256", "string", lambda job: environment_sha256([job]), when=is_of_another_package),
-    Column("server_queries", "Int64", lambda job: job.server and job.server.queries,
+    Column("server_queries", "Int64", lambda job: job.total("policy_server.queries"),
            "queries of a [policy server](../how_to/distributed.md#one-policy-server-for-all-ranks), and their batch "
            "entries", "timing", when=_SERVED),
-    Column("server_entries", "Int64", lambda job: job.server and job.server.entries, file="timing", when=_SERVED),
-    Column("server_offered_per_s", "Float64", lambda job: job.per_server(lambda use: (use.seen_entries, use.seen_s)),
+    Column("server_entries", "Int64", lambda job: job.total("policy_server.entries"), file="timing", when=_SERVED),
+    Column("server_offered_per_s", "Float64", lambda job: job.total(
+           "policy_server.seen_entries", per="policy_server.seen_s"),
            "entries per second that a server answered, for all ranks, from each rank's first answer to its last in the "
            "job. With a server on each node it is the mean over ranks", "timing", when=_SERVED),
-    Column("server_batch_fill", "Float64", lambda job: job.per_server(lambda use: (use.entries, use.call_entries)),
+    Column("server_batch_fill", "Float64", lambda job: job.total(
+           "policy_server.entries", per="policy_server.call_entries"),
            "the batch fill of its calls (0 to 1), and its queries' mean queueing time (ms)", "timing", when=_SERVED),
-    Column("server_queue_ms", "Float64", lambda job: job.per_server(lambda use: (1000.0 * use.queue_s, use.queries)),
+    Column("server_queue_ms", "Float64", lambda job: job.total(
+           "policy_server.queue_s", per="policy_server.queries", scale=1000.0),
            file="timing", when=_SERVED),
-    Column("server_busy_share", "Float64", lambda job: job.per_server(lambda use: (use.seen_busy_s, use.seen_s)),
+    Column("server_busy_share", "Float64", lambda job: job.total(
+           "policy_server.seen_busy_s", per="policy_server.seen_s"),
            "the share of the same time in which a server calculated (0 to 1)", "timing", when=_SERVED),
     Column("latency", "string", lambda job: job.job.config.latency and job.job.latency and str(job.job.latency),
            "the assumed [latency](../how_to/latency.md#what-the-results-say), and the actions meanwhile", when=_LATE),
@@ -264,7 +326,8 @@ JOBS: tuple[Column[JobEvidence], ...] = (
            show=Show.CONSOLE),
     Column("measured_latency_p50_ms", "Float64", lambda job: job.query_ms(50),
            "what queries took on this machine, the median and the 95 % quantile", "timing", title="measured ms",
-           when=_LATE, show=Show.CONSOLE),
+           when=_LATE, show=Show.CONSOLE,
+           cell=lambda row: f"{row['measured_latency_p50_ms']:.0f}, {row['measured_latency_p95_ms']:.0f}"),
     Column("measured_latency_p95_ms", "Float64", lambda job: job.query_ms(95), file="timing", when=_LATE),
     Column("decision", "string", lambda job: "; ".join(
            f"{each.question.name}: {verdict_in_words(each.question, each.verdict)}" for each in job.answers) or None,
@@ -279,10 +342,10 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("episodes_beyond", "Int64", lambda job: len(job.finished) - len(job.lines),
            "how many episodes had begun before the decision was known. Their number depends on ranks and speed",
            "timing", when=_ASKED),
-    Column("failure_progress", "Float64", lambda job: job.progress_and_score[0],
+    Column("failure_progress", "Float64", lambda job: job.progress_and_score()[0],
            "where tasks tell [what happened](events.md), in Parquet and JSON: how far failures came, and the success "
            "rate with that", "parquet", when=_TOLD),
-    Column("score", "Float64", lambda job: job.progress_and_score[1], file="parquet",
+    Column("score", "Float64", lambda job: job.progress_and_score()[1], file="parquet",
            when=_TOLD),
     Column("distinct_conditions", "Int64", lambda job: job.scored.num_distinct if len(job.scored) else None,
            "how many different conditions the scored episodes of a job have, in a run in which some "
@@ -296,25 +359,28 @@ swept keys stand before those that only some runs have."""
 
 SUITES: tuple[Column[SuiteEvidence], ...] = (
     Column("name", "string", lambda suite: suite.name, "the entry of the job file, with what a sweep added",
-           title="suite", show=Show.CONSOLE),
+           title="suite", show=Show.CONSOLE | Show.COPY),
     Column("suite", "string", lambda suite: suite.config.suite and suite.config.suite.suite,
-           "the registered name of the suite", title="of", show=Show.CONSOLE),
+           "the registered name of the suite", title="of", show=Show.CONSOLE | Show.COPY),
     Column("policy", "string", lambda suite: suite.config.policy_type,
-           "as in the table of jobs; `unknown` where tasks were evaluated with different contents"),
-    Column("checkpoint", "string", lambda suite: suite.common(_checkpoint)),
-    Column("policy_sha256", "string", lambda suite: suite.common(_policy_sha256, otherwise=UNKNOWN)),
+           "as in the table of jobs; `unknown` where tasks were evaluated with different contents", show=Show.COPY,
+           cell=_policy),
+    Column("checkpoint", "string", lambda suite: suite.common("checkpoint")),
+    Column("policy_sha256", "string", lambda suite: suite.common("policy_sha256", otherwise=UNKNOWN)),
     Column("seed", "Int64", lambda suite: suite.config.seed),
     Column("status", "string", lambda suite: suite.status,
            "that of all of its jobs; where they differ, `failed` if one failed, else `interrupted`", show=Show.CONSOLE),
-    Column("tasks", "Int64", lambda suite: len(suite.jobs), "how many tasks it has", show=Show.CONSOLE),
+    Column("tasks", "Int64", lambda suite: len(suite.jobs), "how many tasks it has", show=Show.CONSOLE | Show.COPY),
     Column("planned", "Int64", lambda suite: suite.total(lambda job: job.standing.planned),
            "sums over its tasks; `scored` are the episodes that say whether they succeeded"),
-    Column("episodes", "Int64", lambda suite: suite.total(lambda job: len(job.lines)), show=Show.CONSOLE),
+    Column("episodes", "Int64", lambda suite: suite.total(lambda job: len(job.lines)), show=Show.CONSOLE,
+           cell=_of_planned),
     Column("scored", "Int64", lambda suite: len(suite.scored)),
-    Column("successes", "Int64", lambda suite: suite.scored.successes if len(suite.scored) else None),
+    Column("successes", "Int64", lambda suite: suite.scored.successes if len(suite.scored) else None,
+           title="succeeded", show=Show.COPY, cell=_succeeded),
     Column("mean_rate", "Float64", lambda suite: suite.mean_rate,
            "the mean of the tasks' rates: every task weighs the same. Empty until each task has a rate",
-           title="mean of tasks % [95 %]", show=Show.CONSOLE),
+           title="mean of tasks % [95 %]", ends="mean", show=Show.CONSOLE | Show.COPY),
     Column("mean_low", "Float64", lambda suite: suite.interval and suite.interval.low,
            "its 95 % interval, see [below](#intervals)"),
     Column("mean_high", "Float64", lambda suite: suite.interval and suite.interval.high),
@@ -323,11 +389,11 @@ SUITES: tuple[Column[SuiteEvidence], ...] = (
     Column("mean_upper_bound", "Float64", lambda suite: suite.bounds and suite.bounds.high),
     Column("pooled_rate", "Float64", lambda suite: suite.scored.rate,
            "the rate over all episodes of all tasks, with its Wilson interval", title="all episodes % [95 %]",
-           show=Show.CONSOLE),
+           ends="pooled", show=Show.CONSOLE | Show.COPY),
     Column("pooled_low", "Float64", lambda suite: suite.pooled and suite.pooled.low),
     Column("pooled_high", "Float64", lambda suite: suite.pooled and suite.pooled.high),
     Column("errors", "Int64", lambda suite: suite.total(lambda job: job.outcomes[Outcome.ERROR]),
-           "sums over its tasks", show=Show.CONSOLE),
+           "sums over its tasks", show=Show.CONSOLE | Show.COPY),
     Column("missing", "Int64", lambda suite: suite.total(lambda job: job.missing), show=Show.CONSOLE),
     Column("cut", "Int64", lambda suite: suite.total(lambda job: job.cut)),
     Column("reproducible", "string", lambda suite: suite.reproducible, "`bitwise` if all tasks are, else `plan`"),
@@ -397,7 +463,7 @@ EPISODES: tuple[Column[FinishedEpisode], ...] = (
 """The table of episodes, whose optional columns exist by the jobs of the run; conditions and metrics are JSON."""
 
 METRICS: tuple[Column[MeasuredMetric], ...] = (
-    Column("job", "string", lambda each: each.job.job.name, "the job, and the declared metric"),
+    Column("job", "string", lambda each: each.job, "the job, and the declared metric"),
     Column("metric", "string", lambda each: each.metric.name),
     Column("unit", "string", lambda each: each.metric.unit or None, "its unit, and the direction of progress: `higher` "
            "or `lower`, empty if there is none"),
@@ -427,7 +493,7 @@ GROUPS: tuple[Column[PooledJobs], ...] = (
     Column("episodes", "Int64", lambda group: group.episodes),
     Column("scored", "Int64", lambda group: len(group.scored)),
     Column("successes", "Int64", lambda group: group.scored.successes if len(group.scored) else None),
-    Column("success_rate", "Float64", lambda group: group.scored.rate, title="success % [95 %]"),
+    Column("success_rate", "Float64", lambda group: group.scored.rate, title="success % [95 %]", ends="success"),
     Column("success_low", "Float64", lambda group: (found := group.scored.wilson()) and found.low),
     Column("success_high", "Float64", lambda group: (found := group.scored.wilson()) and found.high),
     Column("mean_length", "Float64", lambda group: mean(group.lengths), title="length", pattern=".1f",

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,17 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column, Show, table_of
-from isaaclab_arena.results.merge import MissingEpisodes, Tables, csv_text, records, scored_by_job
+from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column, Show, table_of, text_table
+from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_by_job
 from isaaclab_arena.results.rows import (
     PooledJobs,
     mean_over_steps,
     metric_in_words,
-    percent_text,
     repeats_in_words,
-    short_policy_name,
     simulation_in_words,
 )
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
-from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import PlanEntry
 from isaaclab_arena.storage.reports import JobResultStatus
@@ -93,12 +90,12 @@ def console_table(merged: Tables, width: int = 160) -> Table:
             break
         del shown[name]
 
-    return _drawn(shown)
+    return _by_columns(shown)
 
 
 def chosen_table(merged: Tables, names: Sequence[str]) -> Table:
     """Return one line per job with its name and these columns, which may be metrics. ConfigError for an unknown one."""
-    metrics = {(row["metric"], row["job"]): metric_in_words(row) for row in merged.metric_rows}
+    metrics = {(row["metric"], row["job"]): metric_in_words(row) for row in records(merged.metrics)}
     known = {*map(str, merged.jobs.columns), *(metric for metric, _ in metrics)}
     problems = [
         Problem(f"there is no column or metric '{name}'{did_you_mean(name, known)}", key="--columns")
@@ -115,75 +112,46 @@ def chosen_table(merged: Tables, names: Sequence[str]) -> Table:
             cells = [_cell(column, row) for row in merged.rows[:MAX_JOBS_SHOWN]]
         else:
             cells = [Text(plain(metrics.get((name, row["name"]), "-"))) for row in merged.rows[:MAX_JOBS_SHOWN]]
-        shown[name] = plain(column.heading), cells
-    return _drawn(shown)
+        shown[name] = column.heading, cells
+    return _by_columns(shown)
 
 
-def _drawn(shown: Mapping[str, tuple[str, Sequence[Text]]]) -> Table:
+def _by_columns(shown: Mapping[str, tuple[str, Sequence[Text]]]) -> Table:
     """Return a table of headings and cells by column."""
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for name, (heading, _) in shown.items():
-        is_name = name in (*_NAMES, "suite")
-        justify = "left" if is_name or name == "status" else "right"
-        table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=not is_name)
-    for cells in zip(*(cells for _, cells in shown.values()), strict=True):
-        table.add_row(*cells)
-    return table
+    rows = zip(*(cells for _, cells in shown.values()), strict=True)
+    table = pd.DataFrame([*rows], columns=[heading for heading, _ in shown.values()])
+    return drawn(table, names=[heading for name, (heading, _) in shown.items() if name in _NAMES])
+
+
+def drawn(table: pd.DataFrame, *, names: Collection[str] | None = None) -> Table:
+    """Return a table of text for a terminal. Only columns of `names` fold; None folds all and puts the first left."""
+    shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for at, heading in enumerate(table.columns):
+        is_left = at == 0 if names is None else heading in (*names, "status")
+        justify, is_whole = "left" if is_left else "right", names is not None and heading not in names
+        shown.add_column(Text(plain(heading)), justify=justify, overflow="fold", no_wrap=is_whole)
+    for cells in table.to_numpy().tolist():
+        shown.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in cells))
+    return shown
 
 
 def _cell(column: Column[Any], row: Mapping[str, Any]) -> Text:
-    """Return a cell of the table of jobs or suites."""
-    value = row[column.name]
+    """Return a cell of the table of jobs or suites in its style."""
+    value, text = row[column.name], column.text(row)
     match column.name:
         case "name":
-            return Text(plain(value), style="bold")
-        case "policy":
-            return Text(plain(short_policy_name(value)))
-        case "episodes":
-            return Text(_of_planned(row))
+            return Text(text, style="bold")
         case "success_rate" | "mean_rate" | "pooled_rate":
             # A star marks a rate that leaves out episodes which started or were planned. Those of a suite have it if
             # there is a mean.
             is_known = None not in (value, row.get("mean_rate", value))
-            star = "*" if is_known and (row["errors"] or row["missing"] or row["cut"]) else ""
-            kind = column.name.removesuffix("_rate")
-            return Text(percent_text(value, row[f"{kind}_low"], row[f"{kind}_high"]) + star)
+            return Text(text + ("*" if is_known and (row["errors"] or row["missing"] or row["cut"]) else ""))
         case "errors" | "missing":
-            return _count(value)
+            # Red if it is positive or unknown.
+            return Text("?" if value is None else text, style="" if value == 0 else "bold red")
         case "status":
-            return _status(value)
-        case "measured_latency_p50_ms" if value is not None:
-            return Text(f"{value:.0f}, {row['measured_latency_p95_ms']:.0f}")
-        case "env_steps_per_s" if value is not None and value >= 9_999.5:
-            # At most five characters: ``950``, ``41.2k``, ``1.3M``.
-            return Text(f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M")
-    return Text(plain(column.text(row)))
-
-
-def suites_table(merged: Tables) -> Table:
-    """Return one line per suite: the mean of its tasks, the rate over all episodes, and errors."""
-    columns = {each.name: each for each in SUITES if Show.CONSOLE in each.show}
-    names = [*(name for name in columns if name not in _LAST), *(name for name in _LAST if name in columns)]
-    cells = {name: [_cell(columns[name], row) for row in merged.suite_rows] for name in names}
-    return _drawn({name: (columns[name].heading, cells[name]) for name in names})
-
-
-def _of_planned(row: Mapping[str, Any]) -> str:
-    planned = row["planned"]
-    return (
-        f"{row['episodes']}/{planned}" if planned is not None and planned != row["episodes"] else f"{row['episodes']}"
-    )
-
-
-def _status(status: str) -> Text:
-    return Text(status, style=_STATUS_STYLES[JobResultStatus(status)])
-
-
-def _count(value: int | None) -> Text:
-    """Format a count, red if it is positive or unknown."""
-    if value is None:
-        return Text("?", style="bold red")
-    return Text(str(value), style="bold red" if value else "")
+            return Text(text, style=_STATUS_STYLES[JobResultStatus(value)])
+    return Text(text)
 
 
 # Results by a key of the jobs: success over its values, pooled over all jobs with the same value.
@@ -211,15 +179,12 @@ def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
         members.setdefault(tuple(values), []).append(name)
 
     # Sort rows by value: empty ones first, then numbers, then texts.
-    def order(value: Any) -> tuple[int, float, str]:
-        if isinstance(value, int | float):
-            return 1, float(value), ""
-        return (0, 0.0, "") if value is None else (2, 0.0, str(value))
-
-    scored, groups = (
-        scored_by_job(merged),
-        sorted(members.items(), key=lambda item: [order(value) for value in item[0]]),
-    )
+    order = [
+        [(0, 0, "") if each is None else (2, 0, each) if isinstance(each, str) else (1, each, "") for each in values]
+        for values in members
+    ]
+    groups = [group for _, group in sorted(zip(order, members.items(), strict=True), key=lambda item: item[0])]
+    scored = scored_by_job(merged)
     pooled = []
     for _, names in groups:
         episodes = pd.concat([merged.episodes_of[name] for name in names])
@@ -266,27 +231,12 @@ def job_settings(job: PlanEntry) -> dict[str, Any]:
     return settings
 
 
-def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
-    """Write the table as ``results_by.csv``, over an earlier one, and return its path."""
-    path = output_directory / GROUPS_FILE
-    write_text(path, csv_text(groups), overwrite=True)
-    return path
-
-
 def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
     """Return the groups for a terminal, one line each, with the number of conditions if some repeat."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for key in keys:
-        table.add_column(plain(key), overflow="fold")
     order = ("jobs", "episodes", "distinct_conditions", "successes", "success_rate", "mean_length", "errors")
-    columns = [each for name in order for each in GROUPS if each.name == name and name in groups]
-    for column in columns:
-        table.add_column(column.heading, justify="right", no_wrap=True)
-    for row in records(groups):
-        rate = percent_text(*(row[f"success_{part}"] for part in ("rate", "low", "high")))
-        cells = (rate if each.name == "success_rate" else each.text(row) for each in columns)
-        table.add_row(*(Text("-" if row[key] is None else plain(row[key])) for key in keys), *cells)
-    return table
+    columns = [Column[Any](key, "object", str) for key in keys]
+    columns += [each for name in order for each in GROUPS if each.name == name and name in groups]
+    return drawn(text_table(columns, records(groups)), names=keys)
 
 
 # Print the end of a run: the table, failures, missing episodes, and the paths of the files.
@@ -316,13 +266,18 @@ def print_summary(
     if hidden > 0:
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
     if len(merged.suites):
-        console.print(suites_table(merged))
+        # One line per suite: the mean of its tasks, the rate over all episodes, and errors.
+        shown = (each for each in SUITES if Show.CONSOLE in each.show)
+        of_suites = sorted(shown, key=lambda each: _LAST.index(each.name) if each.name in _LAST else -1)
+        cells = [[_cell(each, row) for each in of_suites] for row in records(merged.suites)]
+        suites = pd.DataFrame(cells, columns=[each.heading for each in of_suites])
+        console.print(drawn(suites, names=("suite", "of")))
     limit = merged.plan.settings.get("limit")
     if isinstance(limit, int):
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
     context = [
         f"suite '{plain(row['name'])}': played {words}"
-        for row in merged.suite_rows
+        for row in records(merged.suites)
         if (words := simulation_in_words(row))
     ]
     answers = [*map(in_words, merged.answers)]
@@ -441,7 +396,7 @@ def _successes_of_nothing(merged: Tables) -> Iterator[str]:
 
 def _caveats_of_suites(merged: Tables) -> Iterator[str]:
     """Yield the suites with uncounted episodes or repeated conditions, and those without a mean."""
-    for row in merged.suite_rows:
+    for row in records(merged.suites):
         name = plain(row["name"])
         if row["mean_rate"] is None and row["scored"]:
             yield f"* suite '{name}': not every task has an episode that says whether it succeeded, so there is no mean"

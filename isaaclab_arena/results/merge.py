@@ -1,7 +1,7 @@
 """The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -20,11 +20,11 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
 from isaaclab_arena.results.freshness import RESULTS_FILE, sizes_of_sources, tables_are_current
-from isaaclab_arena.results.rows import JobEvidence, suites_of
+from isaaclab_arena.results.rows import JobEvidence, metrics_of, suites_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
-from isaaclab_arena.storage.contents import Provenance
+from isaaclab_arena.storage.contents import Contents, Provenance
 from isaaclab_arena.storage.json_values import json_text, plain, read_json
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
 from isaaclab_arena.storage.ledger import (
@@ -100,16 +100,6 @@ class Tables:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the table of jobs, with None for an empty cell."""
         return records(self.jobs)
-
-    @cached_property
-    def suite_rows(self) -> list[dict[str, Any]]:
-        """The rows of the table of suites."""
-        return records(self.suites)
-
-    @cached_property
-    def metric_rows(self) -> list[dict[str, Any]]:
-        """The rows of the table of metrics."""
-        return records(self.metrics)
 
     @cached_property
     def episodes_of(self) -> dict[str, pd.DataFrame]:
@@ -202,27 +192,8 @@ class RunFiles:
         for name in grown:
             seed = self.jobs[name].config.seed
             self._logs[name] = read_commits(self._directory / name, name, seed=seed)
-        self._read_attempts()
 
-        # Answers need the episodes of all jobs, so they come before the evidence of each job. The episodes of one job
-        # may answer a question that another job waits for.
-        asked = {job for question in self._plan.questions for job in question.jobs}
-        finished = {
-            name: {each.episode_index: finished_episode(each) for each in log.lines}
-            for name, log in self._logs.items()
-            if name in asked
-        }
-        self.answers = answers_of(self._plan.questions, finished)
-        news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
-        contents, reruns = contents_in_effect(self._plan.jobs, self._attempts), times_rerun(self._attempts)
-        return [
-            self._evidence(job, contents=contents[name], times_rerun=reruns[name])
-            for name, job in self.jobs.items()
-            if name in news or not before
-        ]
-
-    def _read_attempts(self) -> None:
-        """Read the attempts; one without a file has problems, and provenance in recordings alone."""
+        # An attempt without a file has problems, and provenance in recordings alone.
         self._attempts, problems = read_attempts(self._directory, self._plan.run_id)
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
@@ -242,14 +213,46 @@ class RunFiles:
         )
         self.problems, self._unread = [*problems, *self._changes, *missing], (named | lost) - known
 
-    def _evidence(self, job: PlanEntry, **more: Any) -> JobEvidence:
+        # Answers need the episodes of all jobs, so they come before the evidence of each job. The episodes of one job
+        # may answer a question that another job waits for.
+        asked = {job for question in self._plan.questions for job in question.jobs}
+        finished = {
+            name: {each.episode_index: finished_episode(each) for each in log.lines}
+            for name, log in self._logs.items()
+            if name in asked
+        }
+        self.answers = answers_of(self._plan.questions, finished)
+        news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
+        contents, reruns = contents_in_effect(self._plan.jobs, self._attempts), times_rerun(self._attempts)
+        return [
+            self._evidence(job, contents[name], reruns[name])
+            for name, job in self.jobs.items()
+            if name in news or not before
+        ]
+
+    def _evidence(self, job: PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
         directory, commits = self._directory / job.name, self._logs[job.name]
         reports, unread = read_job_reports(directory, job.name, self._plan.run_id)
         twice = (
             f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
             for index in commits.unequal_episodes
         )
-        evidence = JobEvidence(
+        # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
+        unknown, same_conditions = [], not self._changes
+        for number in sorted(self._unread & {line.attempt for line in commits.lines}):
+            from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
+
+            lines = (line for line in commits.lines if line.attempt == number and line.checksum is not None)
+            recorded = recorded_without_arrays(
+                directory, job.name, {line.episode_index: line.checksum for line in lines}
+            )
+            if recorded is None:
+                unknown.append(number)
+                continue
+            provenance = Provenance(facts=recorded.provenance)
+            same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
+            contents = recorded.contents or contents
+        return JobEvidence(
             job=job,
             finished=commits.lines,
             reports=reports,
@@ -259,31 +262,13 @@ class RunFiles:
             and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
             unequal=commits.unequal_episodes,
             retried=commits.retried_episodes,
-            same_conditions=not self._changes,
+            same_conditions=same_conditions,
+            unknown_attempts=tuple(unknown),
+            contents=contents,
+            times_rerun=times_rerun,
             answers=[answer for answer in self.answers if job.name in answer.question.jobs],
             max_equal_errors=self._attempts[-1].max_equal_errors if self._attempts else 0,
-            **more,
         )
-        if not self._unread:
-            return evidence
-
-        # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
-        from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
-
-        for number in sorted(self._unread & {line.attempt for line in evidence.finished}):
-            lines = (line for line in evidence.finished if line.attempt == number and line.checksum is not None)
-            checksums = {line.episode_index: line.checksum for line in lines}
-            recorded = recorded_without_arrays(directory, job.name, checksums)
-            if recorded is None:
-                evidence = replace(evidence, unknown_attempts=(*evidence.unknown_attempts, number))
-                continue
-            differs = self._plan.provenance.told_differences(Provenance(facts=recorded.provenance))
-            evidence = replace(
-                evidence,
-                same_conditions=evidence.same_conditions and not differs,
-                contents=recorded.contents or evidence.contents,
-            )
-        return evidence
 
 
 # Garbage collection would take a quarter of the time: a million small objects without cycles.
@@ -311,18 +296,20 @@ def merge_results(output_directory: Path) -> Tables:
         if each.standing.status not in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED)
     )
     episodes = [episode for each in evidence for episode in each.episodes]
+    told = ((each.job.name, report.remarks) for each in evidence for report in each.reports)
+    remarks = (f"job '{name}': {remark}" for name, own in told for remark in own)
     return Tables(
         plan=plan,
         jobs=job_table(evidence),
         suites=table_of(SUITES, suites_of(evidence)),
-        metrics=table_of(METRICS, [metric for each in evidence for metric in each.metrics]),
+        metrics=table_of(METRICS, [metric for each in evidence for metric in metrics_of(each)]),
         episodes=table_of(EPISODES, episodes, of=evidence),
         missing=missing,
         problems=(*files.problems, *(problem for each in evidence for problem in each.problems)),
         complete=not missing,
         sources=files.sources,
         answers=files.answers,
-        remarks=_remarks((each.job.name, report.remarks) for each in evidence for report in each.reports),
+        remarks=tuple(dict.fromkeys(remarks)),
     )
 
 
@@ -343,11 +330,6 @@ def job_table(evidence: Sequence[JobEvidence]) -> pd.DataFrame:
             values = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
         swept[PREFIX + plain_text(key)] = pd.array(values, dtype=fitting[0] if given and fitting else "string")
     return table_of(JOBS, evidence, swept=swept)
-
-
-def _remarks(told: Iterable[tuple[str, Iterable[str]]]) -> tuple[str, ...]:
-    """Return the remarks of ranks on jobs, each once."""
-    return tuple(dict.fromkeys(f"job '{name}': {remark}" for name, remarks in told for remark in remarks))
 
 
 # The tables as files: CSV for users, Parquet for programs, JSON for both. All can be rebuilt.
@@ -373,33 +355,29 @@ def write_tables(output_directory: Path, tables: Tables) -> tuple[Path, ...]:
 
 def stale_tables(output_directory: Path, tables: Tables) -> list[Path]:
     """Return the tables that are missing or differ from a merge now, and from one of an earlier version."""
-    stale = _unlike(output_directory, tables)
+    contents = ((output_directory / name, content) for name, content in _contents(tables))
+    stale = [path for path, content in contents if not _is_like(path, content)]
     # Earlier versions lacked these columns; tables that differ only by these empty columns are current.
     if stale and bool(tables.jobs[LATER_COLUMNS].isna().to_numpy().all()):
-        earlier = replace(tables, jobs=tables.jobs.drop(columns=LATER_COLUMNS))
-        return [path for path in _unlike(output_directory, earlier) if path in stale]
+        earlier = dict(_contents(replace(tables, jobs=tables.jobs.drop(columns=LATER_COLUMNS))))
+        return [path for path in stale if not _is_like(path, earlier[path.name])]
     return stale
 
 
-def _unlike(output_directory: Path, tables: Tables) -> list[Path]:
-    """Return the result files that are missing or have other content."""
-    unlike = []
-    for name, content in _contents(tables):
-        path, found = output_directory / name, None
-        with suppress(StorageError):
-            found = read_whole(path)
-        if found is not None and name == RESULTS_FILE:
-            # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
-            found = found.replace(b'  "elsewhere": [],\n', b"", 1)
-        is_like = found == content
-        # Another version of the library writes the same table in other bytes.
-        if found is not None and not is_like and path.suffix == ".parquet":
-            # pyarrow raises these for content that is not Parquet.
-            with suppress(OSError, ValueError):
-                is_like = pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
-        if not is_like:
-            unlike.append(path)
-    return unlike
+def _is_like(path: Path, content: bytes) -> bool:
+    """Whether a result file has the content, as this version or an earlier one writes it."""
+    try:
+        found = read_whole(path)
+    except StorageError:
+        return False
+    if path.name == RESULTS_FILE:
+        # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
+        found = found.replace(b'  "elsewhere": [],\n', b"", 1)
+    # Another version of the library writes the same table in other bytes; pyarrow raises these if it is no Parquet.
+    if found != content and path.suffix == ".parquet":
+        with suppress(OSError, ValueError):
+            return pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
+    return found == content
 
 
 def results_document(tables: Tables) -> dict[str, Any]:
@@ -426,8 +404,8 @@ def results_document(tables: Tables) -> dict[str, Any]:
         "config_hash": tables.plan.config_hash,
         "complete": tables.complete,
         "jobs": tables.rows,
-        **({"suites": tables.suite_rows} if tables.suite_rows else {}),
-        **({"metrics": tables.metric_rows} if tables.metric_rows else {}),
+        # A run without suites, or without declared metrics, has no such tables.
+        **{name: records(own) for name in _OPTIONAL if len(own := getattr(tables, name))},
         "missing": tables.missing,
         "problems": tables.problems,
         **({"answers": answers} if answers else {}),
@@ -480,55 +458,53 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
     if (plan.questions and episode_columns is None) or not tables_are_current(output_directory):
         return None
     try:
-        return _stored(output_directory, plan, episode_columns)
+        document = read_json(output_directory / RESULTS_FILE)
+        if document["run_id"] != plan.run_id:
+            raise DamagedFileError(f"{output_directory / RESULTS_FILE} is of another run")
+
+        # A run without suites or metrics has no such table; an existing file is a leftover.
+        suites, metrics = (
+            _joined(output_directory, name) if name in document else table_of(FILES[name][1], ()) for name in _OPTIONAL
+        )
+        jobs = _joined(output_directory, "results", "timing")
+        if episode_columns is None:
+            episodes = _joined(output_directory, "episodes", "episode_timing")
+            remarks = [
+                f"job '{job.name}': {remark}"
+                for job in plan.jobs
+                for report in read_job_reports(output_directory / job.name, job.name, plan.run_id)[0]
+                for remark in report.remarks
+            ]
+        else:
+            episodes, remarks = _read_table(output_directory / "episodes.parquet", {*_CHECKED, *episode_columns}), []
+        tables = Tables(
+            plan=plan,
+            jobs=jobs,
+            suites=suites,
+            metrics=metrics,
+            episodes=episodes,
+            missing=tuple(
+                MissingEpisodes(
+                    job=each["job"],
+                    rank=each["rank"],
+                    status=JobResultStatus(each["status"]),
+                    episode_indices=tuple(each["episode_indices"]),
+                )
+                for each in document["missing"]
+            ),
+            problems=tuple(document["problems"]),
+            complete=document["complete"],
+            sources=document["sources"],
+            remarks=tuple(dict.fromkeys(remarks)),
+        )
+        # JSON and Parquet must agree, so that a single edited file does not change the results silently.
+        if plain(tables.rows) != document["jobs"]:
+            raise DamagedFileError(f"the tables of jobs do not hold what {RESULTS_FILE} does")
+        if wrong := _disagreeing(tables):
+            raise DamagedFileError(f"the table of episodes in {output_directory} does not hold those of '{min(wrong)}'")
     except (StorageError, ValueError, KeyError, TypeError):
         # Tables can be rebuilt, so a damaged one only leads to a merge.
         return None
-
-
-def _stored(output_directory: Path, plan: RunPlan, episode_columns: Sequence[str] | None) -> Tables:
-    """Read the tables of a run. DamagedFileError if they disagree."""
-    document = read_json(output_directory / RESULTS_FILE)
-    if document["run_id"] != plan.run_id:
-        raise DamagedFileError(f"{output_directory / RESULTS_FILE} is of another run")
-
-    # A run without suites or metrics has no such table; an existing file is a leftover.
-    suites, metrics = (
-        _joined(output_directory, name) if name in document else table_of(FILES[name][1], ()) for name in _OPTIONAL
-    )
-    jobs = _joined(output_directory, "results", "timing")
-    if episode_columns is None:
-        episodes = _joined(output_directory, "episodes", "episode_timing")
-        directories = ((job.name, output_directory / job.name) for job in plan.jobs)
-        reports = ((name, read_job_reports(directory, name, plan.run_id)) for name, directory in directories)
-        remarks = _remarks((name, report.remarks) for name, (found, _) in reports for report in found)
-    else:
-        episodes, remarks = _read_table(output_directory / "episodes.parquet", {*_CHECKED, *episode_columns}), ()
-    tables = Tables(
-        plan=plan,
-        jobs=jobs,
-        suites=suites,
-        metrics=metrics,
-        episodes=episodes,
-        missing=tuple(
-            MissingEpisodes(
-                job=each["job"],
-                rank=each["rank"],
-                status=JobResultStatus(each["status"]),
-                episode_indices=tuple(each["episode_indices"]),
-            )
-            for each in document["missing"]
-        ),
-        problems=tuple(document["problems"]),
-        complete=document["complete"],
-        sources=document["sources"],
-        remarks=remarks,
-    )
-    # JSON and Parquet must agree, so that a single edited file does not change the results silently.
-    if plain(tables.rows) != document["jobs"]:
-        raise DamagedFileError(f"the tables of jobs do not hold what {RESULTS_FILE} does")
-    if wrong := _disagreeing(tables):
-        raise DamagedFileError(f"the table of episodes in {output_directory} does not hold those of '{min(wrong)}'")
     return tables
 
 

@@ -1,10 +1,9 @@
-"""What the rows of the tables stand for: the evidence of a job, of an episode, and of a suite, and their words."""
+"""What the rows of the tables stand for: a job, an episode, a metric and a suite, by the files of the ranks."""
 
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from isaaclab_arena.results.statistics import (
     draws_of,
     interval_of_mean,
     mean_of_tasks,
-    rate_bounds,
     rate_interval,
     together,
 )
@@ -38,11 +36,11 @@ from isaaclab_arena.storage.reports import (
     JobResultStatus,
     JobStanding,
     Reproducible,
-    ServerUsage,
     job_standing,
 )
 
-# The evidence of a job. A property is what several columns need; the columns are in `isaaclab_arena.results.columns`.
+STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
+"""Metrics of an episode with late answers."""
 
 
 class FinishedEpisode(NamedTuple):
@@ -57,7 +55,7 @@ class FinishedEpisode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvidence:
-    """The content of a job's files."""
+    """A job by its files, and what they come to."""
 
     job: PlanEntry  # the planned job
     finished: Sequence[CommitLine]  # of finished episodes, by index, each once
@@ -74,168 +72,98 @@ class JobEvidence:
     answers: Sequence[Answer] = ()  # answers to the questions about the job
     max_equal_errors: int = 0  # equal errors in a row before the job fails; 0 for no limit
 
-    @cached_property
-    def needed(self) -> int | None:
-        """The number of episodes that the answers needed; None if the job has to finish all planned episodes."""
-        return needed_episodes(self.job.name, self.answers)
+    # Worked out of these. If answers stopped the job, only the episodes that they needed count.
+    needed: int | None = field(init=False)  # number of these episodes; None if the job has to finish all planned ones
+    lines: Sequence[CommitLine] = field(init=False)  # the episodes that count
+    measured: Sequence[CommitLine] = field(init=False)  # those without errors, whose length says nothing of the policy
+    lengths: Sequence[int] = field(init=False)  # control steps of the measured ones
+    returns: Sequence[float] = field(init=False)  # sums of rewards of the measured ones, as far as they are finite
+    outcomes: Counter[Outcome | None] = field(init=False)
+    episodes: Sequence[FinishedEpisode] = field(init=False)  # all finished ones, also those beyond a decision
+    counted: Sequence[FinishedEpisode] = field(init=False)  # those that count; no other makes them alike
+    scored: ScoredEpisodes = field(init=False)  # those with a known success: no errors, and success is measured
+    interval: Interval | None = field(init=False)  # 95 %: Wilson's, or if a question may stop the job the anytime one
+    exact: Interval | None = field(init=False)  # of Clopper and Pearson; None for a job with questions
+    bounds: Interval | None = field(init=False)  # the rate if errors and missing episodes failed, and if they succeeded
+    failure_by_errors: str | None = field(init=False)  # the reason that the job fails through its episodes' errors
+    standing: JobStanding = field(init=False)
+    missing: int | None = field(init=False)  # unfinished planned episodes; None if the plan is unknown
+    cut: int | None = field(init=False)  # running episodes that a limit or an interruption ended; None without reports
+    failed: JobReport | None = field(init=False)  # the first report of an error in the last attempt
+    promise: tuple[str | None, str | None] = field(init=False)  # what a rerun reproduces, and why no more than the plan
+    checkpoint: str | None = field(init=False)
+    policy_sha256: str | None = field(init=False)
+    saturated: float | None = field(init=False)  # share of action entries at or beyond their bounds
+    simulation: Mapping[str, str | None] = field(init=False)  # see `simulation`; empty for environments of this package
 
-    @cached_property
-    def lines(self) -> Sequence[CommitLine]:
-        """The episodes that count: if answers stopped the job, only those that they needed."""
-        return [line for line in self.finished if self.counts(line.episode_index)]
-
-    def counts(self, index: int) -> bool:
-        """Whether a finished episode counts."""
-        return self.needed is None or index < self.needed
-
-    @cached_property
-    def episodes(self) -> Sequence[FinishedEpisode]:
-        """All finished episodes, also those beyond a decision."""
-        starts = alike_starts(self.finished)
-        return [
-            FinishedEpisode(self.job, line, json_line(line.variations), start, not self.counts(line.episode_index))
-            for line, start in zip(self.finished, starts, strict=True)
-        ]
-
-    @cached_property
-    def counted(self) -> Sequence[FinishedEpisode]:
-        """The episodes that count. Those beyond a decision do not make others alike."""
-        return self.episodes if self.needed is None else replace(self, finished=self.lines).episodes
-
-    @cached_property
-    def _by_its_files(self) -> JobStanding:
-        finished = {line.episode_index for line in self.lines}
-        return job_standing(self.job, finished, self.reports, needed=self.needed, has_parts=self.has_parts)
-
-    @cached_property
-    def failure_by_errors(self) -> str | None:
-        """The reason that a job fails through the errors of its episodes, None if it does not."""
-        streak = error_streak(self.lines, self.max_equal_errors)
-        if streak is not None or self._by_its_files.status is not JobResultStatus.COMPLETED:
-            return streak
-        return nothing_but_errors(self.lines)
-
-    @cached_property
-    def standing(self) -> JobStanding:
-        """The state of the job: by its last attempt, the number of finished episodes, and their errors."""
-        found = self._by_its_files
-        return found if self.failure_by_errors is None else replace(found, status=JobResultStatus.FAILED)
-
-    # Outcomes. Errors and episodes without a measured success are not scored.
-
-    @cached_property
-    def scored(self) -> ScoredEpisodes:
-        """The episodes with a known success: no errors, and none without a measured success."""
-        scored = [each for each in self.counted if is_scored(each.line)]
-        world = self.job.config.environment, self.job.object
-        return ScoredEpisodes(
-            success=np.array([each.line.success for each in scored], float),
-            conditions=[condition_key(*world, each.told, each.line.episode_seed, each.start) for each in scored],
+    def __post_init__(self) -> None:
+        job, needed = self.job, needed_episodes(self.job.name, self.answers)
+        lines = [line for line in self.finished if needed is None or line.episode_index < needed]
+        measured = [line for line in lines if line.outcome is not Outcome.ERROR]
+        outcomes = Counter(line.outcome for line in lines)
+        episodes, counted = (
+            [
+                FinishedEpisode(job, line, json_line(line.variations), start, needed is not None and at >= needed)
+                for line, start, at in zip(own, alike_starts(own), (line.episode_index for line in own), strict=True)
+            ]
+            for own in (self.finished, lines if needed is not None else ())
+        )
+        counted = episodes if needed is None else counted
+        known = [each for each in counted if is_scored(each.line)]
+        world = job.config.environment, job.object
+        scored = ScoredEpisodes(
+            success=np.array([each.line.success for each in known], float),
+            conditions=[condition_key(*world, each.told, each.line.episode_seed, each.start) for each in known],
         )
 
-    @cached_property
-    def outcomes(self) -> Counter[Outcome | None]:
-        """The number of episodes by outcome."""
-        return Counter(line.outcome for line in self.lines)
-
-    @cached_property
-    def measured(self) -> Sequence[CommitLine]:
-        """The episodes that means are over: errors are left out, because their length says nothing about the policy."""
-        return [line for line in self.lines if line.outcome is not Outcome.ERROR]
-
-    @property
-    def lengths(self) -> list[int]:
-        """The control steps of the episodes that means are over."""
-        return [line.episode_length for line in self.measured]
-
-    @property
-    def returns(self) -> list[float]:
-        """The sums of rewards of the same episodes, as far as they are finite."""
-        return [line.episode_return for line in self.measured if line.episode_return is not None]
-
-    @property
-    def unmeasured(self) -> int:
-        """The number of episodes without an error that do not say whether they succeeded."""
-        return len(self.measured) - len(self.scored)
-
-    @property
-    def missing(self) -> int | None:
-        """The number of unfinished planned episodes, None if the plan is unknown."""
-        unknown = self.standing.planned is None and self.standing.status is JobResultStatus.MISSING
-        return None if unknown else len(self.standing.missing)
-
-    @cached_property
-    def interval(self) -> Interval | None:
-        """The 95 % interval of the success rate: Wilson's, or for a job with questions the one valid at every look."""
-        if not self.answers or self.scored.rate is None:
-            return None if self.answers else self.scored.wilson()
-        # The usual intervals assume that the first look is the last. This one is valid at every look, over the first
-        # episode of each condition, as questions count. It uses fewer episodes than the rate, so it is widened to
-        # contain the rate.
-        _, first = np.unique(draws_of(self.scored.conditions), return_index=True)
-        anytime = rate_interval(int(self.scored.success[first].sum()), len(first))
-        return Interval(low=min(anytime.low, self.scored.rate), high=max(anytime.high, self.scored.rate))
-
-    @cached_property
-    def exact(self) -> Interval | None:
-        """The interval of Clopper and Pearson, None for a job with questions."""
-        return None if self.answers else self.scored.clopper_pearson()
-
-    @cached_property
-    def bounds(self) -> Interval | None:
-        """The rate if all errors and missing episodes failed, and if all succeeded."""
-        # A job without measured success has no rate to bound, however many episodes are missing.
-        if self.unmeasured:
-            return None
-        unknown = self.outcomes[Outcome.ERROR] + len(self.standing.missing)
-        return rate_bounds(self.scored.successes, len(self.scored), unknown)
-
-    @cached_property
-    def progress_and_score(self) -> tuple[float | None, float | None]:
-        """The mean progress of the failures, and the success rate that includes it."""
-        # Without events there is no score, not even for a job without failures.
-        scored = [line for line in self.lines if is_scored(line)]
-        failed = [line.events for line in scored if not line.success]
-        told = [events.progress for events in failed if events is not None]
-        if all(line.events is None for line in scored) or len(told) < len(failed):
-            return None, None
-        rate, came = 1 - len(failed) / len(scored), mean(told)
-        return came, rate + (1 - rate) * (came or 0.0)
-
-    @cached_property
-    def saturated(self) -> float | None:
-        """The share of action entries at or beyond their bounds."""
-        return mean_over_steps((line.saturated_action_share, line.episode_length) for line in self.lines)
-
-    # How the job went on its ranks, by their reports.
-
-    @cached_property
-    def latest(self) -> Sequence[JobReport]:
-        """The reports of the last attempt that worked on the job, which says how it ended."""
+        # The standing: by the last attempt, the number of finished episodes, and their errors.
+        indices = {line.episode_index for line in lines}
+        standing = job_standing(job, indices, self.reports, needed=needed, has_parts=self.has_parts)
+        reason = error_streak(lines, self.max_equal_errors)
+        if reason is None and standing.status is JobResultStatus.COMPLETED:
+            reason = nothing_but_errors(lines)
+        standing = standing if reason is None else replace(standing, status=JobResultStatus.FAILED)
         last = max((report.attempt for report in self.reports), default=0)
-        return [report for report in self.reports if report.attempt == last]
+        latest = [report for report in self.reports if report.attempt == last]
+        has_all = standing.planned is not None and not standing.missing
+        cut = 0 if has_all else sum(report.cut_episodes for report in latest)
+        is_unknown = standing.planned is None and standing.status is JobResultStatus.MISSING
 
-    @property
-    def failed(self) -> JobReport | None:
-        """The first report of an error in the last attempt."""
-        return next((report for report in self.latest if report.error), None)
+        # The usual intervals assume that the first look is the last. The one of a job with questions is valid at every
+        # look, over the first episode of each condition, as questions count. It uses fewer episodes than the rate, so
+        # it is widened to contain the rate.
+        interval, exact = (None, None) if self.answers else (scored.wilson(), scored.clopper_pearson())
+        if self.answers and scored.rate is not None:
+            _, first = np.unique(draws_of(scored.conditions), return_index=True)
+            anytime = rate_interval(int(scored.success[first].sum()), len(first))
+            interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
+        # A job without measured success has no rate to bound, however many episodes are missing.
+        unscored, bounds = outcomes[Outcome.ERROR] + len(standing.missing), None
+        if len(measured) == len(known) and (total := len(known) + unscored):
+            bounds = Interval(low=scored.successes / total, high=(scored.successes + unscored) / total)
+        vars(self).update(
+            needed=needed, lines=lines, measured=measured, outcomes=outcomes, episodes=episodes, counted=counted,
+            lengths=[line.episode_length for line in measured],
+            returns=[line.episode_return for line in measured if line.episode_return is not None],
+            scored=scored, interval=interval, exact=exact, bounds=bounds, failure_by_errors=reason, standing=standing,
+            missing=None if is_unknown else len(standing.missing),
+            cut=cut if self.reports else None,
+            failed=next((report for report in latest if report.error), None),
+            promise=self._promise(indices),
+            checkpoint=self.contents and self.contents.checkpoint,
+            policy_sha256=UNKNOWN if self.contents is None else self.contents.policy_sha256,
+            saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
+            simulation=simulation([self]) if is_of_another_package([self]) else {},
+        )  # fmt: skip
 
-    @property
-    def cut(self) -> int | None:
-        """The number of running episodes that a limit or an interruption ended, None without reports."""
-        has_all = self.standing.planned is not None and not self.standing.missing
-        return None if not self.reports else 0 if has_all else sum(report.cut_episodes for report in self.latest)
-
-    @cached_property
-    def promise(self) -> tuple[str | None, str | None]:
-        """What a rerun reproduces, and the reason why it is no more than the plan."""
+    def _promise(self, indices: set[int]) -> tuple[str | None, str | None]:
         # The reasons against a bitwise equal rerun that no single rank could see.
         attempts = ", ".join(map(str, self.unknown_attempts))
         drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for said in self.said("simulated_by") if said}
         reasons = {
             f"no file says with which versions and on which machine attempt {attempts} ran": bool(attempts),
             "starts of the program had other versions or another kind of machine": not self.same_conditions,
-            "an episode was finished twice, with different results": any(map(self.counts, self.unequal)),
+            "an episode was finished twice, with different results": not indices.isdisjoint(self.unequal),
             "ranks asked the policy on batches of different sizes": len({*self.said("policy_batch")}) > 1,
             "ranks ran it on different processors": len({*self.said("processor")}) > 1,
             "ranks ran it on different kinds of device": len({*self.said("device_kind")}) > 1,
@@ -250,57 +178,28 @@ class JobEvidence:
         because = [*filter(None, self.said("plan_because")), *doubts]
         return (str(Reproducible.PLAN), next(iter(because), None)) if promises else (None, None)
 
-    @property
-    def metrics(self) -> list["MeasuredMetric"]:
-        """The metrics that its environment and its policy declare."""
-        declared = {metric.name: metric for report in self.reports for metric in report.metrics}
-        return [MeasuredMetric(job=self, metric=metric) for metric in declared.values()]
+    # What the reports of the ranks add up to.
 
     def said(self, name: str) -> list[Any]:
-        """Return the values of a field in the reports, without None."""
-        return [value for report in self.reports if (value := getattr(report, name)) is not None]
+        """Return the values of a field in the reports, without None; `policy_server.queries` is one of a field."""
+        outer, _, inner = name.partition(".")
+        values = [value for report in self.reports if (value := getattr(report, outer)) is not None]
+        return [value for each in values if (value := getattr(each, inner)) is not None] if inner else values
 
-    def total(self, name: str) -> Any:
-        """Return the sum of a number over the reports, None if none of them says it."""
-        return sum(self.said(name)) if self.said(name) else None
-
-    def start_up(self, name: str) -> float | None:
-        """Return the sum of a phase of the start-up over the reports [s], None if it is unknown."""
-        known = [value for each in self.said("start_up") if (value := getattr(each, name)) is not None]
-        return sum(known) if known else None
+    def total(self, name: str, *, per: str = "", scale: float = 1.0) -> Any:
+        """Return the sum of a field over the reports, or its ratio to another sum. None if it is unknown."""
+        found = sum(values) if (values := self.said(name)) else None
+        if not per or found is None:
+            return found
+        return scale * found / under if (under := self.total(per)) else None
 
     def elapsed_s(self, seconds: Callable[[JobReport], float]) -> float | None:
         """Return the time that passed [s]: ranks that share a job run in parallel, attempts one after the other."""
-        if not self.reports:
-            return None
         # By attempt and rank. The longest rank of each attempt counts.
         by_attempt: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
         for report in self.reports:
             by_attempt[report.attempt][report.rank] += seconds(report)
-        return sum(max(by_attempt[attempt].values()) for attempt in sorted(by_attempt))
-
-    @property
-    def env_steps_per_s(self) -> float | None:
-        """The control steps per second, without the time of the build."""
-        stepping_s = self.elapsed_s(lambda report: report.wall_s - report.build_s) or 0.0
-        return self.total("env_steps") / stepping_s if stepping_s > 0 else None
-
-    @cached_property
-    def simulation(self) -> Mapping[str, str | None]:
-        """What simulated the job, see `simulation`; empty unless its environment is of another package."""
-        return simulation([self]) if is_of_another_package([self]) else {}
-
-    # Late answers, and policy servers.
-
-    @cached_property
-    def server(self) -> ServerUsage | None:
-        """The use of the policy servers by the job's queries, None without one."""
-        return sum(used, ServerUsage()) if (used := self.said("policy_server")) else None
-
-    def per_server(self, share: Callable[[ServerUsage], tuple[float, float]]) -> float | None:
-        """Return a figure of the policy servers, from its numerator and denominator."""
-        over, under = (0.0, 0.0) if self.server is None else share(self.server)
-        return over / under if under > 0 else None
+        return sum(max(by_attempt[attempt].values()) for attempt in sorted(by_attempt)) if by_attempt else None
 
     def late(self, metric: str) -> float | None:
         """Return a figure of late answers, such as the share of stale actions. None for a job without latency."""
@@ -321,31 +220,26 @@ class JobEvidence:
         times_s = [each for times in self.said("query_s") for each in times] if self.job.config.latency else []
         return float(1000 * np.percentile(times_s, percentile)) if times_s else None
 
+    def progress_and_score(self) -> tuple[float | None, float | None]:
+        """Return the mean progress of the failures, and the success rate that includes it."""
+        # Without events there is no score, not even for a job without failures.
+        scored = [line for line in self.lines if is_scored(line)]
+        failed = [line.events for line in scored if not line.success]
+        told = [events.progress for events in failed if events is not None]
+        if all(line.events is None for line in scored) or len(told) < len(failed):
+            return None, None
+        rate, came = 1 - len(failed) / len(scored), mean(told)
+        return came, rate + (1 - rate) * (came or 0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredMetric:
     """A declared metric over the episodes of a job, without errors."""
 
-    job: JobEvidence
+    job: str
     metric: Metric
-
-    @cached_property
-    def _lines(self) -> list[CommitLine]:
-        return [line for line in self.job.measured if line.metrics.get(self.metric.name) is not None]
-
-    @cached_property
-    def values(self) -> np.ndarray:
-        """The known values. Shape: (num_episodes,)."""
-        return np.array([line.metrics[self.metric.name] for line in self._lines], float)
-
-    @cached_property
-    def interval(self) -> tuple[Interval, str] | None:
-        """The interval of the mean and its method, see `interval_of_mean`."""
-        measured = {line.episode_index for line in self._lines}
-        world = self.job.job.config.environment, self.job.job.object
-        told = [each for each in self.job.counted if each.line.episode_index in measured]
-        keys = (condition_key(*world, each.told, each.line.episode_seed, each.start) for each in told)
-        return interval_of_mean(self.values, draws_of(keys)) if "mean" in self.metric.summary else None
+    values: np.ndarray  # the known ones. Shape: (num_episodes,)
+    interval: tuple[Interval, str] | None  # of the mean, and its method; see `interval_of_mean`
 
     def summary(self, name: str, function: Callable[[np.ndarray], Any]) -> float | None:
         """Return a summary of the values, None if the metric does not ask for it or without values."""
@@ -353,8 +247,22 @@ class MeasuredMetric:
         return float(function(self.values)) if is_asked else None
 
 
-STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
-"""Metrics of an episode with late answers."""
+def metrics_of(job: JobEvidence) -> list[MeasuredMetric]:
+    """Return the metrics that a job's environment and policy declare."""
+    declared = {metric.name: metric for report in job.reports for metric in report.metrics}
+    found = []
+    for metric in declared.values():
+        told = [
+            each
+            for each in job.counted
+            if each.line.outcome is not Outcome.ERROR and each.line.metrics.get(metric.name) is not None
+        ]
+        values = np.array([each.line.metrics[metric.name] for each in told], float)
+        world = job.job.config.environment, job.job.object
+        keys = (condition_key(*world, each.told, each.line.episode_seed, each.start) for each in told)
+        interval = interval_of_mean(values, draws_of(keys)) if "mean" in metric.summary else None
+        found.append(MeasuredMetric(job=job.job.name, metric=metric, values=values, interval=interval))
+    return found
 
 
 def is_scored(line: CommitLine) -> bool:
@@ -402,9 +310,9 @@ def of_conditions(distinct: int | None, scored: int) -> str:
     return "" if distinct == scored else f" ({distinct} different condition{'' if distinct == 1 else 's'})"
 
 
-def percent_text(rate: float | None, low: float, high: float, *, unit: str = "", sign: str = "") -> str:
+def percent_text(rate: float | None, low: float, high: float, *, unit: str = "") -> str:
     """Return a rate with the ends of its interval as ``91.5 [86.8, 94.6]``, a dash without one."""
-    return "-" if rate is None else f"{100 * rate:{sign}.1f}{unit} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
+    return "-" if rate is None else f"{100 * rate:.1f}{unit} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def metric_in_words(row: Mapping[str, Any]) -> str:
@@ -428,8 +336,6 @@ def simulation_in_words(row: Mapping[str, Any]) -> str:
     return " ".join([*words, *([f"on {engine}"] if engine else [])])
 
 
-# The simulation of jobs, and suites of them.
-#
 # Beside the policy, the factors behind a benchmark's numbers are listed for suites and for single jobs alike.
 
 
@@ -466,80 +372,52 @@ def environment_sha256(jobs: Sequence[JobEvidence]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteEvidence:
-    """A suite of the plan: its tasks, each a job."""
+    """A suite of the plan: its tasks, each a job, and what they come to."""
 
     name: str
     jobs: Sequence[JobEvidence]
+    config: JobConfig = field(init=False)  # of the first task, for what all tasks share
+    status: str = field(init=False)  # of all jobs; where they differ, failed if one failed, else interrupted
+    reproducible: str | None = field(init=False)  # the weakest guarantee of the tasks; None while a task has none
+    scored: ScoredEpisodes = field(init=False)  # of all tasks
+    pooled: Interval | None = field(init=False)  # of the rate over all episodes
+    mean_rate: float | None = field(init=False)  # of the tasks; None before each has a rate, for others would weigh in
+    interval: Interval | None = field(init=False)  # of that mean
+    bounds: Interval | None = field(init=False)  # of that mean, see `JobEvidence`
+    saturated: float | None = field(init=False)  # share of action entries at or beyond their bounds
+    simulation: Mapping[str, str | None] = field(init=False)
 
-    @property
-    def config(self) -> JobConfig:
-        """The configuration of the first task, for what all tasks share."""
-        return self.jobs[0].job.config
-
-    @property
-    def status(self) -> str:
-        """The status of all jobs; where they differ, failed if one failed, else interrupted."""
-        statuses = {job.standing.status for job in self.jobs}
+    def __post_init__(self) -> None:
+        jobs, scored = self.jobs, together([job.scored for job in self.jobs])
+        statuses = {job.standing.status for job in jobs}
         differing = JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
-        return str(statuses.pop() if len(statuses) == 1 else differing)
+        promises = {job.promise[0] for job in jobs}
+        rates = [job.scored.rate for job in jobs]
+        bounds = [(job.bounds.low, job.bounds.high) for job in jobs if job.bounds is not None]
+        low, high = (sum(ends) / len(jobs) for ends in zip(*bounds, strict=True)) if bounds else (0.0, 1.0)
+        lines = (line for job in jobs for line in job.lines)
+        vars(self).update(
+            config=jobs[0].job.config,
+            status=str(statuses.pop() if len(statuses) == 1 else differing),
+            reproducible=None if None in promises else max(promises, key=str, default=None),
+            scored=scored,
+            pooled=scored.wilson(),
+            mean_rate=None if None in rates else mean([rate for rate in rates if rate is not None]),
+            interval=mean_of_tasks([job.scored for job in jobs]),
+            bounds=Interval(low=low, high=high) if len(bounds) == len(jobs) else None,
+            saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
+            simulation=simulation(jobs),
+        )
 
-    @property
-    def reproducible(self) -> str | None:
-        """The weakest guarantee of the tasks; None while a task has none."""
-        promises = {job.promise[0] for job in self.jobs}
-        return None if None in promises else max(promises, key=str, default=None)
-
-    def common(self, value: Callable[[JobEvidence], str | None], *, otherwise: str | None = None) -> str | None:
-        """Return the value that all tasks share, or `otherwise`."""
-        values = {*map(value, self.jobs)}
+    def common(self, name: str, *, otherwise: str | None = None) -> str | None:
+        """Return the value of a field that all tasks share, or `otherwise`."""
+        values = {getattr(job, name) for job in self.jobs}
         return values.pop() if len(values) == 1 else otherwise
 
     def total(self, value: Callable[[JobEvidence], int | None]) -> int | None:
         """Return the sum over the tasks, None if a task's value is unknown."""
-        values = [*map(value, self.jobs)]
-        known = [each for each in values if each is not None]
-        return sum(known) if len(known) == len(values) else None
-
-    @cached_property
-    def scored(self) -> ScoredEpisodes:
-        """The scored episodes of all tasks."""
-        return together([job.scored for job in self.jobs])
-
-    @cached_property
-    def pooled(self) -> Interval | None:
-        """The interval of the rate over all episodes."""
-        return self.scored.wilson()
-
-    @property
-    def mean_rate(self) -> float | None:
-        """The mean of the tasks' rates. None before each has a rate: it would be a mean of other tasks."""
-        rates = [job.scored.rate for job in self.jobs]
-        return None if None in rates else mean([rate for rate in rates if rate is not None])
-
-    @cached_property
-    def interval(self) -> Interval | None:
-        """The interval of the mean."""
-        return mean_of_tasks([job.scored for job in self.jobs])
-
-    @cached_property
-    def bounds(self) -> Interval | None:
-        """The tasks' mean rate if all errors and missing episodes failed, and if all succeeded."""
-        known = [job.bounds for job in self.jobs if job.bounds is not None]
-        if len(known) < len(self.jobs):
-            return None
-        lows, highs = zip(*((each.low, each.high) for each in known), strict=True)
-        return Interval(low=sum(lows) / len(known), high=sum(highs) / len(known))
-
-    @cached_property
-    def simulation(self) -> Mapping[str, str | None]:
-        """What simulated the tasks, see `simulation`."""
-        return simulation(self.jobs)
-
-    @cached_property
-    def saturated(self) -> float | None:
-        """The share of action entries at or beyond their bounds."""
-        lines = (line for job in self.jobs for line in job.lines)
-        return mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines)
+        known = [each for each in map(value, self.jobs) if each is not None]
+        return sum(known) if len(known) == len(self.jobs) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -299,7 +299,17 @@ class Answering:
                     results.add(result)
             answer = replace(answer, repeated=before.repeated + 1 - len(counting))
             for each in counting:
-                answer = replace(answer, counts=_counted(answer.counts, each))
+                counts, won, other = answer.counts, int(each[0]), int(each[-1])
+                if isinstance(counts, RateCounts):
+                    counts = RateCounts(successes=counts.successes + won, trials=counts.trials + 1)
+                else:
+                    counts = PairCounts(
+                        both=counts.both + won * other,
+                        only_first=counts.only_first + won * (1 - other),
+                        only_second=counts.only_second + (1 - won) * other,
+                        neither=counts.neither + (1 - won) * (1 - other),
+                    )
+                answer = replace(answer, counts=counts)
             self.answer = decided(answer) if counting else answer
         return self.answer
 
@@ -334,41 +344,20 @@ def decided(answer: Answer) -> Answer:
     if isinstance(counts, RateCounts):
         bar = question.at_least or 0.0
         evidence, is_above = log_e_value_of_rate(counts, bar), counts.successes > bar * counts.trials
+        found = Verdict.REACHED if is_above else Verdict.MISSED
     elif question.margin is None:
-        evidence, is_above = log_e_value_of_equality(counts), counts.only_first > counts.only_second
+        evidence = log_e_value_of_equality(counts)
+        found = Verdict.BETTER if counts.only_first > counts.only_second else Verdict.WORSE
     else:
         evidence = log_e_value_of_difference(counts, -question.margin)
-        is_above = (counts.difference or 0.0) > -question.margin
-    verdict = verdict_of(question, is_above=is_above) if evidence >= answer.needed_log_e_value else None
-    return replace(answer, log_e_value=evidence, verdict=verdict)
+        found = Verdict.NO_WORSE if (counts.difference or 0.0) > -question.margin else Verdict.WORSE
+    return replace(answer, log_e_value=evidence, verdict=found if evidence >= answer.needed_log_e_value else None)
 
 
 def needed_episodes(job: str, answers: Sequence[Answer]) -> int | None:
     """Return the number of episodes that a job's questions needed. None if one is open, or the job has no question."""
     own = [answer for answer in answers if job in answer.question.jobs]
     return max(answer.episodes for answer in own) if own and all(answer.is_final for answer in own) else None
-
-
-def _counted(counts: PairCounts | RateCounts, successes: Sequence[bool]) -> PairCounts | RateCounts:
-    """Return the counts with one more episode, or pair of episodes."""
-    if isinstance(counts, RateCounts):
-        return RateCounts(successes=counts.successes + int(successes[0]), trials=counts.trials + 1)
-    first, second = successes
-    return PairCounts(
-        both=counts.both + int(first and second),
-        only_first=counts.only_first + int(first and not second),
-        only_second=counts.only_second + int(second and not first),
-        neither=counts.neither + int(not first and not second),
-    )
-
-
-def verdict_of(question: Question, *, is_above: bool) -> Verdict:
-    """Return the answer to a question with enough evidence, for or against."""
-    if question.at_least is not None:
-        return Verdict.REACHED if is_above else Verdict.MISSED
-    if question.margin is not None:
-        return Verdict.NO_WORSE if is_above else Verdict.WORSE
-    return Verdict.BETTER if is_above else Verdict.WORSE
 
 
 # The state of a question in words.

@@ -67,21 +67,13 @@ class FailureFilm:
     outcome: str
     path: Path
 
-    @property
-    def caption(self) -> str:
-        """The caption of the video."""
-        return f"{self.job}, episode {self.episode_index}: {self.outcome} ({self.path.stem})"
-
 
 class Tracker(ABC):
     """A service that shows results. Its methods raise the errors of the service's library."""
 
-    @property
-    def keeps_series(self) -> bool:
-        """True if points of a watch from an earlier process are still there."""
-        # Otherwise every process sends all points in the order of their steps, and replaces those of an earlier
-        # process.
-        return False
+    # True if points of a watch from an earlier process are still there. Otherwise every process sends all points in the
+    # order of their steps, and replaces those of an earlier process.
+    keeps_series: bool = False
 
     @abstractmethod
     def log_job(self, measures: JobMeasures) -> None:
@@ -104,11 +96,6 @@ class Tracker(ABC):
         """Finish, and return the place of the results, for people."""
 
 
-def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns that have a value in at least one row, in their order."""
-    return list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
-
-
 # Make trackers by their names.
 
 
@@ -128,9 +115,9 @@ def open_tracker(name: str, run: TrackedRun) -> Tracker:
     """Return a tracker of a run, by its `TrackerName`; raises the errors of the service's library."""
     # Entries are text, so that a service's library is loaded only if the user requested it.
     classes = {
-        TrackerName.WANDB: "isaaclab_arena.tracking.wandb_tracker:WandbTracker",
-        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.tensorboard_tracker:TensorboardTracker",
-        TrackerName.MLFLOW: "isaaclab_arena.tracking.mlflow_tracker:MlflowTracker",
+        TrackerName.WANDB: "isaaclab_arena.tracking.services:WandbTracker",
+        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.services:TensorboardTracker",
+        TrackerName.MLFLOW: "isaaclab_arena.tracking.services:MlflowTracker",
     }
     return imported(classes[TrackerName(name)])(run)
 

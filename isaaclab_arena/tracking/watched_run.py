@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import JOBS, METRICS, Show, table_of
 from isaaclab_arena.results.console import job_settings
 from isaaclab_arena.results.merge import RunFiles, job_table, read, records
-from isaaclab_arena.results.rows import repeats_in_words
+from isaaclab_arena.results.rows import metrics_of, repeats_in_words
 from isaaclab_arena.storage.ledger import PlanEntry, RunPlan, read_run_plan, videos_of_job
 from isaaclab_arena.storage.reports import JobResultStatus
 from isaaclab_arena.tracking.trackers import (
@@ -51,12 +51,6 @@ def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
     return None
 
 
-def series_name(environment: str, swept: Mapping[str, Any], checkpoint_key: str) -> str:
-    """Return the common name of jobs that differ only in their checkpoint: ``reach, seed=1``."""
-    others = [f"{key.rpartition('.')[2]}={value}" for key, value in swept.items() if key != checkpoint_key]
-    return ", ".join([environment, *others])
-
-
 # Read the files that the ranks of a run have written so far, and send trackers the news.
 
 MAX_FILMS_OF_A_JOB = 8
@@ -76,24 +70,16 @@ class OpenedTracker:
         self._opened = opened
         self._tracker: Tracker | None = None
 
-    def tell(self, say: Callable[[Tracker], None]) -> None:
-        """Send it a message, unless it has failed."""
+    def tell(self, say: Callable[[Tracker], Any]) -> None:
+        """Send it a message, unless it has failed; the answer to the last one is its `place`."""
         if self.failure is not None:
             return
         try:
             self._tracker = self._tracker or self._opened()
-            say(self._tracker)
+            self.place = say(self._tracker)
         except Exception as error:  # noqa: BLE001  a service's library may fail in any way, and no run ends for it
-            self.failure = first_line(error)
+            self.failure, self.place = first_line(error), None
             _LOG.warning("%s gets no more results of this run, which goes on: %s", self.name, self.failure)
-
-    def close(self) -> None:
-        """Finish, and store the place of the results."""
-
-        def finish(tracker: Tracker) -> None:
-            self.place = tracker.close()
-
-        self.tell(finish)
 
 
 class WatchedRun:
@@ -111,31 +97,9 @@ class WatchedRun:
         self._filmed: dict[str, set[Path]] = {}
         self._rows: dict[str, dict[str, Any]] = {}
 
-    def look(self) -> None:
+    def look(self, *, is_last: bool = False) -> None:
         """Read the files that have grown since the last look, and send their news to the trackers."""
-        rows = dict(self._rows)
-        self._look_at_what_has_grown()
-        if rows != self._rows:
-            table = [self._rows[name] for name in self._jobs if name in self._rows]
-            self._tell(lambda tracker: tracker.log_table(table))
-
-    def finish(self) -> None:
-        """Look once more, send the trackers the final table, and close them."""
-        self._look_at_what_has_grown()
-        for name in self._failed:
-            # The last films are complete after the last commit line.
-            self._tell_films(name)
-        tables = read(self._output_directory)
-        for row in tables.rows:
-            # If jobs stop as soon as a question is answered, only the table knows the episodes that count.
-            metrics = [each for each in tables.metric_rows if each["job"] == row["name"]]
-            self._tell_row(self._jobs[str(row["name"])], row, metrics)
-        self._tell(lambda tracker: tracker.log_table(tables.rows))
-        for tracker in self._trackers:
-            tracker.close()
-
-    def _look_at_what_has_grown(self) -> None:
-        failed = {Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR}
+        rows, failed = dict(self._rows), {Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR}
         news = self._files.look()
         for evidence, row in zip(news, records(job_table(news)), strict=True):
             name = evidence.job.name
@@ -143,11 +107,29 @@ class WatchedRun:
                 line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in failed
             }
             self._tell_films(name)
-            self._tell_row(evidence.job, row, records(table_of(METRICS, evidence.metrics)))
+            self._tell_row(evidence.job, row, records(table_of(METRICS, metrics_of(evidence))))
             if row["status"] in _ENDED:
                 self._rows[name] = row
+        if rows != self._rows and not is_last:
+            table = [self._rows[name] for name in self._jobs if name in self._rows]
+            self._tell(lambda tracker: tracker.log_table(table))
 
-    def _tell(self, say: Callable[[Tracker], None]) -> None:
+    def finish(self) -> None:
+        """Look once more, send the trackers the final table, and close them."""
+        self.look(is_last=True)
+        for name in self._failed:
+            # The last films are complete after the last commit line.
+            self._tell_films(name)
+        tables = read(self._output_directory)
+        metric_rows = records(tables.metrics)
+        for row in tables.rows:
+            # If jobs stop as soon as a question is answered, only the table knows the episodes that count.
+            metrics = [each for each in metric_rows if each["job"] == row["name"]]
+            self._tell_row(self._jobs[str(row["name"])], row, metrics)
+        self._tell(lambda tracker: tracker.log_table(tables.rows))
+        self._tell(lambda tracker: tracker.close())
+
+    def _tell(self, say: Callable[[Tracker], Any]) -> None:
         for tracker in self._trackers:
             tracker.tell(say)
 
@@ -166,8 +148,10 @@ class WatchedRun:
 
         found = checkpoint_step(job.config.swept) if row["status"] in _ENDED else None
         if found is not None:
+            # Jobs that differ only in their checkpoint share a series: ``reach, seed=1``.
             key, step = found
-            series = series_name(job.config.environment, job.config.swept, key)
+            others = [f"{name.rpartition('.')[2]}={value}" for name, value in job.config.swept.items() if name != key]
+            series = ", ".join([job.config.environment, *others])
             point = CheckpointMeasures(series=series, step=step, values=values)
             if self._curves.get(job.name) != point:
                 self._curves[job.name] = point

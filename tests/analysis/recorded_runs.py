@@ -84,7 +84,7 @@ def run_of(directory: Path, jobs: dict[str, str], **how: Any) -> ReadRun:
 
 def arm_of(directory: Path, outcomes: str, **how: Any) -> Arm:
     """Write a run of one job and return that."""
-    return run_of(directory, {"lift": outcomes}, **how).arms()["lift"]
+    return run_of(directory, {"lift": outcomes}, **how).arms["lift"]
 
 
 def write_all_tables(directory: Path) -> None:

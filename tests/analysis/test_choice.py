@@ -16,7 +16,7 @@ from tests.analysis.recorded_runs import arm_of, run_of
 
 
 def arms_of(tmp_path, **jobs: str):
-    return {name: [arm] for name, arm in run_of(tmp_path, jobs).arms().items()}
+    return {name: [arm] for name, arm in run_of(tmp_path, jobs).arms.items()}
 
 
 def test_the_best_is_chosen_by_even_episodes_and_scored_by_odd_ones(tmp_path):

@@ -5,8 +5,7 @@ import pytest
 
 from isaaclab_arena.analysis.arms import match
 from isaaclab_arena.analysis.comparison import Question, Verdict, as_family, compare_pairs, verdict_of
-from isaaclab_arena.analysis.rates import PairChances, paired_power
-from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.results.statistics import Interval, PairChances, paired_power
 from tests.analysis.recorded_runs import arm_of
 
 

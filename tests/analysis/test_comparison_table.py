@@ -11,7 +11,7 @@ def report_of(tmp_path, candidate: dict[str, str], baseline: dict[str, str], **q
 
 def test_a_line_holds_counts_rates_difference_and_verdict(tmp_path):
     table = rates_table(report_of(tmp_path, {"lift": "s" * 8}, {"lift": "f" * 6 + "ss"}))
-    assert dict(zip(table.headings, table.rows[0], strict=True)) == {
+    assert table.iloc[0].to_dict() == {
         "task": "lift",
         "pairs": "8",
         "candidate %": "100.0",
@@ -29,17 +29,17 @@ def test_a_line_holds_counts_rates_difference_and_verdict(tmp_path):
 
 def test_several_tasks_have_two_lines_for_all_of_them(tmp_path):
     table = rates_table(report_of(tmp_path, {"a": "ss", "b": "sf"}, {"a": "sf", "b": "sf"}))
-    assert [row[0] for row in table.rows] == ["a", "b", "all pairs together", "mean of the tasks"]
-    assert table.rows[2][1:4] == ("4 (2 distinct)", "75.0", "50.0")
+    assert table["task"].tolist() == ["a", "b", "all pairs together", "mean of the tasks"]
+    assert table.iloc[2, 1:4].tolist() == ["4 (2 distinct)", "75.0", "50.0"]
 
 
 def test_the_level_of_the_interval_is_the_one_asked_for(tmp_path):
-    assert "difference [99 %]" in rates_table(report_of(tmp_path, {"a": "ss"}, {"a": "sf"}, alpha=0.01)).headings
+    assert "difference [99 %]" in rates_table(report_of(tmp_path, {"a": "ss"}, {"a": "sf"}, alpha=0.01))
 
 
 def test_lengths_and_returns_have_lines_of_their_own(tmp_path):
     table = measures_table(report_of(tmp_path, {"lift": "sss"}, {"lift": "sff"}))
-    assert [row[1] for row in table.rows] == ["length", "length where both succeed", "return"]
+    assert table["measure"].tolist() == ["length", "length where both succeed", "return"]
 
 
 def test_sentences_tell_which_pairs_differ_and_where_their_films_are(tmp_path):
@@ -78,12 +78,12 @@ def test_what_happened_is_a_table_of_its_own_and_what_tells_the_two_apart_is_sai
     first = run_of(tmp_path / "candidate", {"lift": "f" * 10}, events=dropped)
     second = run_of(tmp_path / "baseline", {"lift": "f" * 9 + "s"}, events=silent)
     report = compare_runs(first, second, Question())
-    assert events_table(report).rows == (
-        ("lift", "dropped", "10", "9", "0", "9", "0", "0.0020", "0.0039"),
-        ("lift", "almost", "10", "0", "1", "0", "1", "0.5000", "0.5000"),
-    )
+    assert events_table(report).to_numpy().tolist() == [
+        ["lift", "dropped", "10", "9", "0", "9", "0", "0.0020", "0.0039"],
+        ["lift", "almost", "10", "0", "1", "0", "1", "0.5000", "0.5000"],
+    ]
     assert "lift: events that tell candidate and baseline apart: dropped (9 against 0)" in sentences(report)
 
 
 def test_runs_that_tell_no_events_have_no_table_of_them(tmp_path):
-    assert events_table(report_of(tmp_path, {"a": "ss"}, {"a": "sf"})).rows == ()
+    assert events_table(report_of(tmp_path, {"a": "ss"}, {"a": "sf"})).empty

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import bootstrap
 from statsmodels.stats.multitest import multipletests
 
-from isaaclab_arena.analysis.rates import holm, mean_interval, mean_of_tasks_interval, signed_rank_p
+from isaaclab_arena.results.statistics import holm, mean_interval, mean_of_tasks_interval, signed_rank_p
 
 
 def test_holms_values_are_those_of_statsmodels():

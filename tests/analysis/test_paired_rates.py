@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from isaaclab_arena.analysis.rates import (
+from isaaclab_arena.results.statistics import (
     PairCounts,
     mcnemar_exact_p,
     mcnemar_mid_p,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import boschloo_exact
 
-from isaaclab_arena.analysis.rates import (
+from isaaclab_arena.results.statistics import (
     PairChances,
     boschloo_region,
     independent_power,

@@ -14,8 +14,6 @@ from isaaclab_arena.analysis.comparison import (
     not_chosen_by,
 )
 from isaaclab_arena.analysis.comparison_files import document, leaderboard, sentences, write_comparison
-from isaaclab_arena.analysis.decision_replay import replay_decision
-from isaaclab_arena.config.schema import Question as RunQuestion
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.json_values import json_text
 from tests.analysis.recorded_runs import arm_of, run_of
@@ -74,22 +72,10 @@ def test_places_of_a_leaderboard_stand_on_different_conditions(tmp_path):
 
 def test_the_best_is_not_scored_by_conditions_that_it_was_chosen_by(tmp_path):
     run = run_of(tmp_path / "turns", {"a": "sf" * 4, "b": "fs" * 4}, starts=2)
-    choice = choose_best({name: [arm] for name, arm in run.arms().items()})
+    choice = choose_best({name: [arm] for name, arm in run.arms.items()})
     assert choice is not None
     assert (choice.name, choice.rate_when_chosen, choice.rate, choice.episodes) == ("a", 1.0, 0.0, 4)
     assert "over the 4 of odd index (1 different condition), which nothing was chosen by" in choice.sentence
-    assert len(not_chosen_by(run.arms()["a"]).episodes) == 4
+    assert len(not_chosen_by(run.arms["a"]).episodes) == 4
     same = run_of(tmp_path / "same", {"a": "ssss", "b": "ffff"}, starts=1)
-    assert choose_best({name: [arm] for name, arm in same.arms().items()}) is None
-
-
-def test_a_decision_is_taken_again_with_one_bet_for_each_start(tmp_path):
-    question = RunQuestion(name="better", jobs=("new", "old"), max_episodes=40)
-    arms = [arm_of(tmp_path / name, letter * 40, starts=2) for name, letter in (("new", "s"), ("old", "f"))]
-    found = replay_decision(question, arms, num_orders=5)
-    assert (found.decision, found.left_out, found.reordered) == (None, 38, ())
-    three = [arm_of(tmp_path / f"{name}3", letter * 40, starts=13) for name, letter in (("new", "s"), ("old", "f"))]
-    found = replay_decision(question, three, num_orders=5)
-    assert found.decision is not None
-    assert found.decision.episodes == 7
-    assert all(decision.episodes >= 7 for decision in found.reordered)
+    assert choose_best({name: [arm] for name, arm in same.arms.items()}) is None

@@ -92,7 +92,7 @@ def test_what_cannot_be_compared_is_told_beside_what_can(tmp_path):
 
 def changed(run: ReadRun, **said: Any) -> ReadRun:
     """Return a run of one job of which something else is said."""
-    return dataclasses.replace(run, by_name={"lift": dataclasses.replace(run.arms()["lift"], **said)})
+    return dataclasses.replace(run, arms={"lift": dataclasses.replace(run.arms["lift"], **said)})
 
 
 def test_the_same_policy_on_both_sides_is_told(tmp_path):

@@ -26,7 +26,7 @@ def loaded_after(statement: str) -> frozenset[str]:
         ("isaaclab_arena.evaluation.eval_runner", {"pandas", "statsmodels", "warp", "mujoco_warp", "transformers"}),
         ("isaaclab_arena.evaluation.eval_runner", {"wandb", "tensorboard", "mlflow", "rerun"}),
         ("isaaclab_arena.tracking.watched_run", {"wandb", "tensorboard", "mlflow", "rerun"}),
-        ("isaaclab_arena.results.rerun_recordings", {"rerun"}),
+        ("isaaclab_arena.results.exports", {"rerun"}),
         # Every run ends with a page, and most pages compare nothing; SciPy loads its statistics when they are used.
         ("isaaclab_arena.report.writing", {"scipy.stats", "torch", "mujoco", "h5py", "PIL", "av"}),
         ("isaaclab_arena.tracking.watched_run", {"torch", "mujoco", "h5py", "PIL", "av"}),

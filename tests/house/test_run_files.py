@@ -9,7 +9,6 @@ COMMANDS = (
     "compare",
     "leaderboard",
     "plan",
-    "replay_decision",
     "robustness",
     "export",
     "merge",
@@ -30,9 +29,7 @@ READS = {"open", "read_bytes", "read_text", "read_parquet", "read_csv", "read_sc
 ALLOWED = {
     "evaluation/verification.py",
     "cli/commands/compare.py",
-    "report/writing.py",
     "results/merge.py",
-    "tracking/tensorboard_tracker.py",
 }
 
 

@@ -45,7 +45,7 @@ def warm_up() -> None:
     for module, name in _READ_FROM_JSON:
         adapter(vars(sys.modules[module])[name])
     # Every run ends with a page, whose templates take longer to compile than to fill in.
-    environment = importlib.import_module("isaaclab_arena.report.writing")._environment()
+    environment = importlib.import_module("isaaclab_arena.report.writing").templates()
     for name in environment.list_templates(extensions=["j2"]):
         environment.get_template(name)
     _spare_launchers_a_search()

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from isaaclab_arena.report.page import chosen_films, films_of_job
+from isaaclab_arena.report.writing import chosen_films, films_of_job
 from isaaclab_arena.storage.layout import poster_file
 
 

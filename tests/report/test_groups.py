@@ -4,8 +4,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from isaaclab_arena.report.groups import curves, matrix
-from isaaclab_arena.report.jobs import JobOnPage, job_on_page
+from isaaclab_arena.report.jobs import JobOnPage, curves, job_on_page, matrix
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.analysis.recorded_runs import write_run
@@ -46,9 +45,7 @@ def test_checkpoints_make_a_learning_curve_in_the_order_of_their_steps(jobs: lis
     assert curve.over_checkpoints
     assert [point.label for point in curve.points] == ["50", "300", "1000"]
     assert [point.address for point in curve.points] == ["#job-1", "#job-2", "#job-0"]
-    assert curve.line == "0.00,75.00 26.32,25.00 100.00,0.00"
-    low, high = curve.band.split()[0], curve.band.split()[-1]
-    assert float(low.split(",")[1]) > 75.0 > float(high.split(",")[1])
+    assert [(round(point.x, 4), point.rate) for point in curve.points] == [(0.0, 0.25), (0.2632, 0.75), (1.0, 1.0)]
 
 
 def test_other_texts_have_no_strength(jobs: list[JobOnPage]):

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.config.schema import Meanwhile
-from isaaclab_arena.report.page import ReportedRun, page_of
-from isaaclab_arena.report.writing import html_of
+from isaaclab_arena.report.writing import html_of, page_of
 from isaaclab_arena.results.merge import merge_results, stored_results, write_tables
 from tests.results.late_runs import LATE, write_late_run
 
@@ -19,7 +18,7 @@ def page_words(directory: Path, *, stored: bool = False) -> str:
         found = stored_results(directory)
         assert found is not None
         merged = found
-    html = html_of(page_of([ReportedRun(directory=directory, merged=merged)], embedded_bytes=0), directory)
+    html = html_of(page_of({directory: merged}, embedded_bytes=0), directory)
     return " ".join(re.sub(r"<[^>]+>", "", html).split())
 
 
@@ -38,7 +37,7 @@ def test_while_the_world_waits_nothing_is_stale_and_queries_are_told_too(tmp_pat
 
 def test_a_sweep_over_latency_gives_a_curve_with_an_interval_at_each_point(tmp_path):
     directory = write_late_run(tmp_path / "run")
-    page = page_of([ReportedRun(directory=directory, merged=merge_results(directory))], embedded_bytes=0)
+    page = page_of({directory: merge_results(directory)}, embedded_bytes=0)
     (curve,) = page.curves
     assert curve.key == "latency.steps"
     assert [(point.label, point.successes, point.scored) for point in curve.points] == [

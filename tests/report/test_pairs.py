@@ -5,7 +5,7 @@ import pytest
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Question, compare_with_job
 from isaaclab_arena.analysis.comparison_files import write_comparison
-from isaaclab_arena.report.groups import PairOnPage, pairs_on_page
+from isaaclab_arena.report.writing import PairOnPage, pairs_on_page
 from isaaclab_arena.results.merge import merge_results
 from tests.analysis.recorded_runs import write_run
 from tests.tracking.runs import stopped_run
@@ -88,4 +88,4 @@ def test_pairs_that_repeat_conditions_are_those_that_compare_counts(tmp_path: Pa
     (pair,) = pairs_on_page([run], {(0, "old"): 0, (0, "new"): 1})
     (task,) = compare_with_job(run, "old", Question()).tasks
     assert (pair.distinct, pair.mid_p, pair.interval) == (2, task.mid_p, task.interval)
-    assert pair.evidence.points[-1].evidence < pair.evidence.decisive
+    assert 10 ** pair.evidence.points[-1][1] < float(pair.evidence.needed)

@@ -3,7 +3,7 @@ from pathlib import Path
 import yaml
 
 from isaaclab_arena.report.jobs import job_on_page
-from isaaclab_arena.report.page import AUTHORS, PROGRAM, texts
+from isaaclab_arena.report.writing import AUTHORS, PROGRAM, texts
 from isaaclab_arena.results.merge import merge_results, records
 from tests.analysis.recorded_runs import write_run
 

@@ -7,8 +7,8 @@ import pytest
 
 from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.report import page as pages
-from isaaclab_arena.report.writing import ReportedRun, html_of, write_page, write_report
+from isaaclab_arena.report.writing import html_of, write_report
+from isaaclab_arena.report.writing import page_of as page_of_runs
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.reports import ServerUsage, write_job_report
 from tests.analysis.recorded_runs import write_all_tables, write_run
@@ -68,7 +68,7 @@ def test_every_number_of_a_suite_is_that_of_its_table(tmp_path: Path):
     said = f"mean of tasks {mean}; 12 of 13 episodes, {pooled}; 1 error"
     assert page.texts["suite-sentence-0"] == f"mine (libero_goal, 2 tasks, zero_action): {said}"
     assert page.texts["suite-sentence-1"].endswith("; 4 missing")
-    assert f"| mine | libero_goal | zero_action | 2 | 14 | {mean.replace(' %', '')} |" in page.texts["text-0"]
+    assert f"| mine | libero_goal | zero_action | 2 | 12/13 | {mean.replace(' %', '')} |" in page.texts["text-0"]
     assert other["status"] == "interrupted"
 
 
@@ -89,15 +89,15 @@ def test_a_job_that_was_decided_says_so_and_which_kind_its_interval_is(tmp_path:
     merged = merge_results(tmp_path / "run")
     asked = {"decision": "new-vs-old: better", "decided_at": 53, "interval_kind": "anytime"}
     merged = replace(merged, jobs=merged.jobs.assign(**asked))
-    html = write_page([ReportedRun(directory=tmp_path / "run", merged=merged)]).read_text(encoding="utf-8")
+    html = write_report({tmp_path / "run": merged}).read_text(encoding="utf-8")
     assert "new-vs-old: better, after 53 episodes" in html
     assert "the interval that holds at every look" in html
 
 
 def test_hostile_words_stay_words(tmp_path: Path):
     write_run(tmp_path / "run", {"lift": "s"})
-    run = ReportedRun(directory=tmp_path / "run", merged=merge_results(tmp_path / "run"))
-    harmless = pages.page_of([run], embedded_bytes=0)
+    runs = {tmp_path / "run": merge_results(tmp_path / "run")}
+    harmless = page_of_runs(runs, embedded_bytes=0)
     hostile = replace(harmless.jobs[0], episodes={"error": HOSTILE, HOSTILE: 1})
     page = Reader(html_of(replace(harmless, jobs=(hostile,)), tmp_path))
     assert not any(character in page.texts["data"] for character in "<>&\u2028")

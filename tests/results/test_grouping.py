@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.console import GROUPS_FILE, group_by, groups_table, write_groups
+from isaaclab_arena.results.console import GROUPS_FILE, group_by, groups_table
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
@@ -72,9 +73,8 @@ def test_a_key_that_no_job_has_is_refused_with_the_nearest_one(merged):
 
 
 def test_groups_are_written_beside_the_other_tables(tmp_path, merged):
-    path = write_groups(tmp_path, group_by(merged, [HIGH]))
-    assert path.name == GROUPS_FILE
-    assert pd.read_csv(path)["successes"].tolist() == [3, 4, 1]
+    assert main(["merge", str(tmp_path), "--by", HIGH]) == 0
+    assert pd.read_csv(tmp_path / GROUPS_FILE)["successes"].tolist() == [3, 4, 1]
 
 
 def test_success_that_is_not_measured_is_no_zero(tmp_path):

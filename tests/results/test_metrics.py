@@ -20,7 +20,7 @@ from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.report import writing
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results, read, records, stale_tables, write_tables
-from isaaclab_arena.results.rows import JobEvidence
+from isaaclab_arena.results.rows import JobEvidence, metrics_of
 from isaaclab_arena.results.statistics import interval_of_mean
 from isaaclab_arena.results.stopping import Answer, RateCounts
 from isaaclab_arena.storage.ledger import read_run_plan
@@ -112,7 +112,7 @@ def test_an_episode_beyond_a_decision_changes_no_interval(beyond):
     answer = Answer(question=bar, episodes=2, counts=counts, log_e_value=0.0, needed_log_e_value=1.0)
     job = JobEvidence(job=planned(), finished=lines, reports=[report(metrics=(HEIGHT,))], answers=[answer])
     assert job.needed == 2
-    [height] = job.metrics
+    [height] = metrics_of(job)
     assert (len(height.values), height.interval) == (2, None)
 
 
@@ -151,8 +151,8 @@ def test_the_page_and_trackers_show_metrics(tmp_path):
 def test_a_comparison_tests_the_metrics_that_both_sides_declare(tmp_path):
     baseline, candidate = write_run(tmp_path / "a"), write_run(tmp_path / "b", heights=(0.2, 0.3, 0.5, 0.1))
     found = compare_runs(read_run(candidate), read_run(baseline), Question())
-    [height] = [row for row in measures_table(found).rows if row[1] == "final_height_m"]
-    assert height[2:5] == ("3", "0.3333", "0.2")
+    height = measures_table(found).set_index("measure").loc["final_height_m"]
+    assert height[["pairs", "candidate", "baseline"]].tolist() == ["3", "0.3333", "0.2"]
     silent = compare_runs(read_run(candidate), read_run(write_run(tmp_path / "c", metrics=())), Question())
     assert "final_height_m" not in silent.tasks[0].metrics
 
@@ -164,7 +164,7 @@ def test_metrics_that_are_called_like_a_measure_stand_beside_it(tmp_path):
         [commits] = (run / "lift").glob("*.jsonl")
         commits.write_text(commits.read_text().replace('"final_height_m"', '"length":0.5,"difference":0.5,"=1+1"'))
     found = compare_runs(read_run(candidate), read_run(baseline), Question())
-    means = {row[1]: row[3] for row in measures_table(found).rows}
+    means = measures_table(found).set_index("measure")["candidate"].to_dict()
     assert (means["length"], means["metric length"], means["metric difference"]) == ("11", "0.5", "0.5")
     figures = pd.read_csv(write_comparison(tmp_path / "out", found)[1])
     assert figures["difference_high"].tolist() != figures["metric_difference_high"].tolist()

@@ -16,7 +16,6 @@ COMMANDS = ("report RUN", "compare RUN --baseline early")
 MORE_COMMANDS = (
     "leaderboard RUN",
     "robustness RUN",
-    "replay-decision RUN --jobs late.v2,early",
     "plan --from RUN --job early --difference 0.2",
     "export RUN --arena",
     "export RUN --lerobot",

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.tracking.watched_run import checkpoint_step, series_name
+from isaaclab_arena.tracking.watched_run import checkpoint_step
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,3 @@ def test_a_swept_checkpoint_says_after_how_many_steps_it_was_saved(key, value, s
 )
 def test_what_is_no_checkpoint_has_no_step(swept):
     assert checkpoint_step(swept) is None
-
-
-def test_a_curve_is_called_after_what_its_jobs_have_in_common():
-    swept = {"seed": 3, "policy_config_dict.checkpoint_path": "model_1.pt", "arena_env_args.object": "can"}
-    assert series_name("lift_object", swept, "policy_config_dict.checkpoint_path") == "lift_object, seed=3, object=can"

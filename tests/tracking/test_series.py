@@ -36,10 +36,7 @@ class Telling(NotingTracker):
     def __init__(self, service: Service) -> None:
         super().__init__()
         self._service = service
-
-    @property
-    def keeps_series(self) -> bool:
-        return self._service.has_server
+        self.keeps_series = service.has_server
 
     def close(self) -> str:
         told = [(each.series, each.step) for each in self.checkpoints]

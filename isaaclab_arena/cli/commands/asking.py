@@ -4,12 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
 from isaaclab_arena.analysis.comparison import Question
-from isaaclab_arena.analysis.comparison_files import TextTable
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.logs import plain_text
 
@@ -40,13 +35,3 @@ def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
             raise
         print(plain_text(f"nothing is kept of this: {error}; {way_out}"), file=sys.stderr)
         return None
-
-
-def drawn(table: TextTable) -> Table:
-    """Return a table for the console."""
-    on_console = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for position, heading in enumerate(table.headings):
-        on_console.add_column(heading, justify="left" if position == 0 else "right", overflow="fold")
-    for row in table.rows:
-        on_console.add_row(*(Text(plain_text(cell)) for cell in row))
-    return on_console

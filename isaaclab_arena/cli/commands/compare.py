@@ -11,11 +11,12 @@ from rich.text import Text
 
 from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.comparison import NotComparableError, Verdict, compare_directories
-from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, kept, question_of
+from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, kept, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results.console import drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
             comparison_files.measures_table(report),
             comparison_files.events_table(report),
         ):
-            if table.rows:
+            if len(table):
                 console.print(drawn(table))
         limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
         for sentence in comparison_files.sentences(report):

@@ -16,7 +16,7 @@ _FORMATS = {
     "arena": "isaaclab_arena.results.exports:export_arena",
     "robomimic": "isaaclab_arena.evaluation.gym_ids:export_robomimic",
     "lerobot": "isaaclab_arena.results.exports:export_lerobot",
-    "rerun": "isaaclab_arena.results.rerun_recordings:export_rerun",
+    "rerun": "isaaclab_arena.results.exports:export_rerun",
     "wandb": "isaaclab_arena.tracking.watched_run:export_wandb",
     "tensorboard": "isaaclab_arena.tracking.watched_run:export_tensorboard",
     "mlflow": "isaaclab_arena.tracking.watched_run:export_mlflow",

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import tyro
 from rich.text import Text
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import NotComparableError
-from isaaclab_arena.analysis.comparison_files import Leaderboard, TextTable, leaderboard
-from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, question_of
+from isaaclab_arena.analysis.comparison_files import Leaderboard, leaderboard
+from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results.console import drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +64,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def leaderboard_table(found: Leaderboard) -> TextTable:
+def leaderboard_table(found: Leaderboard) -> pd.DataFrame:
     """Return one line per policy, the best first, as text."""
     # Numbers stand for names in the last column, which would be too wide with names.
     numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
-    rows = tuple(
+    rows = [
         (
             plain_text(place.name),
             numbers[place.name],
@@ -77,7 +79,6 @@ def leaderboard_table(found: Leaderboard) -> TextTable:
             ", ".join(sorted((numbers[name] for name in place.like), key=int)) or "-",
         )
         for place in found.places
-    )
+    ]
     means, alike = "mean of tasks % [95 %]", "not told apart from no."
-    headings = ("policy", "no.", "rank", means, "successes", "95 % of all", alike)
-    return TextTable(headings=headings, rows=rows)
+    return pd.DataFrame(rows, columns=["policy", "no.", "rank", means, "successes", "95 % of all", alike])

@@ -9,10 +9,10 @@ import tyro
 from isaaclab_arena.cli.json_output import stdout_for_json
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.console import results_console
-from isaaclab_arena.results.console import group_by, groups_table, print_summary, write_groups
+from isaaclab_arena.results.console import GROUPS_FILE, group_by, groups_table, print_summary
 from isaaclab_arena.results.freshness import RESULTS_FILE
-from isaaclab_arena.results.merge import merge_results, write_tables
-from isaaclab_arena.storage.atomic import read_whole
+from isaaclab_arena.results.merge import csv_text, merge_results, write_tables
+from isaaclab_arena.storage.atomic import read_whole, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         if options.by:
             groups = group_by(merged, options.by)
             console.print(groups_table(groups, options.by))
-            write_groups(directory, groups)
+            write_text(directory / GROUPS_FILE, csv_text(groups), overwrite=True)
         if options.save_conditions is not None:
             for line in save_conditions(options.save_conditions, directory):
                 console.print(line, markup=False)

@@ -5,16 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import tyro
 from rich.text import Text
 
 from isaaclab_arena.analysis.arms import named_arm, read_run
-from isaaclab_arena.analysis.comparison_files import TextTable
-from isaaclab_arena.analysis.rates import independent_power, least_number, pair_chances, paired_power, simulated_stop
-from isaaclab_arena.cli.commands.asking import check_share, drawn
+from isaaclab_arena.cli.commands.asking import check_share
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.results.console import drawn
+from isaaclab_arena.results.statistics import (
+    independent_power,
+    least_number,
+    pair_chances,
+    paired_power,
+    simulated_stop,
+)
 
 _MOST_PAIRS = 20_000
 
@@ -78,9 +85,9 @@ def main(argv: Sequence[str]) -> int:
     rates = f"{100 * baseline:.1f} % against {100 * candidate:.1f} %"
     console.print(Text(f"{rates}, to be found in {100 * options.power:g} % of tries:"))
     said = {0.0: "nothing to do with each other", 0.5: "half as alike as they can be", 1.0: "as alike as they can be"}
-    rows = tuple((said[each["agreement"]], _shown(each["pairs"]), _shown(each["until_stopped"])) for each in planned)
-    headings = ("the same conditions; outcomes", "pairs (McNemar's mid-p)", "on average, stopped as soon as decided")
-    console.print(drawn(TextTable(headings=headings, rows=rows)))
+    rows = [(said[each["agreement"]], _shown(each["pairs"]), _shown(each["until_stopped"])) for each in planned]
+    headings = ["the same conditions; outcomes", "pairs (McNemar's mid-p)", "on average, stopped as soon as decided"]
+    console.print(drawn(pd.DataFrame(rows, columns=headings)))
     number = f"more than {most_independent}" if independent is None else str(independent)
     console.print(Text(f"other conditions for each policy: {number} episodes of either (Boschloo's test)"))
     return 0
@@ -93,7 +100,7 @@ def _baseline(options: PlanOptions) -> float:
         if not 0.0 <= options.baseline <= 1.0:
             raise ConfigError(f"must be 0 to 1, got {options.baseline:g}", key="--baseline")
         return options.baseline
-    arms = read_run(options.from_run or Path()).arms()
+    arms = read_run(options.from_run or Path()).arms
     if options.job is None and len(arms) != 1:
         raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
     arm = named_arm(arms, options.job or next(iter(arms)), option="--job")

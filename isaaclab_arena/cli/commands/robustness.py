@@ -9,7 +9,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.robustness import drops, drops_table, sentences, write_robustness
-from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, kept
+from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, kept
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError
@@ -17,6 +17,7 @@ from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results.console import drawn
 
 PROGRAM = "isaaclab-arena robustness"
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         directory = options.jobs
 
-    found = drops(read_run(directory).arms().values())
+    found = drops(read_run(directory).arms.values())
     console = results_console()
     if not found:
         message = f"no job of {directory} has arms; give a job file, or jobs the key 'robustness'"

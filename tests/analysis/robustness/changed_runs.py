@@ -58,4 +58,4 @@ def write_changed_run(
 
 def drops_of(directory: Path) -> dict[tuple[str, int], Drop]:
     """Return what each level of each axis of a run costs."""
-    return {(each.axis, each.level): each for each in drops(read_run(directory).arms().values())}
+    return {(each.axis, each.level): each for each in drops(read_run(directory).arms.values())}

@@ -1,8 +1,9 @@
 import pytest
 
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.rates import holm, mcnemar_mid_p, paired_difference_interval
-from isaaclab_arena.analysis.robustness import csv_of, drops, sentences
+from isaaclab_arena.analysis.robustness import DROPS, drops, sentences
+from isaaclab_arena.results.columns import table_of
+from isaaclab_arena.results.statistics import holm, mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.results.stopping import PairCounts
 from tests.analysis.recorded_runs import write_run
 from tests.analysis.robustness.changed_runs import drops_of, write_changed_run
@@ -85,7 +86,7 @@ def test_errors_and_missing_episodes_leave_their_pair_out(tmp_path):
 
 
 def test_jobs_without_arms_have_no_drops(tmp_path):
-    assert drops(read_run(write_run(tmp_path / "run", {"lift": "sf"})).arms().values()) == ()
+    assert drops(read_run(write_run(tmp_path / "run", {"lift": "sf"})).arms.values()) == ()
 
 
 def test_arms_that_repeat_starts_are_no_surer_than_the_starts(tmp_path):
@@ -99,6 +100,6 @@ def test_arms_that_repeat_starts_are_no_surer_than_the_starts(tmp_path):
     assert many.drop_interval is not None
     assert many.interval.high == pytest.approx(few.interval.high)
     assert many.drop_interval.low == pytest.approx(few.drop_interval.low)
-    assert csv_of(list(often.values())).splitlines()[0].endswith(",distinct_conditions")
-    assert "distinct" not in csv_of(list(once.values()))
+    assert list(table_of(DROPS, list(often.values())))[-1] == "distinct_conditions"
+    assert "distinct_conditions" not in table_of(DROPS, list(once.values()))
     assert any("20 episodes, 2 different conditions" in line for line in sentences(list(often.values())))

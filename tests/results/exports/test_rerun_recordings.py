@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.rerun_recordings import export_rerun
+from isaaclab_arena.results.exports import export_rerun
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from tests.results.evidence import planned, write_plan

@@ -1,3 +1,4 @@
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.statistics import difference_interval, rate_interval
+from isaaclab_arena.results.statistics import rate_interval
 from isaaclab_arena.results.stopping import (
     Answering,
     FinishedEpisode,
@@ -14,6 +15,7 @@ from isaaclab_arena.results.stopping import (
     RateCounts,
     Verdict,
     answers_of,
+    log_e_value_of_difference,
     needed_episodes,
 )
 
@@ -73,20 +75,18 @@ def test_errors_and_unequal_conditions_are_no_pairs_and_are_counted():
     assert (answer.verdict, answer.episodes) == (Verdict.BETTER, 9)
 
 
-def test_a_margin_is_decided_where_the_anytime_interval_leaves_it():
+def test_a_margin_is_decided_at_the_first_episode_whose_evidence_is_enough():
     question = replace(BETTER, margin=0.1)
     for finished, verdict in ((arms(0.8, 0.75), Verdict.NO_WORSE), (arms(0.5, 0.8), Verdict.WORSE)):
         answer = the_answer(question, finished)
         assert answer.verdict is verdict
         assert isinstance(answer.counts, PairCounts)
-        interval = difference_interval(answer.counts, alpha=0.05)
-        assert interval.low > -0.1 if verdict is Verdict.NO_WORSE else interval.high < -0.1
+        assert log_e_value_of_difference(answer.counts, -0.1) >= math.log(20)
         before = {name: {index: each[index] for index in range(answer.episodes - 1)} for name, each in finished.items()}
         earlier = the_answer(question, before)
         assert isinstance(earlier.counts, PairCounts)
-        interval = difference_interval(earlier.counts, alpha=0.05)
         assert earlier.verdict is None
-        assert interval.low <= -0.1 <= interval.high
+        assert log_e_value_of_difference(earlier.counts, -0.1) < math.log(20)
 
 
 def test_a_bar_is_decided_where_the_anytime_interval_leaves_it():

@@ -5,21 +5,12 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import beta
 
-from isaaclab_arena.results.statistics import (
-    difference_interval,
-    log_e_value,
-    log_e_values,
-    log_e_values_of_difference,
-    log_e_values_of_rate,
-    rate_interval,
-)
-from isaaclab_arena.results.stopping import (
-    PairCounts,
-    RateCounts,
-    log_e_value_of_difference,
-    log_e_value_of_equality,
-    log_e_value_of_rate,
-)
+from isaaclab_arena.results.statistics import rate_interval
+from isaaclab_arena.results.stopping import PairCounts, RateCounts, log_e_value_of_equality, log_e_value_of_rate
+
+
+def log_e_value(wins: int, losses: int) -> float:
+    return log_e_value_of_equality(PairCounts(both=3, only_first=wins, only_second=losses, neither=1))
 
 
 def density(chance: float, wins: int, losses: int) -> float:
@@ -32,8 +23,6 @@ def density(chance: float, wins: int, losses: int) -> float:
 def test_an_e_value_is_the_wealth_of_a_mixture_of_bets(wins, losses):
     whole, _ = quad(density, 0.0, 1.0, args=(wins, losses))
     assert log_e_value(wins, losses) == pytest.approx(math.log(whole), abs=1e-6)
-    half, _ = quad(density, 0.5, 1.0, args=(wins, losses))
-    assert log_e_value(wins, losses, one_sided=True) == pytest.approx(math.log(2.0 * half), abs=1e-6)
 
 
 def test_a_fair_game_makes_nobody_rich_however_often_one_looks():
@@ -45,11 +34,6 @@ def test_a_fair_game_makes_nobody_rich_however_often_one_looks():
             log_e_value(int(won), int(seen - won)) >= math.log(20.0) for seen, won in enumerate(wins, start=1)
         )
     assert false_stops / 400 <= 0.05
-
-
-def test_many_losses_are_no_evidence_that_the_first_is_better():
-    assert log_e_value(0, 2_000, one_sided=True) == -math.inf
-    assert log_e_value(0, 2_000) > math.log(20.0)
 
 
 def test_the_interval_of_a_rate_holds_the_rate_and_narrows():
@@ -76,43 +60,9 @@ def _wealth(chance: float, rate: float) -> float:
     return prior * (chance / rate) ** 18 * ((1.0 - chance) / (1.0 - rate)) ** 2
 
 
-@pytest.mark.parametrize("outcomes", [(12, 2, 36), (1, 13, 36), (5, 5, 10), (0, 0, 30), (7, 0, 0), (0, 0, 0)])
-def test_the_interval_of_a_difference_is_that_of_a_search_through_all_distributions(outcomes):
-    wins, losses, alike = outcomes
-    pairs = PairCounts(both=alike, only_first=wins, only_second=losses, neither=0)
-    interval = difference_interval(pairs, alpha=0.05)
-    chances = np.linspace(0.0, 1.0, 401)
-    first, second = np.meshgrid(chances, chances, indexing="ij")
-    rest = 1.0 - first - second
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = [
-            np.where(count == 0, 0.0, count * np.log(np.maximum(chance, 0.0)))
-            for count, chance in zip(outcomes, (first, second, rest), strict=True)
-        ]
-    likelihood = np.where(rest >= -1e-12, sum(logs), -np.inf)
-    mixture = sum(math.lgamma(0.5 + count) - math.lgamma(0.5) for count in outcomes)
-    mixture += math.lgamma(1.5) - math.lgamma(1.5 + sum(outcomes))
-    kept = (first - second)[likelihood > mixture + math.log(0.05)]
-    assert (interval.low, interval.high) == pytest.approx((kept.min(), kept.max()), abs=0.011)
-
-
 def test_a_level_that_is_no_chance_is_refused():
     with pytest.raises(ValueError, match="alpha must be between 0 and 1, got 1"):
         rate_interval(1, 2, alpha=1.0)
-
-
-def test_many_streams_at_once_have_the_evidence_that_each_has_alone():
-    generator = np.random.default_rng(2)
-    wins, losses, alike = generator.integers(0, 40, size=(3, 50))
-    streams = list(zip(wins.tolist(), losses.tolist(), alike.tolist(), strict=True))
-    pairs = [PairCounts(both=same, only_first=won, only_second=lost, neither=0) for won, lost, same in streams]
-    assert log_e_values(wins, losses) == pytest.approx([log_e_value_of_equality(each) for each in pairs])
-    for difference in (-0.2, 0.0, 0.1):
-        assert log_e_values_of_difference(wins, losses, alike, difference) == pytest.approx(
-            [log_e_value_of_difference(each, difference) for each in pairs]
-        )
-    rates = [RateCounts(successes=won, trials=won + lost) for won, lost, _ in streams]
-    assert log_e_values_of_rate(wins, losses, 0.8) == pytest.approx([log_e_value_of_rate(each, 0.8) for each in rates])
 
 
 def test_nothing_is_more_than_evidence_against_what_cannot_be():

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from isaaclab_arena.analysis.picture import Bar, Dot, Line, Picture, Words, png, svg
+from isaaclab_arena.analysis.picture import Dot, Line, Picture, Words, png, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def picture(*marks: Line | Bar | Dot | Words) -> Picture:
+def picture(*marks: Line | Dot | Words) -> Picture:
     return Picture(width=60, height=40, marks=marks, description="what <it> shows")
 
 
@@ -27,15 +27,13 @@ def test_both_formats_have_the_size_that_was_asked_for():
 def test_an_svg_holds_every_mark_and_says_what_it_shows():
     marks = (
         Line(points=((1, 2), (3, 4)), colour="#ff0000", width=2),
-        Bar(left=5, top=6, width=7, height=8, colour="#00ff00"),
         Dot(centre=(9, 10), radius=3, colour="#0000ff"),
         Words(at=(11, 12), text="a < b & c", colour="#000000", anchor="end"),
     )
     document = ET.fromstring(svg(picture(*marks)))
-    title, ground, line, bar, dot, words = document
+    title, ground, line, dot, words = document
     assert (title.text, ground.get("fill")) == ("what <it> shows", "#ffffff")
     assert (line.tag, line.get("points"), line.get("stroke")) == (f"{SVG}polyline", "1.0,2.0 3.0,4.0", "#ff0000")
-    assert (bar.tag, bar.get("x"), bar.get("height")) == (f"{SVG}rect", "5.0", "8.0")
     assert (dot.tag, dot.get("cx"), dot.get("r")) == (f"{SVG}circle", "9.0", "3")
     assert (words.tag, words.text, words.get("text-anchor")) == (f"{SVG}text", "a < b & c", "end")
 
@@ -44,7 +42,6 @@ def test_an_svg_holds_every_mark_and_says_what_it_shows():
     ("mark", "inside", "outside"),
     [
         (Line(points=((5, 20), (55, 20)), colour="#ff0000", width=4), (20, 30), (30, 30)),
-        (Bar(left=10, top=10, width=20, height=20, colour="#ff0000"), (29, 29), (30, 30)),
         (Dot(centre=(30, 20), radius=5, colour="#ff0000"), (20, 30), (20, 40)),
     ],
 )
