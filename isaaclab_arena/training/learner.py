@@ -25,22 +25,15 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, moments_by_name, read_checkpoint
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.training.algorithms import GRPO, PPO, set_learning_rate
 from isaaclab_arena.training.closed_loop import environment_job
-from isaaclab_arena.training.config import TrainingConfig, learning_rate_before
-from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
+from isaaclab_arena.training.config import TrainingConfig, recorded_in
+from isaaclab_arena.training.grpo import GRPO
+from isaaclab_arena.training.ppo import PPO, set_learning_rate
+from isaaclab_arena.training.vec_env import TrainingEnvironment
 
 
 class OutOfSyncError(ArenaError):
     """Ranks that must hold the same weights do not, so their training is worthless from here on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A tensor that is not the same on all ranks."""
-
-    tensor: str  # its dotted name
-    ranks: tuple[int, ...]  # the ranks that differ from the majority
 
 
 def check_synchrony(state: Mapping[str, Any]) -> None:
@@ -48,14 +41,14 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
     digests = named_digests(state)
     # Compare names first: digests of different tensors cannot be compared.
     names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
-    if others := [rank for each in differences(["names"], names) for rank in each.ranks]:
+    if others := differences(["names"], names).get("names"):
         raise OutOfSyncError(
-            f"the ranks do not learn with the same tensors: rank {', '.join(map(str, others))} has other ones than "
-            "most, as if it had begun in another way; start all ranks with the same command"
+            f"the ranks do not learn with the same tensors: rank {others} has other ones than most, as if it had begun "
+            "in another way; start all ranks with the same command"
         )
     held = torch.stack(gather_from_ranks(torch.tensor(list(digests.values()), dtype=torch.int64)))
     if found := differences(list(digests), held):
-        told = "; ".join(f"{each.tensor} of rank {', '.join(map(str, each.ranks))}" for each in found[:5])
+        told = "; ".join(f"{tensor} of rank {others}" for tensor, others in list(found.items())[:5])
         more = f"; and {len(found) - 5} more tensors" if len(found) > 5 else ""
         raise OutOfSyncError(
             f"the ranks have drifted apart: {told}{more} differ from the others; go on from the last checkpoint with "
@@ -72,15 +65,14 @@ def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
-    """Return the tensors that differ between ranks, from digests of shape (world_size, num_tensors), int64."""
-    found = []
-    for column, name in enumerate(names):
-        digests = held[:, column].tolist()
+def differences(names: list[str], held: torch.Tensor) -> dict[str, str]:
+    """Map tensors that differ to their ranks in words, from digests of shape (world_size, num_tensors), int64."""
+    found = {}
+    for name, digests in zip(names, held.T.tolist(), strict=True):
         # The majority counts as right; in a tie, the lower rank.
         common = max(dict.fromkeys(digests), key=digests.count)
-        if ranks := tuple(rank for rank, digest in enumerate(digests) if digest != common):
-            found.append(Difference(tensor=name, ranks=ranks))
+        if ranks := [str(rank) for rank, digest in enumerate(digests) if digest != common]:
+            found[name] = ", ".join(ranks)
     return found
 
 
@@ -100,7 +92,8 @@ _OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
 _CLASS_NAME = "class_name"
 _MADE_HERE = {
     "algorithm": {
-        *("self", "actor", "critic", "storage", "device", "multi_gpu_cfg", "grad_sync_period", "max_iterations"),
+        *("self", "actor", "critic", "storage", "device", "multi_gpu_cfg", "world_size", "grad_sync_period"),
+        "max_iterations",
     },
     "actor": {"self", "obs", "obs_groups", "obs_set", "output_dim"},
     "critic": {"self", "obs", "obs_groups", "obs_set", "output_dim"},
@@ -202,9 +195,8 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
     if parameters is None:
         return
     parameters -= _MADE_HERE[role]
-    settings_class = getattr(found, "settings_class", found)
     hints: dict[str, Any] = {}
-    for each in reversed(settings_class.__mro__ if isinstance(settings_class, type) else ()):
+    for each in reversed(found.__mro__ if isinstance(found, type) else ()):
         with contextlib.suppress(NameError, TypeError, AttributeError):
             hints |= typing.get_type_hints(each.__init__)
 
@@ -226,7 +218,6 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
 
 def _taken_by(found: Callable[..., Any]) -> set[str] | None:
     """Return the names of a class's arguments, None if it takes any."""
-    found = getattr(found, "settings_class", found)
     names: set[str] = set()
     classes = found.__mro__ if isinstance(found, type) else (found,)
     for each in classes:
@@ -457,33 +448,21 @@ class DivergedError(ArenaError):
     """The training has reached NaN. Other settings may help."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Iteration:
-    """Results of an iteration."""
-
-    losses: dict[str, float]  # name to mean loss over all ranks
-    episodes: EpisodeStatistics  # episodes of all ranks that ended in the iteration
-    env_steps: int  # control steps of all env slots of all ranks
-    collect_s: float  # time of this rank for collecting samples [s]
-    learn_s: float  # time for learning [s]
-    learning_rate: float  # at the end of the iteration
-    action_std: float  # mean standard deviation of the actions, NaN for a policy without one
-
-
 class Learner:
     """One rank's env slots, copy of the networks and random numbers."""
 
     def __init__(self, config: TrainingConfig, context: DistributedContext, *, num_threads: int) -> None:
         self._config = config
         self._context = context
-        # Iterations done. With several ranks, the process group exists already.
-        self.iterations = 0
+        # Iterations, and control steps of all env slots of all ranks, of the whole training and of each iteration. With
+        # several ranks, the process group exists already.
+        self.iterations = self.env_steps = 0
+        self._env_steps = config.num_envs * config.agent.num_steps_per_env * context.world_size
         seed = config.agent.seed + context.rank
         environment = environment_job(config).build_environment(device=context.device, num_threads=num_threads)
-        self._starts = EpisodeStarts(environment, seed=seed)
         self.environment = TrainingEnvironment(
             environment,
-            self._starts,
+            seed=seed,
             scaler=ActionScaler(
                 environment.action_spec,
                 config.agent.action_scaling,
@@ -495,8 +474,9 @@ class Learner:
         # rsl_rl draws first weights, actions and mini-batches from torch's own generators.
         torch.manual_seed(seed)  # noqa: TID251  rsl_rl draws from the global generator
         self.algorithm: Any = build_algorithm(config, self.environment, context)
+        self._first_learning_rate = float(self.algorithm.learning_rate)
         self._curiosity: Any = getattr(self.algorithm, "rnd", None)
-        self._starts.group_size = getattr(self.algorithm, "group_size", 1)
+        self.environment.group_size = getattr(self.algorithm, "group_size", 1)
         self._restarts = getattr(self.algorithm, "restarts_episodes", False)
         if config.agent.init_at_random_ep_len and not self._restarts:
             self.environment.begin_in_the_middle()
@@ -505,50 +485,50 @@ class Learner:
         if context.is_distributed:
             self.algorithm.broadcast_parameters()
 
-    def iterate(self) -> Iteration:
-        """Collect samples on all ranks, learn, and return the results; DivergedError on NaN. Every rank calls it."""
-        # Only this trainer's own algorithms have a schedule per iteration.
-        if (begin_iteration := getattr(self.algorithm, "begin_iteration", None)) is not None:
-            begin_iteration(self.iterations)
+    def iterate(self) -> dict[str, float]:
+        """Collect samples on all ranks and learn; return the measures, without NaN. DivergedError on NaN."""
+        # Every rank calls it, and all get the same but for the times, which are each rank's own [s].
+        algorithm = self.algorithm
+        if isinstance(algorithm, PPO | GRPO) and algorithm.schedule == "linear":
+            # The learning rate falls from iteration to iteration, to zero after the last.
+            share = max(0.0, 1 - self.iterations / max(1, self._config.agent.max_iterations))
+            set_learning_rate(algorithm, self._first_learning_rate * share)
         began = time.perf_counter()
         try:
             self._collect()
             collected = time.perf_counter()
-            own_losses = self.algorithm.update()
+            own_losses = algorithm.update()
             # Mean losses and episodes of all ranks, with one message.
             counter = self.environment.counter
             own = torch.cat((torch.tensor(list(own_losses.values()), dtype=torch.float64), counter.take().cpu()))
             total = sum_over_ranks(own)
-            means = total[: len(own_losses)] / self._context.world_size
-            episodes = statistics_of(total[len(own_losses) :], counter.metrics)
-            losses = dict(zip(own_losses, means.tolist(), strict=True))
         except (ValueError, RuntimeError) as error:
             # Messages of rsl_rl and torch about NaN or a negative deviation.
             if not any(words in str(error) for words in ("NaN values", "normal expects", "Expected parameter")):
                 raise
             raise self._diverged(first_line(error)) from error
+        means = total[: len(own_losses)] / self._context.world_size
+        losses = dict(zip(own_losses, means.tolist(), strict=True))
         self.iterations += 1
+        self.env_steps += self._env_steps
         learned = time.perf_counter()
 
         # Losses are means over all ranks, so all ranks stop at the same NaN.
         if wrong := [name for name, value in losses.items() if math.isnan(value)]:
             raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
-        policy = self.algorithm.get_policy()
-        std = policy.output_std.mean().item() if getattr(policy, "distribution", None) is not None else float("nan")
-        return Iteration(
-            losses=losses,
-            episodes=episodes,
-            env_steps=self.env_steps_per_iteration,
-            collect_s=collected - began,
-            learn_s=learned - collected,
-            learning_rate=float(self.algorithm.learning_rate),
-            action_std=std,
-        )
-
-    @property
-    def env_steps_per_iteration(self) -> int:
-        """Control steps of all env slots of all ranks in an iteration."""
-        return self._config.num_envs * self._config.agent.num_steps_per_env * self._context.world_size
+        policy = algorithm.get_policy()
+        has_std = getattr(policy, "distribution", None) is not None
+        measures = {
+            **{f"Loss/{name}": value for name, value in losses.items()},
+            "Loss/learning_rate": float(algorithm.learning_rate),
+            "Policy/mean_std": policy.output_std.mean().item() if has_std else math.nan,
+            "Perf/total_fps": self._env_steps / (learned - began),
+            "Perf/collection_time": collected - began,
+            "Perf/learning_time": learned - collected,
+            "Perf/total_steps": self.env_steps,
+            **counter.measures(total[len(own_losses) :]),
+        }
+        return {name: value for name, value in measures.items() if not math.isnan(value)}
 
     def rank_state(self) -> dict[str, Any]:
         """Return this rank's own state for resuming: random numbers, env slots, recurrent memory."""
@@ -561,7 +541,7 @@ class Learner:
             state["curiosity_returns"] = self._curiosity.reward_normalizer.disc_avg.avg
         if (snapshot := self.environment.snapshot()) is not None:
             state["environment"] = {name: value.cpu() for name, value in snapshot.items()}
-            state["metrics"] = list(self.environment.counter.metrics) if self.iterations else []
+            state["metrics"] = list(self.environment.counter.metrics or ())
         return state
 
     def load(self, learned: Mapping[str, Any], rank_state: Mapping[str, Any] | None) -> bool:
@@ -581,10 +561,13 @@ class Learner:
             # rsl_rl's schedule of the curiosity weight counts steps, and no checkpoint keeps the count.
             self._curiosity.update_counter = self.iterations * self._config.agent.num_steps_per_env
         # Skip the episode starts that were drawn before, so that they do not repeat.
-        self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
+        self.environment.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
+        # Checkpoints of other trainers do not record these.
+        self.env_steps = int(recorded_in(learned, "env_steps") or self.iterations * self._env_steps)
         # Use the configured learning rate if it differs from the one that the checkpoint began with.
-        before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
-        if before is not None and now is not None and now != before:
+        before = recorded_in(learned, "config", "agent", "algorithm", "learning_rate")
+        now = self._config.agent.algorithm.get("learning_rate")
+        if isinstance(before, float) and now is not None and now != before:
             set_learning_rate(self.algorithm, now)
             _LOG.info("the learning rate goes on from %g", now)
 
