@@ -1,4 +1,4 @@
-"""One rank that learns: its algorithm, networks, first weights and samples."""
+"""One rank that learns: its environment, algorithm, networks and samples."""
 
 import contextlib
 import hashlib
@@ -10,22 +10,22 @@ import time
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from rsl_rl.utils import check_nan, resolve_callable
-from torch import nn
 
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.collectives import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line, refuse
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.models.network import ActionScaler
-from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, moments_by_name, read_checkpoint
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.training.closed_loop import environment_job
+from isaaclab_arena.training.checkpoints import networks_of
 from isaaclab_arena.training.config import TrainingConfig, recorded_in
 from isaaclab_arena.training.grpo import GRPO
 from isaaclab_arena.training.ppo import PPO, set_learning_rate
@@ -160,12 +160,6 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     return built
 
 
-def networks_of(algorithm: Any) -> dict[str, nn.Module]:
-    """Return the networks of an algorithm by their role."""
-    found = {role: getattr(algorithm, f"_raw_{role}", getattr(algorithm, role, None)) for role in ("actor", "critic")}
-    return {role: network for role, network in found.items() if isinstance(network, nn.Module)}
-
-
 def learned_state(algorithm: Any) -> dict[str, Any]:
     """Return the state that is equal on all ranks: weights, normalisers, optimiser, learning rate."""
     return {**algorithm.save(), "learning_rate": float(algorithm.learning_rate)}
@@ -285,163 +279,39 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
         )
 
 
-# Begin a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
-
-_STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
-_NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
-_TAKEN = frozenset(
-    {
-        *("actor_state_dict", "critic_state_dict", "model_state_dict", "student_state_dict", "optimizer_state_dict"),
-        *("obs_norm_state_dict", "critic_obs_norm_state_dict", "privileged_obs_norm_state_dict", "iter", "infos"),
-    }
-)
-
-State = Mapping[str, torch.Tensor]
+# Build the environment under training as a job does, and collect samples on one rank and learn from them, with a state
+# that training resumes from bit for bit.
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstWeights:
-    """The weights that training began with."""
-
-    file: str  # the checkpoint
-    iterations: int | None  # iterations that it was trained for, None if unknown
-    taken: tuple[str, ...]  # parts taken from it
-    begun_anew: tuple[str, ...]  # parts not taken, each with the reason
-
-    def __str__(self) -> str:
-        trained = "" if self.iterations is None else f" (iteration {self.iterations})"
-        anew = f"; {', '.join(self.begun_anew)}" if self.begun_anew else ""
-        return f"training begins with {' and '.join(self.taken)} of {self.file}{trained}{anew}"
+def jobs_file(
+    config: TrainingConfig, *, num_envs: int, env: Mapping[str, Any], policy_type: str, **keys: Any
+) -> JobsFile:
+    """Return the file of one job on the environment under training, with other `keys` on top."""
+    environment = {"environment": config.environment, "num_envs": num_envs, **env}
+    job = {"name": config.task, "arena_env_args": environment, "policy_type": policy_type, "num_episodes": 1, **keys}
+    return read_jobs({"jobs": [job]}, source="training task")
 
 
-def begin_with(algorithm: Any, path: Path) -> FirstWeights:
-    """Load a checkpoint's weights and optimiser state; ConfigError if it is no rsl_rl (>= 2) one or does not fit."""
-    checkpoint = read_checkpoint(path)
-    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
-    # networks fit. The learning rate stays the configured one.
-    networks = networks_of(algorithm)
-    taken, anew = ["the actor"], []
-    learned = dict(algorithm.save())
-    problems, actor = _fitted(actor_state(checkpoint, path), networks["actor"], "actor")
-    if problems:
-        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
-    learned["actor_state_dict"] = actor
-    # The loaded policy is the reference, because training begins with it.
-    learned.pop("reference_state_dict", None)
-
-    if "critic" in networks:
-        critic = critic_state(checkpoint, path)
-        problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
-        if fitted is not None and not problems:
-            taken.append("the critic")
-            learned["critic_state_dict"] = fitted
-        else:
-            reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
-            anew.append(f"the critic begins anew: {reason}")
-
-    moments = None if anew else _moments(algorithm.optimizer, networks, moments_by_name(checkpoint))
-    if moments is None:
-        anew.append("the optimiser begins anew")
-    else:
-        taken.append("the optimiser")
-        learned["optimizer_state_dict"] = {**learned["optimizer_state_dict"], "state": moments}
-    algorithm.load(learned, None, strict=True)
-    others = sorted(str(key) for key in checkpoint if key not in _TAKEN)
-    anew += [f"not taken: {', '.join(others)}"] if others else []
-    iterations = checkpoint["iter"] if isinstance(checkpoint.get("iter"), int) else None
-    return FirstWeights(file=str(path), iterations=iterations, taken=tuple(taken), begun_anew=tuple(anew))
-
-
-def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
-    """Return the misfits of a state with a network, and the state in the network's format."""
-    wanted = network.state_dict()
-    # rsl_rl keeps the standard deviation itself or its logarithm.
-    fitted = dict(state)
-    if _STD in fitted and _LOG_STD in wanted:
-        fitted[_LOG_STD] = fitted.pop(_STD).log()
-    elif _LOG_STD in fitted and _STD in wanted:
-        fitted[_STD] = fitted.pop(_LOG_STD).exp()
-
-    misfits = []
-    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (fitted, wanted))
-    if has != wants:
-        way_out = f"use agent.{role}.obs_normalization={str(has).lower()}"
-        misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
-
-    layers, needed_layers = _layers(fitted), _layers(wanted)
-    of_layers = []
-    if layers and needed_layers:
-        hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
-        way_out = f"use agent.{role}.hidden_dims={hidden}"
-        for misfits_here, message in (
-            (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
-            (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
-            (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
-        ):
-            of_layers += [message] if misfits_here else []
-    misfits += of_layers
-
-    # A layer's misfit has been reported, and its tensors would only repeat it.
-    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if of_layers else (_NORMALIZER,)
-    shapes, needed = (
-        {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
-        for each in (fitted, wanted)
-    )
-    for name in sorted({*shapes, *needed}):
-        if shapes.get(name) != needed.get(name):
-            found = f"has '{name}' of {_in_words(shapes[name])}" if name in shapes else f"has no '{name}'"
-            misfits.append(f"{found}, and {_in_words(needed[name]) if name in needed else 'none'} is needed")
-    normalisers = [name for name in wanted if name in fitted and name not in needed]
-    if not of_layers and any(fitted[name].shape != wanted[name].shape for name in normalisers):
-        misfits.append("has a normaliser for another number of observations")
-    if not all(tensor.isfinite().all() for tensor in fitted.values() if tensor.is_floating_point()):
-        misfits.append("holds NaN or infinity")
-    return misfits, fitted
-
-
-def _layers(state: State) -> list[int]:
-    """Return a perceptron's layer sizes, from input to output; empty for a network with other parts."""
-    if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
-        return []
-    weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
-    if not weights or any(tensor.ndim != 2 or not name.split(".")[1].isdecimal() for name, tensor in weights.items()):
-        return []
-    ordered = [weights[name] for name in sorted(weights, key=lambda name: int(name.split(".")[1]))]
-    return [ordered[0].shape[1], *(weight.shape[0] for weight in ordered)]
-
-
-def _in_words(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) or "1"
-
-
-def _moments(
-    optimizer: torch.optim.Optimizer,
-    networks: Mapping[str, nn.Module],
-    found: Mapping[tuple[str, str], Mapping[str, Any]],
-) -> dict[int, dict[str, torch.Tensor]] | None:
-    """Return Adam's state of each parameter by its place in the optimiser, None if it does not fit."""
-    if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-        return None
-    names = {
-        id(parameter): (role, name)
-        for role, network in networks.items()
-        for name, parameter in network.named_parameters()
-    }
-    moments = {}
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for place, parameter in enumerate(parameters):
-        kept = found.get(names.get(id(parameter), ("", "")))
-        if kept is None or kept.keys() != {"step", "exp_avg", "exp_avg_sq"}:
-            return None
-        for name, value in kept.items():
-            tensor = torch.as_tensor(value)
-            if tensor.shape != (() if name == "step" else parameter.shape) or not tensor.isfinite().all():
-                return None
-        moments[place] = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in kept.items()}
-    return moments
-
-
-# Collect samples on one rank and learn from them, with a state that training resumes from bit for bit.
+def environment_job(config: TrainingConfig) -> Job:
+    """Return the job of the training environment, checked like every job; ConfigError lists every problem."""
+    variations = dict(config.variations)
+    try:
+        file = jobs_file(
+            config, num_envs=config.num_envs, env=config.env, policy_type="zero_action", variations=variations
+        )
+        (job,) = resolve_jobs(file.jobs)
+    except ConfigError as error:
+        # The user wrote a training configuration, so problems name its keys.
+        problems = []
+        for problem in error.problems:
+            key = problem.key or ""
+            for in_job, in_training in (("arena_env_args.environment", "environment"), ("arena_env_args", "env")):
+                if key == in_job or key.startswith(f"{in_job}."):
+                    key = in_training + key.removeprefix(in_job)
+                    break
+            problems.append(Problem(problem.message, key=key or None))
+        raise ConfigError(problems) from error
+    return job
 
 
 class DivergedError(ArenaError):

@@ -7,20 +7,23 @@ import math
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rsl_rl.utils import LogWriter, resolve_callable
 
 from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.collectives import between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.settled import Machinery, settle_backends
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
@@ -29,14 +32,24 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.layout import LOCK_FILE
 from isaaclab_arena.storage.run_plan import RunLock
-from isaaclab_arena.training import checkpoints, closed_loop
+from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning
 from isaaclab_arena.training.options import LAUNCHER, TrainOptions, run_to_resume
-from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, run_loop, tensorboard
+from isaaclab_arena.training.training_loop import (
+    ClosedLoopEvaluation,
+    Evaluated,
+    EvaluatedJob,
+    Progress,
+    ScalarWriter,
+    Schedule,
+    run_loop,
+    tensorboard,
+)
 
 _LOG = logging.getLogger(__name__)
 EVALUATION_TIME = "Perf/evaluation_time"
+_POLICY_TYPE = "rsl_rl"
 
 
 def line_of_iteration(measures: Mapping[str, float], *, iterations: int, total: int, left_s: float) -> str:
@@ -58,7 +71,7 @@ def line_of_iteration(measures: Mapping[str, float], *, iterations: int, total: 
 
 
 def told_of_evaluation(
-    jobs: Mapping[str, closed_loop.EvaluatedJob], *, iterations: int, evaluation_s: float
+    jobs: Mapping[str, EvaluatedJob], *, iterations: int, evaluation_s: float
 ) -> tuple[dict[str, float], str]:
     """Return the measures of an evaluation that took `evaluation_s` [s], and its log line."""
     measures, told = {EVALUATION_TIME: evaluation_s}, []
@@ -192,10 +205,10 @@ class TrainingRun:
     run_directory: Path  # it exists and is the same for all ranks
     ranks: Ranks
     learner: learning.Learner
-    evaluation: closed_loop.ClosedLoopEvaluation | None  # None without evaluations
+    evaluation: ClosedLoopEvaluation | None  # None without evaluations
     command_line: tuple[str, ...]
     resume: bool
-    began_with: learning.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
+    began_with: checkpoints.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
     timed_iterations: int = 0
     evaluation_measure: str = EVALUATION_TIME
 
@@ -323,7 +336,7 @@ class TrainingRun:
         )
         _LOG.debug("wrote %s", path)
 
-    def note_evaluation(self, evaluated: closed_loop.Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self.learner.iterations
         if evaluated.exit_code != 0:
@@ -374,12 +387,12 @@ def train_rank(
         },
     )
 
-    settled = closed_loop.with_settled_backend(config, ranks, num_threads=num_threads)
+    settled = with_settled_backend(config, ranks, num_threads=num_threads)
     with ExitStack() as stack:
         if options.process_group != "gloo":
             stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
         learner = stack.enter_context(closing(learning.Learner(settled, ranks.context, num_threads=num_threads)))
-        began_with = None if begins_with is None else learning.begin_with(learner.algorithm, begins_with)
+        began_with = None if begins_with is None else checkpoints.begin_with(learner.algorithm, begins_with)
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
@@ -394,7 +407,7 @@ def train_rank(
 
 def _evaluation(
     config: settings.TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
-) -> closed_loop.ClosedLoopEvaluation | None:
+) -> ClosedLoopEvaluation | None:
     """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
     evaluation = config.evaluation
     if evaluation.interval == 0:
@@ -409,7 +422,7 @@ def _evaluation(
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
         # answers for the same number of env slots. So the result is the same for any number of ranks.
-        jobs = closed_loop.evaluation_jobs(config)
+        jobs = evaluation_jobs(config)
         films = evaluation.video_episodes > 0
         options = {
             "split_jobs": True,
@@ -418,13 +431,46 @@ def _evaluation(
             "record_viewport_video": films,
             "video_episodes": str(evaluation.video_episodes) if films else "all",
         }
-    return closed_loop.ClosedLoopEvaluation(
+    return ClosedLoopEvaluation(
         jobs,
         checkpoint_option="checkpoint_path",
-        policy_type=closed_loop.POLICY_TYPE,
+        policy_type=_POLICY_TYPE,
         output_directory=run_directory,
         ranks=ranks,
         device=device,
         torch_threads=1,
         options=options,
     )
+
+
+def evaluation_jobs(config: settings.TrainingConfig) -> JobsFile:
+    """Return the job that evaluates checkpoints; it lacks only the checkpoint."""
+    evaluation = config.evaluation
+    return learning.jobs_file(
+        config,
+        num_envs=evaluation.num_envs,
+        env={**config.env, **evaluation.env},
+        policy_type=_POLICY_TYPE,
+        num_episodes=evaluation.num_episodes,
+        seed=evaluation.seed,
+    )
+
+
+def with_settled_backend(
+    config: settings.TrainingConfig,
+    ranks: Ranks,
+    *,
+    num_threads: int,
+    settle: Callable[[Sequence[Job], Machinery], Mapping[str, str]] = settle_backends,
+) -> settings.TrainingConfig:
+    """Return the configuration with its backend; if open, rank 0 chooses it for all ranks. ConfigError."""
+    job = learning.environment_job(config)
+    if job.asked_backend != OPEN_BACKEND or not ranks.context.is_distributed:
+        return config
+    devices = tuple(ranks.gather("device of training", str(ranks.context.device)))
+    settled = {job.config.name: ""}
+    with ranks.keep_waiting():
+        if ranks.context.is_rank_zero:
+            settled = settle([job], Machinery(devices=devices, num_threads=num_threads))
+    backend = ranks.share_from_rank_zero("backend of training", settled[job.config.name])
+    return replace(config, env={**config.env, "backend": backend})

@@ -34,10 +34,16 @@ from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena.training.checkpoints import agreed_checkpoint
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.config import training_versions
 from isaaclab_arena.training.learner import check_synchrony
-from isaaclab_arena.training.training_loop import Progress, Schedule, run_loop, tensorboard
+from isaaclab_arena.training.training_loop import (
+    ClosedLoopEvaluation,
+    Evaluated,
+    Progress,
+    Schedule,
+    run_loop,
+    tensorboard,
+)
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
 from isaaclab_arena_gr00t.joints import JointFiles, ModelInterface, read_joint_files

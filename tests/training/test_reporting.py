@@ -1,4 +1,4 @@
-from isaaclab_arena.training.closed_loop import EvaluatedJob
+from isaaclab_arena.training.training_loop import EvaluatedJob
 from isaaclab_arena.training.training_run import line_of_iteration, told_of_evaluation
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
-from isaaclab_arena.training.training_loop import Progress, Schedule, run_loop
+from isaaclab_arena.training.training_loop import ClosedLoopEvaluation, Evaluated, Progress, Schedule, run_loop
 
 
 class CountingTraining:

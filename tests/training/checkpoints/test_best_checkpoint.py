@@ -2,7 +2,7 @@ import pytest
 
 from isaaclab_arena.models.rsl_rl_checkpoint import BEST_FILE, model_path
 from isaaclab_arena.training.checkpoints import Score, best_score, keep_best, score_of
-from isaaclab_arena.training.closed_loop import EvaluatedJob
+from isaaclab_arena.training.training_loop import EvaluatedJob
 
 
 def scores(*jobs: EvaluatedJob) -> list[Score | None]:
