@@ -137,7 +137,6 @@ class Cartpole(FloorTask):
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for each moment how long the pole stood, or how far it swung up."""
-        del env_id
         angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
         upright = np.cos(angle)
         in_place, off_rail = _in_place(upright, position), abs(position) > RAIL_M

@@ -66,13 +66,11 @@ class LiftObject(grasping.ObjectTask):
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the object is held high enough."""
-        del env_ids
         height = state.body_position(grasping.OBJECT_BODY)[:, 2] - self.thing.half_height
         return grasping.grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the object: approach, hold, lift."""
-        del env_id
         grasp = grasping.grasp_facts(moments, self.robot, self.thing)
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)

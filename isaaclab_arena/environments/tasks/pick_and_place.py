@@ -11,6 +11,7 @@ from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -55,6 +56,7 @@ class PickAndPlace(grasping.ObjectTask):
                 ContactSensor(name=_BIN_TOUCH, body=grasping.OBJECT_BODY, other=_BIN_BODY),
             ),
             sizes=grasping.BIN_SIZES,
+            metrics=(Metric(name="final_bin_distance_m", unit="m", better="lower"),),
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
@@ -80,14 +82,12 @@ class PickAndPlace(grasping.ObjectTask):
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the object rests in the bin, released."""
-        del env_ids
         inside = grasping.inside_bin(state, grasping.OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         let_go = ~grasping.touched(state) & (grasping.tool_distance(state, self.robot) > _AWAY_M)
         return _placed(state, inside, let_go)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the object: approach, hold, carry to the bin, put in."""
-        del env_id
         grasp = grasping.grasp_facts(moments, self.robot, self.thing)
         inside = grasping.inside_bin(moments, grasping.OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         bin_position = moments.body_position(_BIN_BODY)

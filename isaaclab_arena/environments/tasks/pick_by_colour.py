@@ -12,7 +12,7 @@ from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 
 LIFT_HEIGHT_M = 0.10
@@ -45,6 +45,7 @@ class PickByColour(grasping.TwoCubesTask):
             ),
             time_limit_s=8.0,
             hold_steps=HOLD_STEPS,
+            metrics=(Metric(name="final_height_m", unit="m", better="higher"),),
         )
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:

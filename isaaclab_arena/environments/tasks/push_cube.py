@@ -130,13 +130,11 @@ class PushCube(PushToGoal):
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the cube is on the disc."""
-        del env_ids
         position, goal = state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY)
         return terms.horizontal_distance(position, goal) < TOLERANCE_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the cube, which need not rest on the disc, and may lie on any side."""
-        del env_id
         any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
         return self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=any_way, stands=any_way)
 

@@ -57,12 +57,10 @@ class Reach(Task):
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where the tool centre point is at the target."""
-        del env_ids
         return self._distance(state) < TOLERANCE_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's distance from the target in each moment, as facts."""
-        del env_id
         distance = self._distance(moments)
         met = distance < TOLERANCE_M
         return Facts(

@@ -70,12 +70,10 @@ class SortTwo(grasping.TwoCubesTask):
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         """True where both cubes rest in their bins, released."""
-        del env_ids
         return self._is_sorted(state, "red") & self._is_sorted(state, "blue")
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return the hand's facts with the unsorted cube, and the places of the cubes."""
-        del env_id
         red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
         swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])

@@ -18,7 +18,7 @@ from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks import humanoid
 from isaaclab_arena.environments.tasks.humanoid import HUMANOID, JOINTS, PELVIS, HumanoidTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric, draw_uniform, number, point
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm, rotate_inverse, rotation_error
 from isaaclab_arena.sim.scene import ASSETS
@@ -64,7 +64,12 @@ class TrackMotion(HumanoidTask):
         self._starts_anywhere = start == "anywhere"
         self._last_frame = motion.num_frames - 1
         duration_s = self._last_frame * self.control_dt
-        super().__init__(TaskSpec(name="track_motion", instruction="follow the motion", time_limit_s=duration_s))
+        metrics = (
+            Metric(name="mpkpe_m", unit="m", better="lower"),
+            Metric(name="joint_error_rad", unit="rad", better="lower"),
+        )
+        words = "follow the motion"
+        super().__init__(TaskSpec(name="track_motion", instruction=words, time_limit_s=duration_s, metrics=metrics))
 
     def attach(self, backend: Backend) -> None:
         """Copy the motion to the device, and create the frame counter and sums of each env slot."""

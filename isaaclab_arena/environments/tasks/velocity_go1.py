@@ -16,7 +16,15 @@ from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
 from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
+from isaaclab_arena.interfaces.episode import (
+    Conditions,
+    ConditionValue,
+    Metric,
+    draw_uniform,
+    number,
+    point,
+    upright_pose,
+)
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
 
@@ -82,7 +90,11 @@ class VelocityGo1(FloorTask):
         )
         trunk = ContactSensor(name=_TRUNK_TOUCH, body="robot/shell", other="floor", other_is_geom=True)
         spec = TaskSpec(name="velocity_go1", instruction="walk with the commanded velocity", time_limit_s=10.0)
-        super().__init__(replace(spec, contact_sensors=(*feet, trunk)))
+        metrics = (
+            Metric(name="mean_speed_error_m_s", unit="m/s", better="lower"),
+            Metric(name="mean_turn_error_rad_s", unit="rad/s", better="lower"),
+        )
+        super().__init__(replace(spec, contact_sensors=(*feet, trunk), metrics=metrics))
 
     def attach(self, backend: Backend) -> None:
         """Create the tensors that are stored per env slot."""

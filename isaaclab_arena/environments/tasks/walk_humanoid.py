@@ -16,7 +16,15 @@ from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm,
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks import humanoid
 from isaaclab_arena.environments.tasks.humanoid import HUMANOID, PELVIS, ROOT, HumanoidTask
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
+from isaaclab_arena.interfaces.episode import (
+    Conditions,
+    ConditionValue,
+    Metric,
+    draw_uniform,
+    number,
+    point,
+    upright_pose,
+)
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -55,7 +63,8 @@ class WalkHumanoid(HumanoidTask):
             for name, foot in zip(_CONTACTS, humanoid.FEET, strict=True)
         )
         spec = TaskSpec(name="walk_humanoid", instruction="walk straight ahead", time_limit_s=_TIME_LIMIT_S)
-        super().__init__(replace(spec, contact_sensors=tuple(feet)))
+        metrics = (Metric(name="distance_m", unit="m", better="higher"),)
+        super().__init__(replace(spec, contact_sensors=tuple(feet), metrics=metrics))
         self._episode_length = round(_TIME_LIMIT_S / self.control_dt)
         self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
 
