@@ -77,19 +77,10 @@ def read_learned(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TakenUp:
-    """The checkpoint from which all ranks continue."""
-
-    iterations: int
-    learned: dict[str, Any]  # its content, the same on all ranks
-    # This rank's own state; None on all ranks if one of them has none.
-    rank_state: dict[str, Any] | None
-
-
-def read_together(directory: Path, ranks: Ranks) -> TakenUp:
-    """Read the newest intact checkpoint of a run on all ranks; ConfigError, StorageError or a rank's error."""
-    # Rank 0 chooses, and every rank reads that checkpoint or none does. A different content on a rank is a ConfigError.
+def read_together(directory: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Read a run's newest intact checkpoint and this rank's state; ConfigError, StorageError or a rank's error."""
+    # The state is None on all ranks if one of them has none. Rank 0 chooses, and every rank reads that checkpoint or
+    # none does. A different content on a rank is a ConfigError.
     context = ranks.context
     newest = newest_readable(directory) if context.is_rank_zero else None
     named = agreed_checkpoint(
@@ -102,7 +93,7 @@ def read_together(directory: Path, ranks: Ranks) -> TakenUp:
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
     # If one rank began new episodes while others resumed theirs, the training would not be the requested one.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
-    return TakenUp(iterations=iterations, learned=learned, rank_state=state if all_have_one else None)
+    return learned, state if all_have_one else None
 
 
 def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence[Path]]) -> str:
@@ -211,12 +202,6 @@ class Score:
     # Hash of the evaluated jobs; scores of different jobs are not compared.
     evaluation: str
 
-    def is_better_than(self, other: "Score | None") -> bool:
-        """True if this is better than another score, or if there is none of the same evaluation."""
-        if other is None or other.evaluation != self.evaluation:
-            return True
-        return (self.success_rate, self.merit) > (other.success_rate, other.merit)
-
 
 def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) -> Score | None:
     """Return the score of a checkpoint, None if no episode was evaluated. Each job has the same weight."""
@@ -236,13 +221,11 @@ def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) 
 def keep_best(directory: Path, score: Score) -> bool:
     """Keep a checkpoint as the best if it beats the best so far; True if it does. StorageError if that fails."""
     before = best_score(directory)
-    if not score.is_better_than(before):
-        return False
     if before is not None and before.evaluation != score.evaluation:
-        _LOG.warning(
-            "the best checkpoint so far, of iteration %d, was evaluated with other jobs; it is replaced",
-            before.iterations,
-        )
+        message = "the best checkpoint so far, of iteration %d, was evaluated with other jobs; it is replaced"
+        _LOG.warning(message, before.iterations)
+    elif before is not None and not (score.success_rate, score.merit) > (before.success_rate, before.merit):
+        return False
     with written_in_place(directory / BEST_FILE, overwrite=True) as temporary:
         shutil.copyfile(model_path(directory, score.iterations), temporary)
     write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)

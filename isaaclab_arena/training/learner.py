@@ -119,7 +119,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     # `check_agent` has accepted the configuration. Observation groups and class constructors can still refuse it.
     agent = config.agent
     algorithm_class = _class_of(agent.algorithm, "algorithm")
-    parameters = _taken_by(algorithm_class) or set()
+    parameters = _taken_by(algorithm_class) or {}
     # The trainer sets these, if the algorithm takes them.
     of_the_run = {"grad_sync_period": config.distributed.grad_sync_period, "max_iterations": agent.max_iterations}
     algorithm = {
@@ -188,19 +188,14 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
     parameters = _taken_by(found)
     if parameters is None:
         return
-    parameters -= _MADE_HERE[role]
-    hints: dict[str, Any] = {}
-    for each in reversed(found.__mro__ if isinstance(found, type) else ()):
-        with contextlib.suppress(NameError, TypeError, AttributeError):
-            hints |= typing.get_type_hints(each.__init__)
-
+    parameters = {name: hint for name, hint in parameters.items() if name not in _MADE_HERE[role]}
     for name, value in options.items():
         if name == _CLASS_NAME:
             continue
         if name not in parameters:
             yield Problem(f"{options[_CLASS_NAME]} has no such option{did_you_mean(name, parameters)}", key=name)
             continue
-        hint = hints.get(name, Any)
+        hint = parameters[name]
         try:
             # A type without a pydantic schema gives no constraint on the value.
             with contextlib.suppress(PydanticUserError):
@@ -210,18 +205,21 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
             yield Problem(f"must be {told}, got {value!r}", key=name)
 
 
-def _taken_by(found: Callable[..., Any]) -> set[str] | None:
-    """Return the names of a class's arguments, None if it takes any."""
-    names: set[str] = set()
-    classes = found.__mro__ if isinstance(found, type) else (found,)
-    for each in classes:
+def _taken_by(found: Callable[..., Any]) -> dict[str, Any] | None:
+    """Map the arguments of a class to their types, `Any` for an unknown one; None if it takes any argument."""
+    taken: dict[str, Any] = {}
+    for each in found.__mro__ if isinstance(found, type) else (found,):
         function = each.__dict__.get("__init__") if isinstance(each, type) else each
         if function is None:
             continue
+        hints: dict[str, Any] = {}
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            hints = typing.get_type_hints(function)
         parameters = inspect.signature(function).parameters.values()
-        names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+        named = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        taken = {name: hints.get(name, Any) for name in named} | taken
         if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-            return names
+            return taken
     return None
 
 

@@ -210,19 +210,6 @@ class TrainOptions(LaunchOptions):
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""
 
-    def overrides(self) -> dict[str, Any]:
-        """Return the options as a document of a training run."""
-        # The path is absolute, because the run may be resumed from another working directory.
-        jobs = None if self.eval_jobs_config is None else str(self.eval_jobs_config.absolute())
-        return without_none(
-            {
-                "num_envs": self.num_envs,
-                "num_envs_total": self.num_envs_total,
-                "agent": {"max_iterations": self.max_iterations, "seed": self.seed, "run_name": self.run_name},
-                "evaluation": {"eval_jobs_config": jobs},
-            }
-        )
-
     def check(self) -> None:
         """Refuse options that contradict each other; ConfigError lists every problem."""
         problems = []
@@ -314,7 +301,12 @@ def training_config(
         raise ConfigError(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK")
     # The words' paths may be abbreviated, so they need the merged document of all files.
     base = settings.merged(settings.default_document(), *map(_with_one_number_of_envs, documents))
-    overrides = [options.overrides(), settings.overrides_document(words, base)]
+    # The job file's path is absolute, because the run may be resumed from another working directory.
+    jobs = None if options.eval_jobs_config is None else str(options.eval_jobs_config.absolute())
+    agent = {name: getattr(options, name) for name in ("max_iterations", "seed", "run_name")}
+    envs = {name: getattr(options, name) for name in ("num_envs", "num_envs_total")}
+    typed = without_none({**envs, "agent": agent, "evaluation": {"eval_jobs_config": jobs}})
+    overrides = [typed, settings.overrides_document(words, base)]
     document = settings.merged(base, *map(_with_one_number_of_envs, overrides))
     config = settings.read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 
@@ -49,11 +48,6 @@ class Evaluated:
     config_hash: str  # hash of the jobs, the same for each evaluation of a training run
     # The results by job, on rank 0; empty on the others, or if the run has no results.
     jobs: dict[str, EvaluatedJob]
-
-    @property
-    def success_rates(self) -> dict[str, float]:
-        """Success rate of each job that measures it."""
-        return {name: job.success_rate for name, job in self.jobs.items() if job.success_rate is not None}
 
 
 @dataclass
@@ -149,20 +143,12 @@ FILE = "progress.csv"
 _COLUMNS = ("step", "measure", "value")
 
 
-class ScalarWriter(Protocol):
-    """A writer of measures besides the CSV file, such as TensorBoard's and rsl_rl's."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Write one measure."""
-
-
 class Progress:
     """Writes measures of a training run, on the rank that writes; the others' calls do nothing."""
 
-    def __init__(
-        self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: ScalarWriter | None = None
-    ) -> None:
-        # An interrupted run may have written measures of steps after ``after_step``; they are removed.
+    def __init__(self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: Any = None) -> None:
+        # ``writer`` has ``add_scalar``, as TensorBoard's and rsl_rl's; None for no other writer. An interrupted run may
+        # have written measures of steps after ``after_step``; they are removed.
         self._path = output_directory / FILE
         self.is_writer = is_writer
         self._writer = writer
@@ -198,19 +184,15 @@ class Progress:
         lines = self._path.read_text(encoding="utf-8").splitlines()
         return any(line.startswith(f"{num_steps},{measure}") for line in lines)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # TensorBoard's writer has ``close``, those of rsl_rl have ``stop``, and some have both.
+    def close(self) -> None:
+        """Close the other writer."""
+        # TensorBoard's has ``close``, those of rsl_rl have ``stop``, and some have both.
         for name in ("close", "stop"):
             if (end := getattr(self._writer, name, None)) is not None:
                 end()
 
 
-def tensorboard(directory: Path, *, after_step: int = 0) -> ScalarWriter | None:
+def tensorboard(directory: Path, *, after_step: int = 0) -> Any:
     """Return a writer of TensorBoard files, None if it is not installed; steps after `after_step` are hidden."""
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional package, slow to load
@@ -245,14 +227,11 @@ class Schedule:
 class Training(Protocol):
     """One rank of one kind of training: its steps and its checkpoints."""
 
+    evaluation_measure: str  # prefix of a measure that each evaluation writes to the progress file
+
     @property
     def num_steps(self) -> int:
         """Steps done, the same on all ranks."""
-        ...
-
-    @property
-    def evaluation_measure(self) -> str:
-        """Prefix of a measure that each evaluation writes to the progress file."""
         ...
 
     def step(self, progress: Progress) -> None:

@@ -41,7 +41,6 @@ from isaaclab_arena.training.training_loop import (
     Evaluated,
     EvaluatedJob,
     Progress,
-    ScalarWriter,
     Schedule,
     run_loop,
     tensorboard,
@@ -97,7 +96,7 @@ class EnvironmentSettings(dict[str, Any]):
         return dict(self)
 
 
-def log_writer(config: settings.TrainingConfig) -> Callable[..., ScalarWriter | None]:
+def log_writer(config: settings.TrainingConfig) -> Callable[..., Any]:
     """Return what makes the writer that ``agent.logger`` names; ConfigError if that cannot be made."""
     # The writer is made of a directory and of ``after_step``, on rank 0. Before anything is built, every rank asks.
     options = {"class_name": config.agent.logger} if isinstance(config.agent.logger, str) else {**config.agent.logger}
@@ -117,7 +116,7 @@ def log_writer(config: settings.TrainingConfig) -> Callable[..., ScalarWriter | 
                 raise ImportError(f"the package {package} is not installed: pip install {package}")
         inspect.signature(writer_class).bind(log_dir="", **options)
 
-    def made(directory: Path, *, after_step: int) -> ScalarWriter:
+    def made(directory: Path, *, after_step: int) -> Any:
         del after_step
         with _refusing(name):
             writer = writer_class(log_dir=str(directory), **options)
@@ -235,11 +234,11 @@ class TrainingRun:
             if self.began_with is not None:
                 _LOG.info("%s", self.began_with)
             if self.resume:
-                found = checkpoints.read_together(self.run_directory, self.ranks)
-                exactly = learner.load(found.learned, found.rank_state)
-                _LOG.info("going on from %s", model_path(self.run_directory, found.iterations))
-                if found.iterations >= config.agent.max_iterations:
-                    _LOG.warning("all %d iterations are done; --max_iterations says how many in all", found.iterations)
+                exactly = learner.load(*checkpoints.read_together(self.run_directory, self.ranks))
+                _LOG.info("going on from %s", model_path(self.run_directory, learner.iterations))
+                if learner.iterations >= config.agent.max_iterations:
+                    told = "all %d iterations are done; --max_iterations says how many in all"
+                    _LOG.warning(told, learner.iterations)
                 if not exactly:
                     told = "env slots, ranks or random numbers are not those of the checkpoint: new episodes begin"
                     _LOG.warning(told)
@@ -256,7 +255,9 @@ class TrainingRun:
             )
             writer = log_writer(config)(self.run_directory, after_step=after_step) if is_rank_zero else None
             with (
-                Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+                closing(
+                    Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)
+                ) as progress,
                 watch_for_interruption() as interruption,
             ):
                 if after_step == 0:

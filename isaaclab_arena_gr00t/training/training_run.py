@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -313,7 +314,7 @@ class TrainingRun:
             after_step = self._trainer.num_steps
             writer = tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
             with (
-                Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+                closing(Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)) as progress,
                 watch_for_interruption() as interruption,
             ):
                 self._losses, self._began = [], time.perf_counter()
@@ -377,7 +378,11 @@ class TrainingRun:
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write the success rates of an evaluation."""
         del evaluation_s
-        rates = {f"{self.evaluation_measure}{job}": rate for job, rate in evaluated.success_rates.items()}
+        rates = {
+            f"{self.evaluation_measure}{name}": job.success_rate
+            for name, job in evaluated.jobs.items()
+            if job.success_rate is not None
+        }
         progress.write(self._trainer.num_steps, rates)
         # The speed of training leaves out the evaluation.
         self._losses, self._began = [], time.perf_counter()

@@ -1,4 +1,5 @@
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_measures_and_settings_go_to_wandb_and_its_run_is_finished(
 ):
     config = small_config(word)
     writer = log_writer(config)(tmp_path, after_step=0)
-    with Progress(tmp_path, is_writer=True, writer=writer) as progress:
+    with closing(Progress(tmp_path, is_writer=True, writer=writer)) as progress:
         progress.write(1, {"Loss/value": 0.5})
     (begun,) = wandb.begun
     assert (begun["project"], begun["name"]) == (project, tmp_path.name)
@@ -95,6 +96,6 @@ class Own:
 def test_a_writer_of_a_users_own_gets_the_measures(tmp_path):
     config = small_config("agent.logger=tests.training.test_logging_writer:Own")
     writer: Any = log_writer(config)(tmp_path, after_step=0)
-    with Progress(tmp_path, is_writer=True, writer=writer) as progress:
+    with closing(Progress(tmp_path, is_writer=True, writer=writer)) as progress:
         progress.write(3, {"Loss/value": 0.5})
     assert writer.scalars == [("Loss/value", 0.5, 3)]

@@ -1,4 +1,5 @@
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def train(
     """Return the exit code of a training, which may find a file that ends it, and what was done meanwhile."""
     done: list[str] = []
     evaluation = PretendEvaluation(done, exit_code=exit_code, complete=complete) if evaluates else None
-    with Progress(tmp_path, is_writer=True, after_step=from_step) as progress:
+    with closing(Progress(tmp_path, is_writer=True, after_step=from_step)) as progress:
         stop_file = tmp_path / "stop"
         training = CountingTraining(done, from_step, leaves={} if stop_in is None else {stop_in: stop_file})
         listening = interruption or Interruption()

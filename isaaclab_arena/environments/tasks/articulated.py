@@ -51,7 +51,6 @@ class ArticulatedTask(Task):
         self._start_condition = f"{thing.name}.{moved.called}"
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw the start of the thing and, unless its file sets it, the joint's position."""
         conditions = dict(super().draw_conditions(generator))
         if self.moved.starts is not None:
             low, high = self.moved.starts
@@ -59,14 +58,12 @@ class ArticulatedTask(Task):
         return conditions
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return the start of the thing and its joint, at rest."""
         start = super().start_state(conditions)
         if self.moved.starts is None:
             return start
         return replace(start, joint_positions={self.joint: (number(conditions[self._start_condition]),)})
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return the goal of the hand and the joint's position."""
         moved = self.moved
         return {
             f"{moved.observed_as}_pos": position_term(lambda backend: backend.site_position(self.site)),
@@ -114,20 +111,18 @@ class ArticulatedTask(Task):
 class MovedByHandTask(ArticulatedTask):
     """An articulated task that counts how far the hand moves the joint, in the joint's unit."""
 
+    cleared = (*Task.cleared, "by_hand")
     # After the last step, (num_envs,). Motion without the hand, or faster than a hand moves, does not count.
     position: torch.Tensor
     by_hand: torch.Tensor  # counted way so far, (num_envs,)
 
     def attach(self, backend: Backend) -> None:
-        """Create the counters, and the tensors for position and way."""
         super().attach(backend)
         self.position = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
         self.by_hand = torch.zeros_like(self.position)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Reset the way of env slots (n,), int64."""
         super().begin(backend, env_ids)
-        self.by_hand[env_ids] = 0
         self.position[env_ids] = backend.joint_position(self.joint)[env_ids, 0]
 
     def count_way(
@@ -170,7 +165,6 @@ class OpenByHandle(MovedByHandTask):
         self.open_from, self.pulled, self.fastest = open_from, pulled, fastest
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the opening and by the part of it that a finger pulled."""
         position = backend.joint_position(self.joint)[:, 0]
         at_handle = _at_handle(backend)
         self.count_way(position, running, at_handle, sign=1, fastest=self.fastest)
@@ -185,11 +179,9 @@ class OpenByHandle(MovedByHandTask):
         return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where it is open."""
         return state.joint_position(self.joint)[:, 0] >= self.open_from
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the door or drawer."""
         position = moments.joint_position(self.joint)[:, 0]
         share = terms.progress(position, start=float(position[0]), goal=self.open_from)
         met = position >= self.open_from
@@ -298,12 +290,10 @@ class CloseDrawer(MovedByHandTask):
         self.first_m = torch.zeros_like(self.position)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Reset the state of env slots (n,), int64."""
         super().begin(backend, env_ids)
         self.first_m[env_ids] = self.position[env_ids]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the drawer's opening and by the part of its way that the hand pushed."""
         opening = backend.joint_position(self.joint)[:, 0]
         self.count_way(opening, running, backend.touching(_TOUCH), sign=-1, fastest=_FASTEST_M)
         success = self.held((opening <= SHUT_M) & (self.by_hand >= _SHARE_BY_HAND * self.first_m), running)
@@ -316,11 +306,9 @@ class CloseDrawer(MovedByHandTask):
         return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the drawer is shut."""
         return state.joint_position(self.joint)[:, 0] <= SHUT_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the drawer."""
         opening = moments.joint_position(self.joint)[:, 0]
         first = float(opening[0])
         share = terms.progress(opening, start=first, goal=SHUT_M)

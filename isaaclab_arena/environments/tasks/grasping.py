@@ -168,14 +168,6 @@ def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
     )
 
 
-def refuse_wider_than_bin(thing: ObjectAsset) -> None:
-    """Raise ConfigError for an object that is wider than the bin's inside."""
-    if thing.footprint_radius > BIN_INSIDE_M:
-        too_wide = f"{2 * thing.footprint_radius:.2f} m across and does not fit into the bin"
-        message = f"object '{thing.name}' is {too_wide}, which is {2 * BIN_INSIDE_M:.2f} m wide inside"
-        raise ConfigError(Problem(message, key="object"))
-
-
 def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:
     """True where a body lies in an upright bin, not above its floor's level. Shape: (num_envs,), bool."""
     orientation = backend.body_orientation(bin_body)
@@ -216,7 +208,6 @@ class TwoCubesTask(Task):
         self.left = embodiment.workspace.on_table(_LEFT_LOW, _LEFT_HIGH)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw the sides and places of the cubes, and then everything else."""
         places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
         if generator.uniform() < 0.5:
             places.reverse()

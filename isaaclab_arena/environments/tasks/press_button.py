@@ -53,7 +53,6 @@ class PressButton(ArticulatedTask):
         super().__init__(spec, button, _CAP, embodiment.robot)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the button's way and the contact with it."""
         press = backend.joint_position(self.joint)[:, 0]
         touched = backend.touching(_TOUCH)
         success = self.held(touched & (press >= PRESSED_M), running)
@@ -66,11 +65,9 @@ class PressButton(ArticulatedTask):
         return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the hand holds the button down."""
         return state.touching(_TOUCH) & (state.joint_position(self.joint)[:, 0] >= PRESSED_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the button."""
         press, touched = moments.joint_position(self.joint)[:, 0], moments.touching(_TOUCH)
         share = touched * terms.progress(press, start=0.0, goal=PRESSED_M)
         nearly = (2 * PRESSED_M - TRAVEL_M) / PRESSED_M

@@ -60,7 +60,6 @@ class PushToGoal(ObjectTask):
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the object's place on the table, its posture, and its speed."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         goal_distance = terms.horizontal_distance(position, goal)
@@ -78,12 +77,10 @@ class PushToGoal(ObjectTask):
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the object stands on the disc."""
         distance = terms.horizontal_distance(state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY))
         return self._stands(state) & (distance < TOLERANCE_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the object: approach it, push it to the disc."""
         upright = terms.upright(moments.body_orientation(OBJECT_BODY))
         stands = self._stands(moments)
         facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=upright, stands=stands)

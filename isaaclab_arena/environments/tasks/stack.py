@@ -50,7 +50,6 @@ class Stack(grasping.TwoCubesTask):
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the red cube's place above the blue one, their posture and speeds, and the fingers."""
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         beside = terms.horizontal_distance(red, blue)
         above = red[:, 2] - blue[:, 2]
@@ -73,12 +72,10 @@ class Stack(grasping.TwoCubesTask):
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the red cube stands on the blue one, released."""
         rests = grasping.at_rest(state, "red") & grasping.at_rest(state, "blue")
         return _on_top(state) & rests & self._let_go(state, grasping.tool_distance(state, self.robot, "red"))
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the red cube: approach, hold, carry over the blue one, release."""
         red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         beside, above = terms.horizontal_distance(red.position, blue.position), red.height_m - blue.height_m
         on_top = _on_top(moments)
