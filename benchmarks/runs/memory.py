@@ -20,7 +20,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation.job_run import JobRunner, RankSettings
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
-from isaaclab_arena.storage.commits import ReportedStatus
+from isaaclab_arena.storage.reports import ReportedStatus
 
 ENVIRONMENTS: tuple[dict[str, Any], ...] = (
     {"environment": "reach"},

@@ -24,7 +24,7 @@ from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
-from isaaclab_arena.storage.run_plan import SettledBatch, read_settled, settle
+from isaaclab_arena.storage.ledger import SettledBatch, read_settled, settle
 from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, ended, env_ids_of, shown_in
 
 # Wrap a policy. A subclass changes the calls for actions: their time, their batch, their observations.

@@ -31,19 +31,18 @@ from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.arrays import RecordedObservations
-from isaaclab_arena.recording.recorder import Commits, RecordingOptions
-from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.recording.recorder import HandOver, RecordingOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
 from isaaclab_arena.storage.atomic import FileThereError, write_text
-from isaaclab_arena.storage.commits import StartUp
 from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import SERVED_MODEL_FILE
-from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.recovery import EpisodeCommits
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.storage.reports import StartUp
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 
 # A cache of size one: the objects of the last job, reused if the next job needs equal ones.
@@ -276,8 +275,7 @@ class RankSettings:
     # By compared job: the names of the jobs with which it takes turns, its own included.
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consolidates: bool = True  # put recorded episodes into datasets; False leaves that to another process
-    # By a job's directory and the rank: what commits its episodes there, or hands them over to another process.
-    commits: Callable[[Path, int], Commits] = EpisodeCommits
+    hand_over: HandOver | None = None  # gives episodes to another process, which commits them; None to commit here
 
 
 def rank_settings(

@@ -13,11 +13,12 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
+from isaaclab_arena.storage.atomic import move_aside
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash, differences_of_contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
-from isaaclab_arena.storage.recovery import move_aside, set_job_aside
-from isaaclab_arena.storage.run_plan import RunPlan, contents_in_effect, read_attempts
+from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE
+from isaaclab_arena.storage.ledger import RunPlan, contents_in_effect, read_attempts
+from isaaclab_arena.storage.recovery import set_job_aside
 
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
 """Packages whose versions every attempt names already, and which may change between two."""
@@ -195,7 +196,7 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
     """Move the outputs of the jobs to run again out of the way. May be repeated after an interruption."""
     # Until attempt number `attempt` is written, the jobs still count with their old episodes.
     for name in anew:
-        directory = job_directory(output_directory, name)
+        directory = output_directory / name
         why = f"{OPTION}: its episodes were made with something else"
         for line in set_job_aside(directory, name, attempt=attempt - 1, why=why):
             _LOG.warning("%s", line)
@@ -204,7 +205,7 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
 
 def forget_settled(output_directory: Path, job: str, *, attempt: int) -> None:
     """Move aside the batch size of a job's policy, of which no episode counts: another network may need another one."""
-    directory = job_directory(output_directory, job)
+    directory = output_directory / job
     if (directory / SETTLED_FILE).exists():
         move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")
 

@@ -173,42 +173,21 @@ class FixedShare(EpisodeSupply):
 
     finished: EpisodeRanges = ()  # not to be run again
     share: EpisodeRanges | None = None  # of this rank, None for all
+    is_over: Callable[[], bool] = lambda: False  # the job needs no further episode; those that have begun are finished
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield the candidates that are this rank's and not finished."""
+        """Yield the candidates that are this rank's and not finished, until the job is over."""
         finished = of_ranges(self.finished)
         share = None if self.share is None else of_ranges(self.share)
-        if share is not None:
-            end = max(share, default=-1)
-            candidates = takewhile(lambda index: index <= end, candidates)
-        return (index for index in candidates if index not in finished and (share is None or index in share))
-
-
-@dataclass(frozen=True, kw_only=True)
-class UntilOver:
-    """Takes episodes from another supply until the job needs no more. Episodes that have begun are finished."""
-
-    supply: EpisodeSupply
-    is_over: Callable[[], bool]  # the job needs no further episode
-
-    def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield from the other supply until the job is over."""
-        taken = self.supply.take(candidates)
-        # Checked before an episode is taken, because taking one may claim it.
-        while not self.ends_early() and (index := next(taken, None)) is not None:
+        end = None if share is None else max(share, default=-1)
+        for index in candidates:
+            if end is not None and index > end:
+                return
+            if index in finished or (share is not None and index not in share):
+                continue
+            if self.is_over():
+                return
             yield index
-
-    def max_envs(self, num_envs: int) -> int:
-        """Return the other supply's number of env slots."""
-        return self.supply.max_envs(num_envs)
-
-    def begin(self, episode_index: int) -> None:
-        """Announce the episode to the other supply."""
-        self.supply.begin(episode_index)
-
-    def still_holds(self, episode_index: int) -> bool:
-        """Whether the other supply still holds the episode."""
-        return self.supply.still_holds(episode_index)
 
     def ends_early(self) -> bool:
         """Whether the job is over."""

@@ -52,9 +52,9 @@ from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 from isaaclab_arena.storage.contents import SERVED_MODEL
-from isaaclab_arena.storage.layout import job_directory, traceback_file_name
+from isaaclab_arena.storage.layout import traceback_file_name
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder
@@ -351,7 +351,7 @@ class JobRun:
             )
             may_commit = self._turn.still_holds
             files.recorder = EpisodeRecorder(
-                directory, recorded_job, settings.recording, may_commit=may_commit, commits=settings.commits
+                directory, recorded_job, settings.recording, may_commit=may_commit, hand_over=settings.hand_over
             )
             if settings.video.wanted:
                 # Encoders load slowly, and only films need them.
@@ -502,7 +502,7 @@ class JobRunner:
         # The reports of jobs that take turns are written when another job begins.
         for other in [each for each in self._open if each not in taking_turns]:
             self._end(*self._open.pop(other), failure=[])
-        directory = job_directory(self._settings.output_directory, name)
+        directory = self._settings.output_directory / name
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
 
@@ -562,7 +562,7 @@ class JobRunner:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
 
         # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        directory = job_directory(self._settings.output_directory, name)
+        directory = self._settings.output_directory / name
         finish = partial(self._finish, job, directory, files, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
         if self._consolidations is None or files is None or job.config.num_episodes is None:
@@ -595,7 +595,7 @@ class JobRunner:
 
     def _write_traceback(self, name: str) -> str:
         settings = self._settings
-        directory = job_directory(settings.output_directory, name)
+        directory = settings.output_directory / name
         path = directory / traceback_file_name(settings.rank, settings.attempt)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")

@@ -25,10 +25,9 @@ from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, 
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
-from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import Attempt, PlanEntry, RunPlan
+from isaaclab_arena.storage.ledger import Attempt, CommitLine, PlanEntry, RunPlan
 
 # Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
 

@@ -28,7 +28,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.ledger import Attempt
 
 # Choose the backend of each job of a run, once, on one rank for all, before the plan is written.
 #

@@ -47,12 +47,14 @@ from isaaclab_arena.evaluation.settled import (
 )
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import run_plan
-from isaaclab_arena.storage.commits import ReportedStatus, Reproducible, read_commits, read_job_reports
+from isaaclab_arena.storage import ledger
+from isaaclab_arena.storage.atomic import RunLock
 from isaaclab_arena.storage.contents import Contents, changes
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.recordings import locate_episodes
+from isaaclab_arena.storage.episodes import locate_episodes
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.storage.recovery import recover_run
+from isaaclab_arena.storage.reports import ReportedStatus, Reproducible, read_job_reports
 
 
 def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
@@ -110,7 +112,7 @@ _LOG = logging.getLogger(__name__)
 class GoingOn:
     """The plan of a resumed run and its changes."""
 
-    plan: run_plan.RunPlan
+    plan: ledger.RunPlan
     is_revised: bool  # whether the plan has changed
     grown: Mapping[str, int]  # new number of episodes, by job, if it has more than before
     # By job: num_envs of the recorded episodes, if the job has another num_envs now.
@@ -118,7 +120,7 @@ class GoingOn:
     has_recorded: Callable[[str], bool]  # by job name
 
 
-def directory_to_resume(options: RunOptions, plan: run_plan.RunPlan) -> Path | None:
+def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | None:
     """Return the directory of the run to resume, None if no run has begun there; `ConfigError` if there is no run."""
     # `--resume` may name the directory; it is empty without a value.
     if options.resume:
@@ -135,7 +137,7 @@ def directory_to_resume(options: RunOptions, plan: run_plan.RunPlan) -> Path | N
     able = None
     for run in runs:
         try:
-            begun = run_plan.read_run_plan(run)
+            begun = ledger.read_run_plan(run)
         except ConfigError as error:
             # The user may mean a run that cannot be read, so say that it is skipped.
             _LOG.warning("%s is passed over: %s", run, error)
@@ -156,19 +158,19 @@ def _directory_of_run(path: Path, *, option: str) -> Path:
     message = f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out"
     if not path.is_dir():
         message = f"there is no directory '{path}'"
-    elif run_plan.plan_copy_path(path).is_file():
+    elif ledger.plan_copy_path(path).is_file():
         message = f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
     raise ConfigError(message, key=option)
 
 
-def check_same_run(output_directory: Path, plan: run_plan.RunPlan) -> GoingOn:
+def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> GoingOn:
     """Return the plan with which a run goes on; `ConfigError` with every difference that forbids it."""
-    begun = run_plan.read_run_plan(output_directory)
+    begun = ledger.read_run_plan(output_directory)
 
     @cache
     def has_recorded(job: str) -> bool:
         """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
-        directory = job_directory(output_directory, job)
+        directory = output_directory / job
         log = read_commits(directory, job)
         files, problems = locate_episodes(directory, job)
         reports, _ = read_job_reports(directory, job, begun.run_id)
@@ -184,7 +186,7 @@ def check_same_run(output_directory: Path, plan: run_plan.RunPlan) -> GoingOn:
     }
     differences = planning.plan_differences(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        reports, _ = read_job_reports(job_directory(output_directory, name), name, begun.run_id)
+        reports, _ = read_job_reports(output_directory / name, name, begun.run_id)
         only_plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
         if only_plan is not None:
             because = only_plan.plan_because or "nothing promises more"
@@ -219,18 +221,18 @@ def take_up(
     retry_errors: bool,
     max_equal_errors: int = 0,
     anew: Sequence[str] = (),
-) -> tuple[int, tuple[run_plan.AttemptEntry, ...]]:
+) -> tuple[int, tuple[ledger.AttemptEntry, ...]]:
     """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
     # The caller holds the run's lock alone. `anew`: jobs whose episodes do not count any more. `retry_errors`: whether
     # episodes with errors run again.
-    number, plan = max(run_plan.attempt_numbers(output_directory), default=0) + 1, going_on.plan
+    number, plan = max(ledger.attempt_numbers(output_directory), default=0) + 1, going_on.plan
     set_aside_what_does_not_count(output_directory, anew, attempt=number)
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)
 
-    batches = run_plan.policy_batches_in_effect(
-        output_directory, plan.jobs, run_plan.read_attempts(output_directory, plan.run_id)[0]
+    batches = ledger.policy_batches_in_effect(
+        output_directory, plan.jobs, ledger.read_attempts(output_directory, plan.run_id)[0]
     )
     batches = {job: batch for job, batch in batches.items() if job not in anew}
     finished = {each.job.name: each.finished for each in recovery.jobs}
@@ -270,9 +272,9 @@ class StartedRun:
     """A run that all ranks have begun."""
 
     output_directory: Path  # as this rank sees it
-    plan: run_plan.RunPlan  # as written when the run began
-    attempt: run_plan.Attempt | None  # None if everything is done and intact
-    lock: run_plan.RunLock  # held by this rank until it exits
+    plan: ledger.RunPlan  # as written when the run began
+    attempt: ledger.Attempt | None  # None if everything is done and intact
+    lock: RunLock  # held by this rank until it exits
 
 
 def start_run(request: planning.RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
@@ -315,11 +317,11 @@ def start_run(request: planning.RunRequest, context: DistributedContext, ranks: 
             announce_run_directory(path)
             lock = begin.lock.share()
     said = ranks.share_from_rank_zero("attempt", said)
-    lock = lock or run_plan.RunLock(path).share()
+    lock = lock or RunLock(path).share()
     # No rank may leave before all of them hold the lock.
     ranks.gather("lock", "held")
-    attempt = None if said == "nothing" else run_plan.read_attempt(path, int(said))
-    return StartedRun(output_directory=path, plan=run_plan.read_run_plan(path), attempt=attempt, lock=lock)
+    attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
+    return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
 
 
 def start_run_alone(request: planning.RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
@@ -329,7 +331,7 @@ def start_run_alone(request: planning.RunRequest, context: DistributedContext, d
     begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
     attempt = begin.begin()
     announce_run_directory(begin.path)
-    plan = run_plan.read_run_plan(begin.path)
+    plan = ledger.read_run_plan(begin.path)
     return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.share())
 
 
@@ -390,15 +392,15 @@ class _Beginning:
         self.path = resumed or make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
-        self.lock = run_plan.RunLock(self.path).hold_alone()
+        self.lock = RunLock(self.path).hold_alone()
 
-    def begin(self) -> run_plan.Attempt | None:
+    def begin(self) -> ledger.Attempt | None:
         """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
         try:
             request, options, path = self._request, self._request.options, self.path
             names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
             number, anew, going_on = 1, (), None
-            jobs: Sequence[run_plan.AttemptEntry] = [run_plan.AttemptEntry(job=name) for name in names]
+            jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=name) for name in names]
             # A resumed run keeps the backends and latencies that were settled before.
             known: dict[str, str] = {}
             measured: dict[str, Delays] = {}
@@ -438,9 +440,9 @@ class _Beginning:
                     replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
                     for job in self._plan.jobs
                 )
-                run_plan.write_run_plan(path, replace(self._plan, jobs=planned))
+                ledger.write_run_plan(path, replace(self._plan, jobs=planned))
             elif going_on.is_revised:
-                run_plan.revise_run_plan(path, going_on.plan)
+                ledger.write_run_plan(path, going_on.plan, revises=True)
             entries = tuple(
                 replace(
                     job,
@@ -452,7 +454,7 @@ class _Beginning:
                 for job in jobs
             )
             plan = self._plan
-            attempt = run_plan.Attempt(
+            attempt = ledger.Attempt(
                 number=number,
                 # This start of the program has an id of its own, the whole run that of its first start.
                 run_id=plan.run_id,
@@ -470,7 +472,7 @@ class _Beginning:
                 max_equal_errors=options.max_equal_errors,
             )
             # Before anything runs.
-            run_plan.write_attempt(path, attempt)
+            ledger.write_attempt(path, attempt)
         except BaseException:
             # Release the lock, because the caller may try again in this process.
             self.lock.release()
