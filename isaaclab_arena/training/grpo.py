@@ -75,7 +75,7 @@ class GRPO:
         storage = RolloutStorage("rl", env.num_envs, cfg["num_steps_per_env"], obs, [env.num_actions], device)
         world_size = 1 if cfg["multi_gpu"] is None else cfg["multi_gpu"]["world_size"]
         algorithm = cls(actor, storage, device, world_size=world_size, **options)
-        algorithm.compile(cfg.get("torch_compile_mode"))
+        algorithm.actor = compile_model(algorithm.get_policy(), cfg.get("torch_compile_mode"))
         return algorithm
 
     def act(self, obs: TensorDict) -> torch.Tensor:
@@ -159,7 +159,7 @@ class GRPO:
         self.optimizer.zero_grad()
         (surrogate - self.entropy_coef * entropy + self.kl_coef * divergence).backward()
         if self.world_size > 1:
-            self.reduce_parameters()
+            self._exchange.exchange(list(self.actor.parameters()), self.optimizer)
         nn.utils.clip_grad_norm_(self.actor.parameters(), self.max_grad_norm)
         self.optimizer.step()
         return torch.stack((surrogate, entropy, divergence)).detach().to(torch.float64)
@@ -168,46 +168,32 @@ class GRPO:
         """Let the normaliser learn."""
         self.actor.train()
 
-    def eval_mode(self) -> None:
-        """Freeze the normaliser."""
-        self.actor.eval()
-
     def save(self) -> dict[str, Any]:
         """Return weights and optimiser state, under rsl_rl's keys."""
         saved = {"actor_state_dict": self._raw_actor.state_dict(), "optimizer_state_dict": self.optimizer.state_dict()}
         return saved if self.reference is None else {**saved, "reference_state_dict": self.reference.state_dict()}
 
     def load(self, loaded_dict: dict[str, Any], load_cfg: dict[str, bool] | None, strict: bool) -> bool:  # noqa: FBT001  rsl_rl's signature
-        """Restore what `save` returned; True if training continues at its iteration."""
-        wanted = load_cfg or {"actor": True, "optimizer": True, "iteration": True}
-        if wanted.get("actor"):
-            self._raw_actor.load_state_dict(loaded_dict["actor_state_dict"], strict=strict)
-            if self.reference is not None:
-                # A checkpoint without a reference was trained without one: then the loaded actor becomes the reference.
-                reference = loaded_dict.get("reference_state_dict", loaded_dict["actor_state_dict"])
-                self.reference.load_state_dict(reference, strict=strict)
-        if wanted.get("optimizer"):
-            self.optimizer.load_state_dict(loaded_dict["optimizer_state_dict"])
-            self.learning_rate = self.optimizer.param_groups[0]["lr"]
-        return wanted.get("iteration", False)
+        """Restore all of what `save` returned; True, because training continues at its iteration."""
+        del load_cfg
+        self._raw_actor.load_state_dict(loaded_dict["actor_state_dict"], strict=strict)
+        if self.reference is not None:
+            # A checkpoint without a reference was trained without one: then the loaded actor becomes the reference.
+            reference = loaded_dict.get("reference_state_dict", loaded_dict["actor_state_dict"])
+            self.reference.load_state_dict(reference, strict=strict)
+        self.optimizer.load_state_dict(loaded_dict["optimizer_state_dict"])
+        self.learning_rate = self.optimizer.param_groups[0]["lr"]
+        return True
 
     def get_policy(self) -> MLPModel:
         """Return the policy's network, uncompiled."""
         return self._raw_actor
-
-    def compile(self, mode: str | None = None) -> None:
-        """Compile the network with ``torch.compile``; None leaves it uncompiled."""
-        self.actor = compile_model(self._raw_actor, mode)
 
     def broadcast_parameters(self) -> None:
         """Give all ranks the weights of rank 0."""
         for network in (self._raw_actor, self.reference):
             for tensor in {} if network is None else network.state_dict().values():
                 torch.distributed.broadcast(tensor, src=0)
-
-    def reduce_parameters(self) -> None:
-        """Exchange gradients among ranks."""
-        self._exchange.exchange(list(self.actor.parameters()), self.optimizer)
 
 
 def returns_of_first_episode(

@@ -1,7 +1,6 @@
 """The common parts of tasks in which objects are grasped: bins, two cubes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,19 +90,18 @@ class ObjectTask(Task):
         self.robot, self.thing = embodiment.robot, thing
 
 
-@dataclass(frozen=True, kw_only=True)
 class GraspFacts:
     """The hand's facts with one object in each moment of an episode, each (moments,); see `Facts`."""
 
-    moments: NamedState
-    robot: Robot
-    position: torch.Tensor  # of the object's centre [m], (moments, 3)
-    height_m: torch.Tensor  # above its rest on the table [m]
-    hand_m: torch.Tensor  # from the tool centre point to its centre [m]
-    reach_m: float  # distance of the hand at which it is reached [m]
-    held: torch.Tensor  # between the fingers, bool
-    carried: torch.Tensor  # held above the table, bool
-    off_table: torch.Tensor
+    def __init__(self, moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> None:
+        self.moments, self.robot = moments, robot
+        self.position = moments.body_position(f"{prefix}/body")  # of the object's centre [m], (moments, 3)
+        self.height_m = self.position[:, 2] - thing.half_height  # above its rest on the table [m]
+        self.hand_m = tool_distance(moments, robot, prefix)  # from the tool centre point to its centre [m]
+        self.reach_m = thing.half_height + REACH_M  # distance of the hand at which it is reached [m]
+        self.held = grasped(moments, robot, prefix)  # between the fingers, bool
+        self.carried = self.held & (self.height_m > CARRIED_M)  # held above the table, bool
+        self.off_table = terms.off_the_table(self.position)
 
     def then(self, *stages: torch.Tensor, placed: torch.Tensor | bool = False, **more: Any) -> Facts:
         """Return the facts of a grasp, and of further stages; ``more`` adds facts or replaces some."""
@@ -116,23 +114,6 @@ class GraspFacts:
             **{name: getattr(self, name) for name in ("hand_m", "reach_m", "carried", "off_table")},
         }
         return Facts(**{**common, **more})
-
-
-def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> GraspFacts:
-    """Return the hand's facts with an object in an episode."""
-    position = moments.body_position(f"{prefix}/body")
-    height, held = position[:, 2] - thing.half_height, grasped(moments, robot, prefix)
-    return GraspFacts(
-        moments=moments,
-        robot=robot,
-        position=position,
-        height_m=height,
-        hand_m=tool_distance(moments, robot, prefix),
-        reach_m=thing.half_height + REACH_M,
-        held=held,
-        carried=held & (height > CARRIED_M),
-        off_table=terms.off_the_table(position),
-    )
 
 
 def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:

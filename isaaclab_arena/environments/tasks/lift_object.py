@@ -68,7 +68,7 @@ class LiftObject(grasping.ObjectTask):
         return grasping.grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        grasp = grasping.grasp_facts(moments, self.robot, self.thing)
+        grasp = grasping.GraspFacts(moments, self.robot, self.thing)
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)
         nearly = grasp.held & (grasp.height_m >= grasping.NEARLY * LIFT_HEIGHT_M)

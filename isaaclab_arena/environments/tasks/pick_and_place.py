@@ -89,7 +89,7 @@ class PickAndPlace(grasping.ObjectTask):
         return _placed(state, inside, let_go)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        grasp = grasping.grasp_facts(moments, self.robot, self.thing)
+        grasp = grasping.GraspFacts(moments, self.robot, self.thing)
         inside = grasping.inside_bin(moments, grasping.OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         bin_position = moments.body_position(_BIN_BODY)
         bin_distance = terms.horizontal_distance(grasp.position, bin_position)

@@ -92,7 +92,7 @@ class PickByColour(grasping.TwoCubesTask):
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         wanted, other = grasping.COLOURS[::-1] if self._wants_blue[env_id] else grasping.COLOURS
-        grasp, wrong = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
+        grasp, wrong = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         return grasp.then(
             raised,

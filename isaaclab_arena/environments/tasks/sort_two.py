@@ -71,7 +71,7 @@ class SortTwo(grasping.TwoCubesTask):
         return self._is_sorted(state, "red") & self._is_sorted(state, "blue")
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        red, blue = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
         swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])
         one_in = red_in | blue_in

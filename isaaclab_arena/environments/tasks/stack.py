@@ -76,7 +76,7 @@ class Stack(grasping.TwoCubesTask):
         return _on_top(state) & rests & self._let_go(state, grasping.tool_distance(state, self.robot, "red"))
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        red, blue = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         beside, above = terms.horizontal_distance(red.position, blue.position), red.height_m - blue.height_m
         on_top = _on_top(moments)
         rests = grasping.at_rest(moments, "red") & grasping.at_rest(moments, "blue")
