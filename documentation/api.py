@@ -37,7 +37,15 @@ CHAPTERS = {
         "What an environment of yours implements, and the data that travels between it and the loop.",
         "environments",
     ),
-    "robots": Chapter("Robots", "What a robot's description holds.", None, ("environments.robots.description",)),
+    "robots": Chapter(
+        "Robots",
+        "What a robot's description holds.",
+        None,
+        tuple(
+            f"environments.robots.described.{part}Description"
+            for part in ("Robot", "Mount", "Base", "Arm", "Gripper", "Camera", "Workspace")
+        ),
+    ),
     "observers": Chapter("Observers", "What watches a run without being part of it.", "observers"),
     "results": Chapter("Results and recordings", "Reading what a run has written.", "results"),
     "training": Chapter("Training", "What a program that trains asks.", "training"),

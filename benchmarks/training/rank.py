@@ -24,8 +24,9 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.environments.tasks.cartpole import Cartpole
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training import learner as learner_module
+from isaaclab_arena.training.checkpoints import networks_of
 from isaaclab_arena.training.config import TrainingConfig
-from isaaclab_arena.training.learner import Learner, check_agent, networks_of
+from isaaclab_arena.training.learner import Learner, check_agent
 from isaaclab_arena.training.options import read_train_options, training_config
 
 PHYSICS_STEPS = "--physics_steps"
@@ -56,7 +57,6 @@ class Sent:
 def facts(config: TrainingConfig, learner: Learner) -> dict[str, Any]:
     """Return the facts for a comparison with another training."""
     algorithm = learner.algorithm
-    of_algorithm = getattr(algorithm, "settings", algorithm)
     parameters = [one for network in networks_of(algorithm).values() for one in network.parameters()]
     return {
         "num_envs": config.num_envs,
@@ -64,8 +64,8 @@ def facts(config: TrainingConfig, learner: Learner) -> dict[str, Any]:
         "physics_dt": PHYSICS_DT,
         "num_steps_per_env": config.agent.num_steps_per_env,
         "hidden_dims": list(config.agent.actor["hidden_dims"]),
-        "num_learning_epochs": of_algorithm.num_learning_epochs,
-        "num_mini_batches": of_algorithm.num_mini_batches,
+        "num_learning_epochs": algorithm.num_learning_epochs,
+        "num_mini_batches": algorithm.num_mini_batches,
         "gradient_bytes": sum(one.numel() * one.element_size() for one in parameters if one.requires_grad),
     }
 
@@ -91,9 +91,10 @@ def main(arguments: list[str]) -> None:
 
         def respond(iterations: int) -> dict[str, Any]:
             sent.calls.clear()
+            before = learner.env_steps
             took = stopwatch.turn(lambda: [learner.iterate() for _ in range(iterations)])
             calls = [[name, size, number] for (name, size), number in sent.calls.items()]
-            return {**took, "env_steps": iterations * learner.env_steps_per_iteration, "calls": calls}
+            return {**took, "env_steps": learner.env_steps - before, "calls": calls}
 
         serve({"facts": facts(config, learner), "start": start}, respond)
         learner.close()

@@ -1,9 +1,9 @@
 """Tests of the contract `Environment`, one per rule, that a test class of your own environment inherits."""
 
-import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from itertools import cycle
 from typing import Any, ClassVar
 from unittest import SkipTest
@@ -49,7 +49,7 @@ class PictureConformance(ABC):
 
     def test_pictures_on_demand_are_those_that_are_always_drawn(self) -> None:
         """`draw_pictures_of`: announced env slots show the same, and the others no picture of another time."""
-        with self._made(2) as every, self._made(2) as some:
+        with closing(self.make(2)) as every, closing(self.make(2)) as some:
             if some.pictures_drawn is None or CAMERAS not in some.observation_spec:
                 raise SkipTest("a picture on demand is not offered")
             episodes = {0: 0, 1: 1}
@@ -68,7 +68,7 @@ class PictureConformance(ABC):
 
         What `film_later` returns draws the same pictures, also after steps.
         """
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             if not environment.filmable:
                 raise SkipTest("a film is not offered")
             expected = trace(environment, 0, {0: 0}, 2)
@@ -98,14 +98,6 @@ class PictureConformance(ABC):
                 for name, picture in pictures.items():
                     same = np.array_equal(picture, filmed[name][number])
                     require(same, f"what is drawn later of '{name}' is not what film showed at that moment")
-
-    @contextlib.contextmanager
-    def _made(self, num_envs: int) -> Iterator[Environment]:
-        environment = self.make(num_envs)
-        try:
-            yield environment
-        finally:
-            environment.close()
 
     @staticmethod
     def _check_pictures(expected: Observation, found: Observation, announced: Sequence[int]) -> None:
@@ -138,7 +130,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_specs_describe_the_environment(self) -> None:
         """Sizes are positive, and the bounds and names of an action are as many as its numbers."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             require(environment.num_envs == 2, f"num_envs is {environment.num_envs}, and 2 were asked for")
             require(environment.control_dt > 0, f"control_dt is {environment.control_dt} s")
             length = environment.max_episode_length
@@ -153,7 +145,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_conditions_follow_from_the_generator_alone(self) -> None:
         """The same generator gives the same conditions, whatever was drawn before."""
-        with self._made(1) as environment, self._made(2) as other:
+        with closing(self.make(1)) as environment, closing(self.make(2)) as other:
             first = conditions_of(environment, 0)
             conditions_of(environment, 1)
             require(conditions_of(environment, 0) == first, "conditions depend on what was drawn before")
@@ -161,20 +153,20 @@ class EnvironmentConformance(PictureConformance):
 
     def test_conditions_survive_a_json_file(self) -> None:
         """Conditions are plain values: numbers, words and tuples of numbers."""
-        with self._made(1) as environment:
+        with closing(self.make(1)) as environment:
             conditions = dict(conditions_of(environment, 0))
             read = dict(conditions_from_json(json.loads(json.dumps(conditions))))
             require(read == conditions, f"conditions change in a JSON file: {conditions} becomes {read}")
 
     def test_instructions_are_words(self) -> None:
         """A policy gets an instruction in every episode."""
-        with self._made(1) as environment:
+        with closing(self.make(1)) as environment:
             words = environment.instruction(conditions_of(environment, 0))
             require(isinstance(words, str) and words, f"the instruction is {words!r}")
 
     def test_observations_are_as_specified(self) -> None:
         """Observations have the groups, terms, shapes and types of ``observation_spec``, after resets and steps."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             observation = start(environment, {0: 0, 1: 1})
             self._check_observation(environment, observation)
             step = environment.step(action_of(environment, {0: 0, 1: 1}, 0))
@@ -188,7 +180,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_steps_have_the_shapes_of_the_contract(self) -> None:
         """Rewards and metrics are float32, masks bool, all of shape (num_envs,)."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             start(environment, {0: 0, 1: 1})
             step = environment.step(action_of(environment, {0: 0, 1: 1}, 0))
             numbers = {"reward": step.reward, **step.metrics}
@@ -206,7 +198,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_a_step_leaves_the_action_as_it_is(self) -> None:
         """The action belongs to the caller, who records it."""
-        with self._made(1) as environment:
+        with closing(self.make(1)) as environment:
             start(environment, {0: 0})
             action = action_of(environment, {0: 0}, 0)
             before = action.clone()
@@ -215,7 +207,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_env_slots_rest_until_they_are_reset(self) -> None:
         """Without a running episode an env slot keeps its observation, gets reward 0 and is False in every mask."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             observation = start(environment, {0: 0})
             resting = shown_in(observation, 1)
             for number in range(self.num_steps):
@@ -231,9 +223,9 @@ class EnvironmentConformance(PictureConformance):
 
     def test_actions_of_resting_env_slots_are_ignored(self) -> None:
         """An env slot without an episode may be given anything, also NaN."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             expected = trace(environment, 0, {0: 0}, 3)
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             shown = [shown_in(start(environment, {0: 0}), 0)]
             action = action_of(environment, {0: 0}, 0)
             action[1] = torch.nan
@@ -244,9 +236,9 @@ class EnvironmentConformance(PictureConformance):
 
     def test_a_reset_leaves_other_env_slots_untouched(self) -> None:
         """Resetting one env slot changes nothing that is observed of another, now or later."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             expected = trace(environment, 0, {0: 0, 1: 1}, self.num_steps)
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             shown = trace(environment, 0, {0: 0, 1: 1}, 1)
             if len(expected) == len(shown):
                 return
@@ -259,18 +251,18 @@ class EnvironmentConformance(PictureConformance):
 
     def test_an_episode_follows_from_its_conditions_and_actions(self) -> None:
         """A reproducible episode is the same in any env slot, among any neighbours and after any other episode."""
-        with self._made(1) as environment:
+        with closing(self.make(1)) as environment:
             if not environment.reproducible:
                 raise SkipTest("the environment does not say that it is reproducible")
             expected = trace(environment, 0, {0: 0}, self.num_steps)
-        with self._made(3) as environment:
+        with closing(self.make(3)) as environment:
             trace(environment, 2, {0: 3, 2: 4}, 2)
             why = difference(expected, trace(environment, 2, {0: 1, 1: 2, 2: 0}, self.num_steps))
             require(not why, f"the same conditions and actions give another episode in another env slot: {why}")
 
     def test_the_time_limit_truncates(self) -> None:
         """No episode is longer than ``max_episode_length``, and one that the limit ends is truncated."""
-        with self._made(1) as environment:
+        with closing(self.make(1)) as environment:
             limit = environment.max_episode_length
             if limit > self.num_steps:
                 raise SkipTest(f"an episode may last {limit} steps, and num_steps is {self.num_steps}")
@@ -283,7 +275,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_returned_tensors_stay_as_they_are(self) -> None:
         """An environment that says ``returns_own_tensors`` never changes a tensor that it has returned."""
-        with self._made(1) as environment:
+        with closing(self.make(1)) as environment:
             if not environment.returns_own_tensors:
                 raise SkipTest("the environment does not say that it returns tensors of its own")
             observation = start(environment, {0: 0})
@@ -303,7 +295,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_a_recorded_state_has_all_env_slots_and_stays_as_it_is(self) -> None:
         """`state` is a copy, whose tensors have one entry per env slot."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             start(environment, {0: 0, 1: 1})
             shown = environment.state()
             if shown is None:
@@ -317,7 +309,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_the_parts_of_a_state_make_the_state(self) -> None:
         """`state_of` makes of copies of `state_parts` what `state` returned."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             start(environment, {0: 0, 1: 1})
             if not environment.state_parts():
                 raise SkipTest("the state is not offered in parts")
@@ -333,13 +325,13 @@ class EnvironmentConformance(PictureConformance):
 
     def test_a_recorded_episode_starts_again_exactly(self) -> None:
         """`restore` from `episode_states` gives the same episode, in another env slot too."""
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             shown = [shown_in(start(environment, {0: 0}), 0)]
             kept = {name: np.array(value) for name, value in environment.episode_states([0])[0].items()}
             if not kept:
                 raise SkipTest("a start from a recorded state is not offered")
             expected = continued(environment, 0, {0: 0}, shown, self.num_steps)
-        with self._made(2) as environment:
+        with closing(self.make(2)) as environment:
             trace(environment, 1, {1: 3}, 2)
             conditions = [conditions_of(environment, 0)]
             again = [shown_in(environment.restore(env_ids_of(environment, [1]), conditions, [kept]), 1)]
@@ -348,7 +340,7 @@ class EnvironmentConformance(PictureConformance):
 
     def test_a_snapshot_brings_everything_back(self) -> None:
         """After `restore_snapshot` everything goes on as it did after `snapshot`, to the last bit."""
-        with self._made(2) as environment, self._made(2) as other:
+        with closing(self.make(2)) as environment, closing(self.make(2)) as other:
             episodes = {0: 0, 1: 1}
             shown = trace(environment, 0, episodes, 2)
             # An environment without `restore_snapshot` may call something else ``snapshot``.

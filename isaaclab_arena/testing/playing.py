@@ -7,12 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from isaaclab_arena import nested
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, DrawnPictures
-
-# Define what the conformance tests and the runner's probe share: requirements, episodes, deterministic actions.
 
 SEED = 20
 
@@ -65,14 +64,9 @@ def ended(step: Step) -> torch.Tensor:
     return step.terminated | step.truncated | step.diverged
 
 
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield path and value of every leaf of a nested dict."""
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{path}/")
-        else:
-            yield path, value
+    return (("/".join(path), value) for path, value in nested.leaves(tree))
 
 
 def shown_in(observation: Observation, slot: int) -> dict[str, bytes]:

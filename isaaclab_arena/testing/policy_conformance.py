@@ -106,30 +106,31 @@ class PolicyConformance(ABC):
     def test_an_episode_is_played_alike_after_any_other(self) -> None:
         """A reproducible policy carries nothing from one episode or job into the next."""
         expected, found = self._reproduced(), self._reproduced(before={0: 2, 1: 3})
-        _require_equal(expected, found, 0, 0, "the same episode is played otherwise after another one")
+        _require_alike(expected, found, "the same episode is played otherwise after another one")
 
     def test_noise_comes_from_the_episode(self) -> None:
         """A reproducible policy draws nothing from the process-wide generators."""
         expected, found = self._reproduced(seed=0), self._reproduced(seed=1)
-        _require_equal(expected, found, 0, 0, "actions depend on the process-wide generators of random numbers")
+        _require_alike(expected, found, "actions depend on the process-wide generators of random numbers")
 
     def test_an_episode_leaves_its_neighbours_alone(self) -> None:
         """An episode that begins in one env slot makes a reproducible policy forget nothing of another."""
         expected, found = self._reproduced(), self._reproduced(again={1: 2})
-        _require_close(expected, found, 0, "an episode that begins in env slot 1 changes the action in env slot 0")
+        message = "an episode that begins in env slot 1 changes the action in env slot 0"
+        _require_alike(expected, found, message, to_the_bit=False)
 
     def test_an_episode_begins_afresh_in_a_used_env_slot(self) -> None:
         """A reproducible policy forgets what the episode before it in the same env slot has left."""
         expected, found = self._reproduced({0: 0, 1: 2}), self._reproduced(again={1: 2})
         message = "an episode is played otherwise after another one in its env slot"
-        _require_close(expected, found[_STEPS_BEFORE_AGAIN:], 1, message)
+        _require_alike(expected, found[_STEPS_BEFORE_AGAIN:], message, slot=1, to_the_bit=False)
 
     def test_env_slots_do_not_influence_each_other(self) -> None:
         """A batch-invariant policy answers the same bits in any env slot, among any number of neighbours."""
         with self._playing(1) as (policy, _):
             self._need(policy.traits.batch_invariant, "batch_invariant")
         expected, found = self._reproduced({0: 0}), self._reproduced({0: 1, 1: 2, 2: 0})
-        _require_equal(expected, found, 0, 2, "an action depends on the env slot or its neighbours")
+        _require_alike(expected, found, "an action depends on the env slot or its neighbours", found_in=2)
 
     def test_one_object_serves_any_num_envs(self) -> None:
         """A policy that says so acts in environments of other sizes, one after the other."""
@@ -152,12 +153,12 @@ class PolicyConformance(ABC):
             _played(sharing, other, {0: 2, 1: 3}, 2)
             found += playing
             sharing.close()
-        _require_equal(expected, found, 0, 0, "a policy that shares the network changes what the first one does")
+        _require_alike(expected, found, "a policy that shares the network changes what the first one does")
 
     def test_env_slots_that_wait_keep_their_memory(self) -> None:
         """`act_in_some`: two env slots act in turns as they do together."""
         with self._playing(2) as (policy, environment), contextlib.closing(self.make()) as waiting, torch.no_grad():
-            self._need_reproducible(policy)
+            self._need(policy.traits.reproducible or self.answers_alike, "reproducible")
             if "act_in_some" not in policy.offers:
                 raise SkipTest("the policy cannot act in some env slots while others wait")
 
@@ -183,7 +184,8 @@ class PolicyConformance(ABC):
                     seen = shown_to(waiting, environment, seen)
                     actions.append(torch.as_tensor(waiting.act_in_some(environment, seen, [slot])))
             for slot, actions in found.items():
-                _require_close(expected, actions, slot, "an env slot does not go on after another where it was")
+                message = "an env slot does not go on after another where it was"
+                _require_alike(expected, actions, message, slot=slot, to_the_bit=False)
 
     def test_it_announces_the_pictures_that_it_looks_at(self) -> None:
         """`pictures_to_see` and ``traits.pictures``: pictures that were not announced change no action."""
@@ -200,7 +202,7 @@ class PolicyConformance(ABC):
                 raise AssertionError(f"the policy looks at a picture that it has not announced: {error}") from error
             self._need(policy.traits.reproducible, "reproducible")
             for slot in (0, 1):
-                _require_equal(expected, found, slot, slot, "actions differ where only announced pictures are drawn")
+                _require_alike(expected, found, "actions differ where only announced pictures are drawn", slot=slot)
 
     def test_closing_twice_is_allowed(self) -> None:
         """`close` may be called more than once."""
@@ -231,13 +233,10 @@ class PolicyConformance(ABC):
         # process-wide generators while it plays; what builds it may seed them itself.
         seeded = contextlib.nullcontext() if seed is None else _global_seed(seed)
         with self._playing(len(episodes)) as (policy, environment), seeded:
-            self._need_reproducible(policy)
+            self._need(policy.traits.reproducible or self.answers_alike, "reproducible")
             if before is not None:
                 _played(policy, environment, before, 2)
             return _played(policy, environment, episodes, self.num_steps, again)
-
-    def _need_reproducible(self, policy: PolicyBase[Any]) -> None:
-        self._need(policy.traits.reproducible or self.answers_alike, "reproducible")
 
     @staticmethod
     def _need(promised: object, name: str) -> None:
@@ -316,18 +315,21 @@ def _played(
         return list(_steps(policy, environment, episodes, num_steps, again))
 
 
-def _require_equal(
-    expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], slot: int, other_slot: int, message: str
+def _require_alike(
+    expected: Sequence[torch.Tensor],
+    found: Sequence[torch.Tensor],
+    message: str,
+    *,
+    slot: int = 0,
+    found_in: int | None = None,
+    to_the_bit: bool = True,
 ) -> None:
-    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
-        require(bits(one[slot]) == bits(other[other_slot]), f"{message}, first at step {number}")
-
-
-def _require_close(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], slot: int, message: str) -> None:
-    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+    """Compare the actions in an env slot with those found in it, or in another one, until either ends."""
+    for number, (actions, others) in enumerate(zip(expected, found, strict=False)):
+        one, other = actions[slot], others[slot if found_in is None else found_in]
         # The last digits of a network may depend on its neighbours; what it does must not.
-        alike = torch.allclose(one[slot].float(), other[slot].float(), rtol=1e-3, atol=1e-3)
-        require(alike, f"{message}, first at step {number}")
+        close = bits(one) == bits(other) if to_the_bit else torch.allclose(one.float(), other.float(), 1e-3, 1e-3)
+        require(close, f"{message}, first at step {number}")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The checkpoints of a training run: written, read, exported, and the best kept."""
+"""The checkpoints of a training run: written, read, exported, the best kept, and the one that it begins with."""
 
 import contextlib
 import io
@@ -12,14 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ConfigError, StorageError, first_line
-from isaaclab_arena.models.rsl_rl_checkpoint import BEST_FILE, model_path, numbered_checkpoints, read_checkpoint
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
+from isaaclab_arena.models.rsl_rl_checkpoint import (
+    BEST_FILE,
+    actor_state,
+    critic_state,
+    model_path,
+    moments_by_name,
+    numbered_checkpoints,
+    read_checkpoint,
+)
 from isaaclab_arena.paths import check_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_text, written_in_place
 from isaaclab_arena.storage.contents import content_hash
-from isaaclab_arena.training.closed_loop import EvaluatedJob
+from isaaclab_arena.training.training_loop import EvaluatedJob
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,19 +77,10 @@ def read_learned(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TakenUp:
-    """The checkpoint from which all ranks continue."""
-
-    iterations: int
-    learned: dict[str, Any]  # its content, the same on all ranks
-    # This rank's own state; None on all ranks if one of them has none.
-    rank_state: dict[str, Any] | None
-
-
-def read_together(directory: Path, ranks: Ranks) -> TakenUp:
-    """Read the newest intact checkpoint of a run on all ranks; ConfigError, StorageError or a rank's error."""
-    # Rank 0 chooses, and every rank reads that checkpoint or none does. A different content on a rank is a ConfigError.
+def read_together(directory: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Read a run's newest intact checkpoint and this rank's state; ConfigError, StorageError or a rank's error."""
+    # The state is None on all ranks if one of them has none. Rank 0 chooses, and every rank reads that checkpoint or
+    # none does. A different content on a rank is a ConfigError.
     context = ranks.context
     newest = newest_readable(directory) if context.is_rank_zero else None
     named = agreed_checkpoint(
@@ -93,7 +93,7 @@ def read_together(directory: Path, ranks: Ranks) -> TakenUp:
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
     # If one rank began new episodes while others resumed theirs, the training would not be the requested one.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
-    return TakenUp(iterations=iterations, learned=learned, rank_state=state if all_have_one else None)
+    return learned, state if all_have_one else None
 
 
 def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence[Path]]) -> str:
@@ -202,12 +202,6 @@ class Score:
     # Hash of the evaluated jobs; scores of different jobs are not compared.
     evaluation: str
 
-    def is_better_than(self, other: "Score | None") -> bool:
-        """True if this is better than another score, or if there is none of the same evaluation."""
-        if other is None or other.evaluation != self.evaluation:
-            return True
-        return (self.success_rate, self.merit) > (other.success_rate, other.merit)
-
 
 def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) -> Score | None:
     """Return the score of a checkpoint, None if no episode was evaluated. Each job has the same weight."""
@@ -227,13 +221,11 @@ def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) 
 def keep_best(directory: Path, score: Score) -> bool:
     """Keep a checkpoint as the best if it beats the best so far; True if it does. StorageError if that fails."""
     before = best_score(directory)
-    if not score.is_better_than(before):
-        return False
     if before is not None and before.evaluation != score.evaluation:
-        _LOG.warning(
-            "the best checkpoint so far, of iteration %d, was evaluated with other jobs; it is replaced",
-            before.iterations,
-        )
+        message = "the best checkpoint so far, of iteration %d, was evaluated with other jobs; it is replaced"
+        _LOG.warning(message, before.iterations)
+    elif before is not None and not (score.success_rate, score.merit) > (before.success_rate, before.merit):
+        return False
     with written_in_place(directory / BEST_FILE, overwrite=True) as temporary:
         shutil.copyfile(model_path(directory, score.iterations), temporary)
     write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
@@ -252,3 +244,165 @@ def best_score(directory: Path) -> Score | None:
     except (ValueError, TypeError):
         _LOG.warning("%s is damaged; the next evaluation replaces it", path)
         return None
+
+
+# Begin a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
+
+_STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
+_NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
+_TAKEN = frozenset(
+    {
+        *("actor_state_dict", "critic_state_dict", "model_state_dict", "student_state_dict", "optimizer_state_dict"),
+        *("obs_norm_state_dict", "critic_obs_norm_state_dict", "privileged_obs_norm_state_dict", "iter", "infos"),
+    }
+)
+
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstWeights:
+    """The weights that training began with."""
+
+    file: str  # the checkpoint
+    iterations: int | None  # iterations that it was trained for, None if unknown
+    taken: tuple[str, ...]  # parts taken from it
+    begun_anew: tuple[str, ...]  # parts not taken, each with the reason
+
+    def __str__(self) -> str:
+        trained = "" if self.iterations is None else f" (iteration {self.iterations})"
+        anew = f"; {', '.join(self.begun_anew)}" if self.begun_anew else ""
+        return f"training begins with {' and '.join(self.taken)} of {self.file}{trained}{anew}"
+
+
+def networks_of(algorithm: Any) -> dict[str, nn.Module]:
+    """Return the networks of an algorithm by their role."""
+    found = {role: getattr(algorithm, f"_raw_{role}", getattr(algorithm, role, None)) for role in ("actor", "critic")}
+    return {role: network for role, network in found.items() if isinstance(network, nn.Module)}
+
+
+def begin_with(algorithm: Any, path: Path) -> FirstWeights:
+    """Load a checkpoint's weights and optimiser state; ConfigError if it is no rsl_rl (>= 2) one or does not fit."""
+    checkpoint = read_checkpoint(path)
+    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
+    # networks fit. The learning rate stays the configured one.
+    networks = networks_of(algorithm)
+    taken, anew = ["the actor"], []
+    learned = dict(algorithm.save())
+    problems, actor = _fitted(actor_state(checkpoint, path), networks["actor"], "actor")
+    if problems:
+        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
+    learned["actor_state_dict"] = actor
+    # The loaded policy is the reference, because training begins with it.
+    learned.pop("reference_state_dict", None)
+
+    if "critic" in networks:
+        critic = critic_state(checkpoint, path)
+        problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
+        if fitted is not None and not problems:
+            taken.append("the critic")
+            learned["critic_state_dict"] = fitted
+        else:
+            reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
+            anew.append(f"the critic begins anew: {reason}")
+
+    moments = None if anew else _moments(algorithm.optimizer, networks, moments_by_name(checkpoint))
+    if moments is None:
+        anew.append("the optimiser begins anew")
+    else:
+        taken.append("the optimiser")
+        learned["optimizer_state_dict"] = {**learned["optimizer_state_dict"], "state": moments}
+    algorithm.load(learned, None, strict=True)
+    others = sorted(str(key) for key in checkpoint if key not in _TAKEN)
+    anew += [f"not taken: {', '.join(others)}"] if others else []
+    iterations = checkpoint["iter"] if isinstance(checkpoint.get("iter"), int) else None
+    return FirstWeights(file=str(path), iterations=iterations, taken=tuple(taken), begun_anew=tuple(anew))
+
+
+def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """Return the misfits of a state with a network, and the state in the network's format."""
+    wanted = network.state_dict()
+    # rsl_rl keeps the standard deviation itself or its logarithm.
+    fitted = dict(state)
+    if _STD in fitted and _LOG_STD in wanted:
+        fitted[_LOG_STD] = fitted.pop(_STD).log()
+    elif _LOG_STD in fitted and _STD in wanted:
+        fitted[_STD] = fitted.pop(_LOG_STD).exp()
+
+    misfits = []
+    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (fitted, wanted))
+    if has != wants:
+        way_out = f"use agent.{role}.obs_normalization={str(has).lower()}"
+        misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
+
+    layers, needed_layers = _layers(fitted), _layers(wanted)
+    of_layers = []
+    if layers and needed_layers:
+        hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
+        way_out = f"use agent.{role}.hidden_dims={hidden}"
+        for misfits_here, message in (
+            (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
+            (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
+            (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
+        ):
+            of_layers += [message] if misfits_here else []
+    misfits += of_layers
+
+    # A layer's misfit has been reported, and its tensors would only repeat it.
+    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if of_layers else (_NORMALIZER,)
+    shapes, needed = (
+        {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
+        for each in (fitted, wanted)
+    )
+    for name in sorted({*shapes, *needed}):
+        if shapes.get(name) != needed.get(name):
+            found = f"has '{name}' of {_in_words(shapes[name])}" if name in shapes else f"has no '{name}'"
+            misfits.append(f"{found}, and {_in_words(needed[name]) if name in needed else 'none'} is needed")
+    normalisers = [name for name in wanted if name in fitted and name not in needed]
+    if not of_layers and any(fitted[name].shape != wanted[name].shape for name in normalisers):
+        misfits.append("has a normaliser for another number of observations")
+    if not all(tensor.isfinite().all() for tensor in fitted.values() if tensor.is_floating_point()):
+        misfits.append("holds NaN or infinity")
+    return misfits, fitted
+
+
+def _layers(state: State) -> list[int]:
+    """Return a perceptron's layer sizes, from input to output; empty for a network with other parts."""
+    if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
+        return []
+    weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
+    if not weights or any(tensor.ndim != 2 or not name.split(".")[1].isdecimal() for name, tensor in weights.items()):
+        return []
+    ordered = [weights[name] for name in sorted(weights, key=lambda name: int(name.split(".")[1]))]
+    return [ordered[0].shape[1], *(weight.shape[0] for weight in ordered)]
+
+
+def _in_words(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "1"
+
+
+def _moments(
+    optimizer: torch.optim.Optimizer,
+    networks: Mapping[str, nn.Module],
+    found: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> dict[int, dict[str, torch.Tensor]] | None:
+    """Return Adam's state of each parameter by its place in the optimiser, None if it does not fit."""
+    if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+        return None
+    names = {
+        id(parameter): (role, name)
+        for role, network in networks.items()
+        for name, parameter in network.named_parameters()
+    }
+    moments = {}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, parameter in enumerate(parameters):
+        kept = found.get(names.get(id(parameter), ("", "")))
+        if kept is None or kept.keys() != {"step", "exp_avg", "exp_avg_sq"}:
+            return None
+        for name, value in kept.items():
+            tensor = torch.as_tensor(value)
+            if tensor.shape != (() if name == "step" else parameter.shape) or not tensor.isfinite().all():
+                return None
+        moments[place] = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in kept.items()}
+    return moments

@@ -1,6 +1,5 @@
 """The configuration of a training run from files and the command line, and the directories that keep it."""
 
-import ast
 import dataclasses
 import json
 import re
@@ -112,187 +111,6 @@ class TrainingConfig:
         return self.agent.experiment_name or self.task
 
 
-# Translate command lines and task names of mjlab, Isaac Lab and rsl_rl's examples into this trainer's.
-
-_NAMED_ELSEWHERE = {
-    "torchrunx_log_dir": "launcher_log_dir",
-    "checkpoint": "load_checkpoint",
-    "agent.load_run": "load_run",
-    "agent.load_checkpoint": "load_checkpoint",
-    "agent.run_name": "run_name",
-    "env.scene.num_envs": "num_envs",
-}
-"""Options of theirs that are options here under another name."""
-
-_FLAGS: Mapping[str, str | None] = {
-    "resume": "--resume=",
-    "agent.resume": "--resume=",
-    "video": "evaluation.video_episodes=1",
-    "enable_nan_guard": "agent.check_for_nan=true",
-    # No window opens here, and nothing is uploaded.
-    "headless": None,
-    "agent.upload_model": None,
-}
-"""Options of theirs that may have no value or ``True`` or ``False``, with their meaning here, None for no effect."""
-
-_EXPERIMENT = frozenset({"experiment_name", "agent.experiment_name"})
-_LOGGER = frozenset({"logger", "agent.logger"})
-_PROJECT = frozenset({"agent.wandb_project", "agent.neptune_project", "log_project_name"})
-_FILMED_WHOLE = (
-    "evaluations are filmed, each episode whole; --video films one of each, evaluation.interval=<iterations>"
-)
-_NOTHING_IS_FETCHED = "nothing is fetched from W&B; fetch the file, and name it with --load_checkpoint"
-_NO_SIMULATOR = "is an option of Isaac Sim's launcher, and there is none here; leave it out"
-_ONE_DEVICE = "simulation and learning share a device; use --device, or --gpu_ids for one rank per GPU"
-_REFUSED = {
-    "video_length": _FILMED_WHOLE,
-    "video_interval": _FILMED_WHOLE,
-    "registry_name": f"{_NOTHING_IS_FETCHED}; a motion is env.motion_file=<file>",
-    "wandb_run_path": _NOTHING_IS_FETCHED,
-    "wandb_checkpoint_name": _NOTHING_IS_FETCHED,
-    "agent.wandb_tags": "W&B reads them from the environment variable WANDB_TAGS",
-    "agent.class_name": "there is one runner; the algorithm's class is agent.algorithm.class_name=PPO",
-    "agent.device": _ONE_DEVICE,
-    "rl_device": _ONE_DEVICE,
-    "sim_device": _ONE_DEVICE,
-    "env.seed": "environment and agent share one seed; use --seed",
-    "agent": "the task's own file says what learns; lay one of yours over it with --config",
-    "horovod": "ranks are started with --gpu_ids or torchrun",
-    "ray_proc_id": "ranks are started with --gpu_ids or torchrun",
-    **dict.fromkeys(("livestream", "enable_cameras", "xr", "experience", "kit_args", "rendering_mode"), _NO_SIMULATOR),
-    **dict.fromkeys(("disable_fabric", "export_io_descriptors", "anim_recording_enabled"), _NO_SIMULATOR),
-    **dict.fromkeys(("anim_recording_start_time", "anim_recording_stop_time", "visualizer"), _NO_SIMULATOR),
-    **dict.fromkeys(("viz", "verbose", "info"), _NO_SIMULATOR),
-}
-_PARTS_OF_THEIR_ENVIRONMENTS = frozenset(
-    {
-        *("scene", "sim", "viewer", "observations", "actions", "events", "rewards", "terminations", "commands"),
-        *("curriculum", "metrics", "recorders", "decimation", "episode_length_s", "is_finite_horizon", "auto_reset"),
-        *("scale_rewards_by_dt", "rerender_on_reset", "wait_for_textures", "xr", "teleop_devices"),
-    }
-)
-_SIMILAR: Sequence[tuple[frozenset[str], str]] = (
-    (frozenset({"cartpole", "pendulum"}), "cartpole"),
-    (frozenset({"tracking", "mimic", "amp", "motion", "dance"}), "track_motion"),
-    (frozenset({"reach"}), "reach"),
-    (frozenset({"push", "lift", "cube", "stack", "pick", "place"}), "push_cube"),
-    (frozenset({"humanoid", "g1", "h1", "digit", "cassie", "t1"}), "walk_humanoid"),
-    (frozenset({"velocity", "locomotion", "ant", "a1", "go1", "go2", "b2", "spot", "anymal"}), "velocity_go1"),
-)
-"""Words in the names of their tasks, with the most similar task here; the first match counts."""
-
-_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
-
-
-def own_command_line(arguments: Sequence[str]) -> list[str]:
-    """Translate other trainers' options into this one's; ConfigError lists those without a meaning here."""
-    # mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` the task's
-    # name. Hyphens equal underscores, ``--name value`` equals ``--name=value``, and unknown words stay unchanged.
-    translated: list[str] = []
-    problems: list[Problem] = []
-    logging: dict[str, str] = {}  # class and project of the log writer that the user named
-    waiting = list(arguments)
-    while waiting:
-        argument = waiting.pop(0)
-        name, equals, value = argument.partition("=")
-        is_option = name.startswith("--")
-        own = name.removeprefix("--").replace("-", "_") if is_option else name
-        follows = value if equals else next(iter(waiting), "")
-        # Isaac Lab's users also write words ``env.path=value``.
-        if not (_is_theirs(own, follows) if is_option else equals and name.startswith("env.")):
-            translated.append(argument)
-        elif (reason := _refusal(own)) is not None:
-            problems.append(Problem(reason, key=name))
-        elif not is_option:
-            translated.append(f"num_envs={value}" if name == "env.scene.num_envs" else argument)
-        else:
-            value = value if equals else _value_behind(name, own, waiting)
-            if own in _LOGGER or own in _PROJECT:
-                logging["class_name" if own in _LOGGER else "project_name"] = value
-            else:
-                translated += _in_own_words(own, value, typed=name)
-
-    if "project_name" in logging and logging.get("class_name") not in {"wandb", "neptune"}:
-        message = f"names the project '{logging['project_name']}' of a log writer; add --logger wandb"
-        problems.append(Problem(message, key="--log_project_name"))
-    elif "project_name" in logging:
-        described = {name: logging[name] for name in ("class_name", "project_name")}
-        translated.append(f"agent.logger={json.dumps(described)}")
-    elif logging:
-        translated.append(f"agent.logger={_as_yaml(logging['class_name'])}")
-    refuse(problems)
-    return translated
-
-
-def option_names() -> frozenset[str]:
-    """Return the names of other trainers' options that are accepted, without their dashes."""
-    return frozenset({*_NAMED_ELSEWHERE, *_FLAGS, *_EXPERIMENT, *_LOGGER, *_PROJECT, "task"})
-
-
-def nearest_task(name: str) -> str | None:
-    """Return a hint for a task name of mjlab or Isaac Lab (``Isaac-Reach-Franka-v0``), None for other names."""
-    words = re.split(r"[^a-z0-9]+", name.lower())
-    owner = {"mjlab": "mjlab", "isaac": "Isaac Lab"}.get(words[0])
-    if owner is None:
-        return None
-    similar = next((task for known, task in _SIMILAR if not known.isdisjoint(words)), None)
-    if similar is None:
-        return f"'{name}' is a task of {owner}, and none here is like it"
-    start = " env.start=hanging" if similar == "cartpole" and "swingup" in words else ""
-    return f"'{name}' is a task of {owner}; the nearest here is {similar}{start}, with a robot and rewards of its own"
-
-
-def _is_theirs(own: str, value: str) -> bool:
-    if own == "resume":
-        # Our option takes a directory, and theirs a boolean; a value that could be either is a directory.
-        return value.lower() in {"true", "false"} and not Path(value).is_dir()
-    return own.startswith(("agent.", "env.")) or own in option_names() or own in _REFUSED
-
-
-def _refusal(own: str) -> str | None:
-    """Return the reason why an option or settings path of theirs has no meaning here, None if it has one."""
-    if own in _REFUSED:
-        return _REFUSED[own]
-    first, _, others = own.partition(".")
-    if first != "env" or own in _NAMED_ELSEWHERE or others.partition(".")[0] not in _PARTS_OF_THEIR_ENVIRONMENTS:
-        return None
-    return "is a part of mjlab's and Isaac Lab's environments; those here have options of their own, env.<option>=..."
-
-
-def _value_behind(name: str, own: str, waiting: list[str]) -> str:
-    """Return the value of an option and remove it from the remaining words."""
-    follows = next(iter(waiting), "--")
-    if own in _FLAGS:
-        return waiting.pop(0) if follows.lower() in _TRUE | _FALSE else "true"
-    if follows.startswith("--"):
-        raise ConfigError("needs a value", key=name)
-    return waiting.pop(0)
-
-
-def _in_own_words(own: str, value: str, *, typed: str) -> list[str]:
-    """Return an option of theirs as words of this trainer's command line, none if it has no effect."""
-    if own in _FLAGS:
-        if value.lower() not in _TRUE | _FALSE:
-            raise ConfigError(f"is True or False, got '{value}'", key=typed)
-        does = _FLAGS[own]
-        return [does] if value.lower() in _TRUE and does is not None else []
-    if own in _NAMED_ELSEWHERE:
-        return [f"--{_NAMED_ELSEWHERE[own]}={value}"]
-    if own in _EXPERIMENT:
-        # The name is quoted, because it may look like a number.
-        return [f"agent.experiment_name={json.dumps(value)}"]
-    return [value if own == "task" else f"{own}={_as_yaml(value)}"]
-
-
-def _as_yaml(value: str) -> str:
-    """Return a value as YAML; mjlab also accepts Python's notation: ``(256, 128)``, ``None``."""
-    try:
-        found = ast.literal_eval(value)
-        return json.dumps(found) if isinstance(found, tuple | list | dict | bool | None) else value
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return value
-
-
 # Merge a task's file, a user's file and the command line into one checked configuration.
 
 _SECTIONS = {
@@ -316,12 +134,30 @@ def default_document() -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in {"task", "environment"}}
 
 
+_SIMILAR: Sequence[tuple[frozenset[str], str]] = (
+    (frozenset({"cartpole", "pendulum"}), "cartpole"),
+    (frozenset({"tracking", "mimic", "amp", "motion", "dance"}), "track_motion"),
+    (frozenset({"reach"}), "reach"),
+    (frozenset({"push", "lift", "cube", "stack", "pick", "place"}), "push_cube"),
+    (frozenset({"humanoid", "g1", "h1", "digit", "cassie", "t1"}), "walk_humanoid"),
+    (frozenset({"velocity", "locomotion", "ant", "a1", "go1", "go2", "b2", "spot", "anymal"}), "velocity_go1"),
+)
+"""Words in the names of their tasks, with the most similar task here; the first match counts."""
+
+
 def task_document(task: str) -> dict[str, Any]:
     """Return the settings of a registered training task; ConfigError if there is no such task."""
-    # A task name of another trainer gets a hint at the most similar task here.
-    foreign = None if task in TASKS else nearest_task(task)
-    if foreign is not None:
-        raise ConfigError(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK")
+    # A task name of mjlab or Isaac Lab (``Isaac-Reach-Franka-v0``) gets a hint at the most similar task here.
+    words = re.split(r"[^a-z0-9]+", task.lower())
+    owner = {"mjlab": "mjlab", "isaac": "Isaac Lab"}.get(words[0])
+    if owner is not None and task not in TASKS:
+        hint = "none here is like it"
+        if similar := next((name for known, name in _SIMILAR if not known.isdisjoint(words)), None):
+            start = " env.start=hanging" if similar == "cartpole" and "swingup" in words else ""
+            hint = f"the nearest here is {similar}{start}, with a robot and rewards of its own"
+        joint = ", and " if similar is None else "; "
+        message = f"'{task}' is a task of {owner}{joint}{hint}; those here are {', '.join(TASKS.names())}"
+        raise ConfigError(message, key="TASK")
     found = TASKS.get(task)
     return file_document(Path(found)) if isinstance(found, Path | str) else dict(found)
 
@@ -538,16 +374,9 @@ def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int,
     return {_OWN: {**counts, "world_size": world_size, "config": document_of(config), "versions": training_versions()}}
 
 
-def env_steps_of(learned: Mapping[str, Any]) -> int | None:
-    """Return the control steps that a checkpoint was trained for, None if it does not record them."""
-    env_steps = value_at(learned, ("infos", _OWN, "env_steps"))
-    return None if env_steps is None else int(env_steps)
-
-
-def learning_rate_before(learned: Mapping[str, Any]) -> float | None:
-    """Return the configured learning rate of a checkpoint's training, None if it does not record it."""
-    found = value_at(learned, ("infos", _OWN, "config", "agent", "algorithm", "learning_rate"))
-    return found if isinstance(found, float) else None
+def recorded_in(learned: Mapping[str, Any], *path: str) -> Any:
+    """Return an entry of a checkpoint's `checkpoint_infos`, None if it has none."""
+    return value_at(learned, ("infos", _OWN, *path))
 
 
 def training_versions() -> dict[str, str]:

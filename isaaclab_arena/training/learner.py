@@ -1,4 +1,4 @@
-"""One rank that learns: its algorithm, networks, first weights and samples."""
+"""One rank that learns: its environment, algorithm, networks and samples."""
 
 import contextlib
 import hashlib
@@ -10,37 +10,30 @@ import time
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from rsl_rl.utils import check_nan, resolve_callable
-from torch import nn
 
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.collectives import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line, refuse
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.models.network import ActionScaler
-from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, moments_by_name, read_checkpoint
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.training.algorithms import GRPO, PPO, set_learning_rate
-from isaaclab_arena.training.closed_loop import environment_job
-from isaaclab_arena.training.config import TrainingConfig, learning_rate_before
-from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
+from isaaclab_arena.training.checkpoints import networks_of
+from isaaclab_arena.training.config import TrainingConfig, recorded_in
+from isaaclab_arena.training.grpo import GRPO
+from isaaclab_arena.training.ppo import PPO, set_learning_rate
+from isaaclab_arena.training.vec_env import TrainingEnvironment
 
 
 class OutOfSyncError(ArenaError):
     """Ranks that must hold the same weights do not, so their training is worthless from here on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A tensor that is not the same on all ranks."""
-
-    tensor: str  # its dotted name
-    ranks: tuple[int, ...]  # the ranks that differ from the majority
 
 
 def check_synchrony(state: Mapping[str, Any]) -> None:
@@ -48,14 +41,14 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
     digests = named_digests(state)
     # Compare names first: digests of different tensors cannot be compared.
     names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
-    if others := [rank for each in differences(["names"], names) for rank in each.ranks]:
+    if others := differences(["names"], names).get("names"):
         raise OutOfSyncError(
-            f"the ranks do not learn with the same tensors: rank {', '.join(map(str, others))} has other ones than "
-            "most, as if it had begun in another way; start all ranks with the same command"
+            f"the ranks do not learn with the same tensors: rank {others} has other ones than most, as if it had begun "
+            "in another way; start all ranks with the same command"
         )
     held = torch.stack(gather_from_ranks(torch.tensor(list(digests.values()), dtype=torch.int64)))
     if found := differences(list(digests), held):
-        told = "; ".join(f"{each.tensor} of rank {', '.join(map(str, each.ranks))}" for each in found[:5])
+        told = "; ".join(f"{tensor} of rank {others}" for tensor, others in list(found.items())[:5])
         more = f"; and {len(found) - 5} more tensors" if len(found) > 5 else ""
         raise OutOfSyncError(
             f"the ranks have drifted apart: {told}{more} differ from the others; go on from the last checkpoint with "
@@ -72,15 +65,14 @@ def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
-    """Return the tensors that differ between ranks, from digests of shape (world_size, num_tensors), int64."""
-    found = []
-    for column, name in enumerate(names):
-        digests = held[:, column].tolist()
+def differences(names: list[str], held: torch.Tensor) -> dict[str, str]:
+    """Map tensors that differ to their ranks in words, from digests of shape (world_size, num_tensors), int64."""
+    found = {}
+    for name, digests in zip(names, held.T.tolist(), strict=True):
         # The majority counts as right; in a tie, the lower rank.
         common = max(dict.fromkeys(digests), key=digests.count)
-        if ranks := tuple(rank for rank, digest in enumerate(digests) if digest != common):
-            found.append(Difference(tensor=name, ranks=ranks))
+        if ranks := [str(rank) for rank, digest in enumerate(digests) if digest != common]:
+            found[name] = ", ".join(ranks)
     return found
 
 
@@ -100,7 +92,8 @@ _OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
 _CLASS_NAME = "class_name"
 _MADE_HERE = {
     "algorithm": {
-        *("self", "actor", "critic", "storage", "device", "multi_gpu_cfg", "grad_sync_period", "max_iterations"),
+        *("self", "actor", "critic", "storage", "device", "multi_gpu_cfg", "world_size", "grad_sync_period"),
+        "max_iterations",
     },
     "actor": {"self", "obs", "obs_groups", "obs_set", "output_dim"},
     "critic": {"self", "obs", "obs_groups", "obs_set", "output_dim"},
@@ -126,7 +119,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     # `check_agent` has accepted the configuration. Observation groups and class constructors can still refuse it.
     agent = config.agent
     algorithm_class = _class_of(agent.algorithm, "algorithm")
-    parameters = _taken_by(algorithm_class) or set()
+    parameters = _taken_by(algorithm_class) or {}
     # The trainer sets these, if the algorithm takes them.
     of_the_run = {"grad_sync_period": config.distributed.grad_sync_period, "max_iterations": agent.max_iterations}
     algorithm = {
@@ -167,12 +160,6 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     return built
 
 
-def networks_of(algorithm: Any) -> dict[str, nn.Module]:
-    """Return the networks of an algorithm by their role."""
-    found = {role: getattr(algorithm, f"_raw_{role}", getattr(algorithm, role, None)) for role in ("actor", "critic")}
-    return {role: network for role, network in found.items() if isinstance(network, nn.Module)}
-
-
 def learned_state(algorithm: Any) -> dict[str, Any]:
     """Return the state that is equal on all ranks: weights, normalisers, optimiser, learning rate."""
     return {**algorithm.save(), "learning_rate": float(algorithm.learning_rate)}
@@ -201,20 +188,14 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
     parameters = _taken_by(found)
     if parameters is None:
         return
-    parameters -= _MADE_HERE[role]
-    settings_class = getattr(found, "settings_class", found)
-    hints: dict[str, Any] = {}
-    for each in reversed(settings_class.__mro__ if isinstance(settings_class, type) else ()):
-        with contextlib.suppress(NameError, TypeError, AttributeError):
-            hints |= typing.get_type_hints(each.__init__)
-
+    parameters = {name: hint for name, hint in parameters.items() if name not in _MADE_HERE[role]}
     for name, value in options.items():
         if name == _CLASS_NAME:
             continue
         if name not in parameters:
             yield Problem(f"{options[_CLASS_NAME]} has no such option{did_you_mean(name, parameters)}", key=name)
             continue
-        hint = hints.get(name, Any)
+        hint = parameters[name]
         try:
             # A type without a pydantic schema gives no constraint on the value.
             with contextlib.suppress(PydanticUserError):
@@ -224,19 +205,21 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
             yield Problem(f"must be {told}, got {value!r}", key=name)
 
 
-def _taken_by(found: Callable[..., Any]) -> set[str] | None:
-    """Return the names of a class's arguments, None if it takes any."""
-    found = getattr(found, "settings_class", found)
-    names: set[str] = set()
-    classes = found.__mro__ if isinstance(found, type) else (found,)
-    for each in classes:
+def _taken_by(found: Callable[..., Any]) -> dict[str, Any] | None:
+    """Map the arguments of a class to their types, `Any` for an unknown one; None if it takes any argument."""
+    taken: dict[str, Any] = {}
+    for each in found.__mro__ if isinstance(found, type) else (found,):
         function = each.__dict__.get("__init__") if isinstance(each, type) else each
         if function is None:
             continue
+        hints: dict[str, Any] = {}
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            hints = typing.get_type_hints(function)
         parameters = inspect.signature(function).parameters.values()
-        names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+        named = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        taken = {name: hints.get(name, Any) for name in named} | taken
         if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-            return names
+            return taken
     return None
 
 
@@ -294,180 +277,43 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
         )
 
 
-# Begin a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
-
-_STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
-_NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
-_TAKEN = frozenset(
-    {
-        *("actor_state_dict", "critic_state_dict", "model_state_dict", "student_state_dict", "optimizer_state_dict"),
-        *("obs_norm_state_dict", "critic_obs_norm_state_dict", "privileged_obs_norm_state_dict", "iter", "infos"),
-    }
-)
-
-State = Mapping[str, torch.Tensor]
+# Build the environment under training as a job does, and collect samples on one rank and learn from them, with a state
+# that training resumes from bit for bit.
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstWeights:
-    """The weights that training began with."""
-
-    file: str  # the checkpoint
-    iterations: int | None  # iterations that it was trained for, None if unknown
-    taken: tuple[str, ...]  # parts taken from it
-    begun_anew: tuple[str, ...]  # parts not taken, each with the reason
-
-    def __str__(self) -> str:
-        trained = "" if self.iterations is None else f" (iteration {self.iterations})"
-        anew = f"; {', '.join(self.begun_anew)}" if self.begun_anew else ""
-        return f"training begins with {' and '.join(self.taken)} of {self.file}{trained}{anew}"
+def jobs_file(
+    config: TrainingConfig, *, num_envs: int, env: Mapping[str, Any], policy_type: str, **keys: Any
+) -> JobsFile:
+    """Return the file of one job on the environment under training, with other `keys` on top."""
+    environment = {"environment": config.environment, "num_envs": num_envs, **env}
+    job = {"name": config.task, "arena_env_args": environment, "policy_type": policy_type, "num_episodes": 1, **keys}
+    return read_jobs({"jobs": [job]}, source="training task")
 
 
-def begin_with(algorithm: Any, path: Path) -> FirstWeights:
-    """Load a checkpoint's weights and optimiser state; ConfigError if it is no rsl_rl (>= 2) one or does not fit."""
-    checkpoint = read_checkpoint(path)
-    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
-    # networks fit. The learning rate stays the configured one.
-    networks = networks_of(algorithm)
-    taken, anew = ["the actor"], []
-    learned = dict(algorithm.save())
-    problems, actor = _fitted(actor_state(checkpoint, path), networks["actor"], "actor")
-    if problems:
-        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
-    learned["actor_state_dict"] = actor
-    # The loaded policy is the reference, because training begins with it.
-    learned.pop("reference_state_dict", None)
-
-    if "critic" in networks:
-        critic = critic_state(checkpoint, path)
-        problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
-        if fitted is not None and not problems:
-            taken.append("the critic")
-            learned["critic_state_dict"] = fitted
-        else:
-            reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
-            anew.append(f"the critic begins anew: {reason}")
-
-    moments = None if anew else _moments(algorithm.optimizer, networks, moments_by_name(checkpoint))
-    if moments is None:
-        anew.append("the optimiser begins anew")
-    else:
-        taken.append("the optimiser")
-        learned["optimizer_state_dict"] = {**learned["optimizer_state_dict"], "state": moments}
-    algorithm.load(learned, None, strict=True)
-    others = sorted(str(key) for key in checkpoint if key not in _TAKEN)
-    anew += [f"not taken: {', '.join(others)}"] if others else []
-    iterations = checkpoint["iter"] if isinstance(checkpoint.get("iter"), int) else None
-    return FirstWeights(file=str(path), iterations=iterations, taken=tuple(taken), begun_anew=tuple(anew))
-
-
-def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
-    """Return the misfits of a state with a network, and the state in the network's format."""
-    wanted = network.state_dict()
-    # rsl_rl keeps the standard deviation itself or its logarithm.
-    fitted = dict(state)
-    if _STD in fitted and _LOG_STD in wanted:
-        fitted[_LOG_STD] = fitted.pop(_STD).log()
-    elif _LOG_STD in fitted and _STD in wanted:
-        fitted[_STD] = fitted.pop(_LOG_STD).exp()
-
-    misfits = []
-    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (fitted, wanted))
-    if has != wants:
-        way_out = f"use agent.{role}.obs_normalization={str(has).lower()}"
-        misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
-
-    layers, needed_layers = _layers(fitted), _layers(wanted)
-    of_layers = []
-    if layers and needed_layers:
-        hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
-        way_out = f"use agent.{role}.hidden_dims={hidden}"
-        for misfits_here, message in (
-            (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
-            (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
-            (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
-        ):
-            of_layers += [message] if misfits_here else []
-    misfits += of_layers
-
-    # A layer's misfit has been reported, and its tensors would only repeat it.
-    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if of_layers else (_NORMALIZER,)
-    shapes, needed = (
-        {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
-        for each in (fitted, wanted)
-    )
-    for name in sorted({*shapes, *needed}):
-        if shapes.get(name) != needed.get(name):
-            found = f"has '{name}' of {_in_words(shapes[name])}" if name in shapes else f"has no '{name}'"
-            misfits.append(f"{found}, and {_in_words(needed[name]) if name in needed else 'none'} is needed")
-    normalisers = [name for name in wanted if name in fitted and name not in needed]
-    if not of_layers and any(fitted[name].shape != wanted[name].shape for name in normalisers):
-        misfits.append("has a normaliser for another number of observations")
-    if not all(tensor.isfinite().all() for tensor in fitted.values() if tensor.is_floating_point()):
-        misfits.append("holds NaN or infinity")
-    return misfits, fitted
-
-
-def _layers(state: State) -> list[int]:
-    """Return a perceptron's layer sizes, from input to output; empty for a network with other parts."""
-    if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
-        return []
-    weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
-    if not weights or any(tensor.ndim != 2 or not name.split(".")[1].isdecimal() for name, tensor in weights.items()):
-        return []
-    ordered = [weights[name] for name in sorted(weights, key=lambda name: int(name.split(".")[1]))]
-    return [ordered[0].shape[1], *(weight.shape[0] for weight in ordered)]
-
-
-def _in_words(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) or "1"
-
-
-def _moments(
-    optimizer: torch.optim.Optimizer,
-    networks: Mapping[str, nn.Module],
-    found: Mapping[tuple[str, str], Mapping[str, Any]],
-) -> dict[int, dict[str, torch.Tensor]] | None:
-    """Return Adam's state of each parameter by its place in the optimiser, None if it does not fit."""
-    if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-        return None
-    names = {
-        id(parameter): (role, name)
-        for role, network in networks.items()
-        for name, parameter in network.named_parameters()
-    }
-    moments = {}
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for place, parameter in enumerate(parameters):
-        kept = found.get(names.get(id(parameter), ("", "")))
-        if kept is None or kept.keys() != {"step", "exp_avg", "exp_avg_sq"}:
-            return None
-        for name, value in kept.items():
-            tensor = torch.as_tensor(value)
-            if tensor.shape != (() if name == "step" else parameter.shape) or not tensor.isfinite().all():
-                return None
-        moments[place] = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in kept.items()}
-    return moments
-
-
-# Collect samples on one rank and learn from them, with a state that training resumes from bit for bit.
+def environment_job(config: TrainingConfig) -> Job:
+    """Return the job of the training environment, checked like every job; ConfigError lists every problem."""
+    variations = dict(config.variations)
+    try:
+        file = jobs_file(
+            config, num_envs=config.num_envs, env=config.env, policy_type="zero_action", variations=variations
+        )
+        (job,) = resolve_jobs(file.jobs)
+    except ConfigError as error:
+        # The user wrote a training configuration, so problems name its keys.
+        problems = []
+        for problem in error.problems:
+            key = problem.key or ""
+            for in_job, in_training in (("arena_env_args.environment", "environment"), ("arena_env_args", "env")):
+                if key == in_job or key.startswith(f"{in_job}."):
+                    key = in_training + key.removeprefix(in_job)
+                    break
+            problems.append(Problem(problem.message, key=key or None))
+        raise ConfigError(problems) from error
+    return job
 
 
 class DivergedError(ArenaError):
     """The training has reached NaN. Other settings may help."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Iteration:
-    """Results of an iteration."""
-
-    losses: dict[str, float]  # name to mean loss over all ranks
-    episodes: EpisodeStatistics  # episodes of all ranks that ended in the iteration
-    env_steps: int  # control steps of all env slots of all ranks
-    collect_s: float  # time of this rank for collecting samples [s]
-    learn_s: float  # time for learning [s]
-    learning_rate: float  # at the end of the iteration
-    action_std: float  # mean standard deviation of the actions, NaN for a policy without one
 
 
 class Learner:
@@ -476,14 +322,15 @@ class Learner:
     def __init__(self, config: TrainingConfig, context: DistributedContext, *, num_threads: int) -> None:
         self._config = config
         self._context = context
-        # Iterations done. With several ranks, the process group exists already.
-        self.iterations = 0
+        # Iterations, and control steps of all env slots of all ranks, of the whole training and of each iteration. With
+        # several ranks, the process group exists already.
+        self.iterations = self.env_steps = 0
+        self._env_steps = config.num_envs * config.agent.num_steps_per_env * context.world_size
         seed = config.agent.seed + context.rank
         environment = environment_job(config).build_environment(device=context.device, num_threads=num_threads)
-        self._starts = EpisodeStarts(environment, seed=seed)
         self.environment = TrainingEnvironment(
             environment,
-            self._starts,
+            seed=seed,
             scaler=ActionScaler(
                 environment.action_spec,
                 config.agent.action_scaling,
@@ -495,8 +342,9 @@ class Learner:
         # rsl_rl draws first weights, actions and mini-batches from torch's own generators.
         torch.manual_seed(seed)  # noqa: TID251  rsl_rl draws from the global generator
         self.algorithm: Any = build_algorithm(config, self.environment, context)
+        self._first_learning_rate = float(self.algorithm.learning_rate)
         self._curiosity: Any = getattr(self.algorithm, "rnd", None)
-        self._starts.group_size = getattr(self.algorithm, "group_size", 1)
+        self.environment.group_size = getattr(self.algorithm, "group_size", 1)
         self._restarts = getattr(self.algorithm, "restarts_episodes", False)
         if config.agent.init_at_random_ep_len and not self._restarts:
             self.environment.begin_in_the_middle()
@@ -505,50 +353,50 @@ class Learner:
         if context.is_distributed:
             self.algorithm.broadcast_parameters()
 
-    def iterate(self) -> Iteration:
-        """Collect samples on all ranks, learn, and return the results; DivergedError on NaN. Every rank calls it."""
-        # Only this trainer's own algorithms have a schedule per iteration.
-        if (begin_iteration := getattr(self.algorithm, "begin_iteration", None)) is not None:
-            begin_iteration(self.iterations)
+    def iterate(self) -> dict[str, float]:
+        """Collect samples on all ranks and learn; return the measures, without NaN. DivergedError on NaN."""
+        # Every rank calls it, and all get the same but for the times, which are each rank's own [s].
+        algorithm = self.algorithm
+        if isinstance(algorithm, PPO | GRPO) and algorithm.schedule == "linear":
+            # The learning rate falls from iteration to iteration, to zero after the last.
+            share = max(0.0, 1 - self.iterations / max(1, self._config.agent.max_iterations))
+            set_learning_rate(algorithm, self._first_learning_rate * share)
         began = time.perf_counter()
         try:
             self._collect()
             collected = time.perf_counter()
-            own_losses = self.algorithm.update()
+            own_losses = algorithm.update()
             # Mean losses and episodes of all ranks, with one message.
             counter = self.environment.counter
             own = torch.cat((torch.tensor(list(own_losses.values()), dtype=torch.float64), counter.take().cpu()))
             total = sum_over_ranks(own)
-            means = total[: len(own_losses)] / self._context.world_size
-            episodes = statistics_of(total[len(own_losses) :], counter.metrics)
-            losses = dict(zip(own_losses, means.tolist(), strict=True))
         except (ValueError, RuntimeError) as error:
             # Messages of rsl_rl and torch about NaN or a negative deviation.
             if not any(words in str(error) for words in ("NaN values", "normal expects", "Expected parameter")):
                 raise
             raise self._diverged(first_line(error)) from error
+        means = total[: len(own_losses)] / self._context.world_size
+        losses = dict(zip(own_losses, means.tolist(), strict=True))
         self.iterations += 1
+        self.env_steps += self._env_steps
         learned = time.perf_counter()
 
         # Losses are means over all ranks, so all ranks stop at the same NaN.
         if wrong := [name for name, value in losses.items() if math.isnan(value)]:
             raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
-        policy = self.algorithm.get_policy()
-        std = policy.output_std.mean().item() if getattr(policy, "distribution", None) is not None else float("nan")
-        return Iteration(
-            losses=losses,
-            episodes=episodes,
-            env_steps=self.env_steps_per_iteration,
-            collect_s=collected - began,
-            learn_s=learned - collected,
-            learning_rate=float(self.algorithm.learning_rate),
-            action_std=std,
-        )
-
-    @property
-    def env_steps_per_iteration(self) -> int:
-        """Control steps of all env slots of all ranks in an iteration."""
-        return self._config.num_envs * self._config.agent.num_steps_per_env * self._context.world_size
+        policy = algorithm.get_policy()
+        has_std = getattr(policy, "distribution", None) is not None
+        measures = {
+            **{f"Loss/{name}": value for name, value in losses.items()},
+            "Loss/learning_rate": float(algorithm.learning_rate),
+            "Policy/mean_std": policy.output_std.mean().item() if has_std else math.nan,
+            "Perf/total_fps": self._env_steps / (learned - began),
+            "Perf/collection_time": collected - began,
+            "Perf/learning_time": learned - collected,
+            "Perf/total_steps": self.env_steps,
+            **counter.measures(total[len(own_losses) :]),
+        }
+        return {name: value for name, value in measures.items() if not math.isnan(value)}
 
     def rank_state(self) -> dict[str, Any]:
         """Return this rank's own state for resuming: random numbers, env slots, recurrent memory."""
@@ -561,7 +409,7 @@ class Learner:
             state["curiosity_returns"] = self._curiosity.reward_normalizer.disc_avg.avg
         if (snapshot := self.environment.snapshot()) is not None:
             state["environment"] = {name: value.cpu() for name, value in snapshot.items()}
-            state["metrics"] = list(self.environment.counter.metrics) if self.iterations else []
+            state["metrics"] = list(self.environment.counter.metrics or ())
         return state
 
     def load(self, learned: Mapping[str, Any], rank_state: Mapping[str, Any] | None) -> bool:
@@ -581,10 +429,13 @@ class Learner:
             # rsl_rl's schedule of the curiosity weight counts steps, and no checkpoint keeps the count.
             self._curiosity.update_counter = self.iterations * self._config.agent.num_steps_per_env
         # Skip the episode starts that were drawn before, so that they do not repeat.
-        self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
+        self.environment.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
+        # Checkpoints of other trainers do not record these.
+        self.env_steps = int(recorded_in(learned, "env_steps") or self.iterations * self._env_steps)
         # Use the configured learning rate if it differs from the one that the checkpoint began with.
-        before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
-        if before is not None and now is not None and now != before:
+        before = recorded_in(learned, "config", "agent", "algorithm", "learning_rate")
+        now = self._config.agent.algorithm.get("learning_rate")
+        if isinstance(before, float) and now is not None and now != before:
             set_learning_rate(self.algorithm, now)
             _LOG.info("the learning rate goes on from %g", now)
 

@@ -1,12 +1,10 @@
-"""The command line of training as one checked configuration, with one directory for all ranks."""
+"""The command line of training, also in the words of other trainers, as one checked configuration."""
 
+import ast
 import dataclasses
 import json
 import os
-import time
-import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -18,14 +16,155 @@ from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
-from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import without_none
-from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.layout import LOCK_FILE
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training.tasks import TASKS
+
+# Translate command lines of mjlab, Isaac Lab and rsl_rl's examples into this trainer's.
+
+_NAMED_ELSEWHERE = {
+    "torchrunx_log_dir": "launcher_log_dir",
+    "checkpoint": "load_checkpoint",
+    "agent.load_run": "load_run",
+    "agent.load_checkpoint": "load_checkpoint",
+    "agent.run_name": "run_name",
+    "env.scene.num_envs": "num_envs",
+}
+"""Options of theirs that are options here under another name."""
+
+_FLAGS: Mapping[str, str | None] = {
+    "resume": "--resume=",
+    "agent.resume": "--resume=",
+    "video": "evaluation.video_episodes=1",
+    "enable_nan_guard": "agent.check_for_nan=true",
+    # No window opens here, and nothing is uploaded.
+    "headless": None,
+    "agent.upload_model": None,
+}
+"""Options of theirs that may have no value or ``True`` or ``False``, with their meaning here, None for no effect."""
+
+_EXPERIMENTS = frozenset({"experiment_name", "agent.experiment_name"})
+_LOGGER = frozenset({"logger", "agent.logger"})
+_PROJECT = frozenset({"agent.wandb_project", "agent.neptune_project", "log_project_name"})
+_FILMED_WHOLE = (
+    "evaluations are filmed, each episode whole; --video films one of each, evaluation.interval=<iterations>"
+)
+_NOTHING_IS_FETCHED = "nothing is fetched from W&B; fetch the file, and name it with --load_checkpoint"
+_NO_SIMULATOR = "is an option of Isaac Sim's launcher, and there is none here; leave it out"
+_ONE_DEVICE = "simulation and learning share a device; use --device, or --gpu_ids for one rank per GPU"
+_REFUSED = {
+    "video_length": _FILMED_WHOLE,
+    "video_interval": _FILMED_WHOLE,
+    "registry_name": f"{_NOTHING_IS_FETCHED}; a motion is env.motion_file=<file>",
+    "wandb_run_path": _NOTHING_IS_FETCHED,
+    "wandb_checkpoint_name": _NOTHING_IS_FETCHED,
+    "agent.wandb_tags": "W&B reads them from the environment variable WANDB_TAGS",
+    "agent.class_name": "there is one runner; the algorithm's class is agent.algorithm.class_name=PPO",
+    "agent.device": _ONE_DEVICE,
+    "rl_device": _ONE_DEVICE,
+    "sim_device": _ONE_DEVICE,
+    "env.seed": "environment and agent share one seed; use --seed",
+    "agent": "the task's own file says what learns; lay one of yours over it with --config",
+    "horovod": "ranks are started with --gpu_ids or torchrun",
+    "ray_proc_id": "ranks are started with --gpu_ids or torchrun",
+    **dict.fromkeys(("livestream", "enable_cameras", "xr", "experience", "kit_args", "rendering_mode"), _NO_SIMULATOR),
+    **dict.fromkeys(("disable_fabric", "export_io_descriptors", "anim_recording_enabled"), _NO_SIMULATOR),
+    **dict.fromkeys(("anim_recording_start_time", "anim_recording_stop_time", "visualizer"), _NO_SIMULATOR),
+    **dict.fromkeys(("viz", "verbose", "info"), _NO_SIMULATOR),
+}
+_A_PART_OF_THEIRS = (
+    "is a part of mjlab's and Isaac Lab's environments; those here have options of their own, env.<option>=..."
+)
+_PARTS_OF_THEIR_ENVIRONMENTS = frozenset(
+    {
+        *("scene", "sim", "viewer", "observations", "actions", "events", "rewards", "terminations", "commands"),
+        *("curriculum", "metrics", "recorders", "decimation", "episode_length_s", "is_finite_horizon", "auto_reset"),
+        *("scale_rewards_by_dt", "rerender_on_reset", "wait_for_textures", "xr", "teleop_devices"),
+    }
+)
+_OPTIONS = frozenset({*_NAMED_ELSEWHERE, *_FLAGS, *_EXPERIMENTS, *_LOGGER, *_PROJECT, "task"})
+"""All options of theirs that have a meaning here."""
+_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+
+
+def own_command_line(arguments: Sequence[str]) -> list[str]:
+    """Translate other trainers' options into this one's; ConfigError lists those without a meaning here."""
+    # mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` the task's
+    # name. Hyphens equal underscores, ``--name value`` equals ``--name=value``, and unknown words stay unchanged.
+    translated: list[str] = []
+    problems: list[Problem] = []
+    logging: dict[str, str] = {}  # class and project of the log writer that the user named
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        name, equals, value = argument.partition("=")
+        is_option = name.startswith("--")
+        own = name.removeprefix("--").replace("-", "_") if is_option else name
+        follows = value if equals else next(iter(waiting), "--")
+        first, _, part = own.partition(".")
+        is_part = first == "env" and part.partition(".")[0] in _PARTS_OF_THEIR_ENVIRONMENTS
+        # Isaac Lab's users also write words ``env.path=value``.
+        if not (_is_theirs(own, follows) if is_option else equals and name.startswith("env.")):
+            translated.append(argument)
+        elif own in _REFUSED or (is_part and own not in _NAMED_ELSEWHERE):
+            problems.append(Problem(_REFUSED.get(own, _A_PART_OF_THEIRS), key=name))
+        elif not is_option:
+            translated.append(f"num_envs={value}" if name == "env.scene.num_envs" else argument)
+        else:
+            if not equals and own in _FLAGS:
+                value = waiting.pop(0) if follows.lower() in _TRUE | _FALSE else "true"
+            elif not equals:
+                if follows.startswith("--"):
+                    raise ConfigError("needs a value", key=name)
+                value = waiting.pop(0)
+            if own in _LOGGER or own in _PROJECT:
+                logging["class_name" if own in _LOGGER else "project_name"] = value
+            else:
+                translated += _in_own_words(own, value, typed=name)
+
+    if "project_name" not in logging:
+        translated += [f"agent.logger={_as_yaml(writer)}" for writer in logging.values()]
+    elif logging.get("class_name") in {"wandb", "neptune"}:
+        described = {name: logging[name] for name in ("class_name", "project_name")}
+        translated.append(f"agent.logger={json.dumps(described)}")
+    else:
+        message = f"names the project '{logging['project_name']}' of a log writer; add --logger wandb"
+        problems.append(Problem(message, key="--log_project_name"))
+    refuse(problems)
+    return translated
+
+
+def _is_theirs(own: str, value: str) -> bool:
+    if own == "resume":
+        # Our option takes a directory, and theirs a boolean; a value that could be either is a directory.
+        return value.lower() in {"true", "false"} and not Path(value).is_dir()
+    return own.startswith(("agent.", "env.")) or own in _OPTIONS or own in _REFUSED
+
+
+def _in_own_words(own: str, value: str, *, typed: str) -> list[str]:
+    """Return an option of theirs as words of this trainer's command line, none if it has no effect."""
+    if own in _FLAGS:
+        if value.lower() not in _TRUE | _FALSE:
+            raise ConfigError(f"is True or False, got '{value}'", key=typed)
+        does = _FLAGS[own]
+        return [does] if value.lower() in _TRUE and does is not None else []
+    if own in _NAMED_ELSEWHERE:
+        return [f"--{_NAMED_ELSEWHERE[own]}={value}"]
+    if own in _EXPERIMENTS:
+        # The name is quoted, because it may look like a number.
+        return [f"agent.experiment_name={json.dumps(value)}"]
+    return [value if own == "task" else f"{own}={_as_yaml(value)}"]
+
+
+def _as_yaml(value: str) -> str:
+    """Return a value as YAML; mjlab also accepts Python's notation: ``(256, 128)``, ``None``."""
+    try:
+        found = ast.literal_eval(value)
+        return json.dumps(found) if isinstance(found, tuple | list | dict | bool | None) else value
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,19 +210,6 @@ class TrainOptions(LaunchOptions):
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""
 
-    def overrides(self) -> dict[str, Any]:
-        """Return the options as a document of a training run."""
-        # The path is absolute, because the run may be resumed from another working directory.
-        jobs = None if self.eval_jobs_config is None else str(self.eval_jobs_config.absolute())
-        return without_none(
-            {
-                "num_envs": self.num_envs,
-                "num_envs_total": self.num_envs_total,
-                "agent": {"max_iterations": self.max_iterations, "seed": self.seed, "run_name": self.run_name},
-                "evaluation": {"eval_jobs_config": jobs},
-            }
-        )
-
     def check(self) -> None:
         """Refuse options that contradict each other; ConfigError lists every problem."""
         problems = []
@@ -115,32 +241,32 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
         TrainOptions,
         prog=program,
         # A task's name may follow ``--resume``.
-        args=joined_gpu_ids(with_empty_resume(settings.own_command_line(arguments), is_run=_is_directory)),
+        args=joined_gpu_ids(
+            with_empty_resume(
+                own_command_line(arguments),
+                is_run=lambda word: not word.startswith("-") and (os.sep in word or Path(word).is_dir()),
+            )
+        ),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
-    unknown = [word.partition("=")[0] for word in rest if word.startswith("-")]
     # The words after an unknown option may be its values, so they are not reported.
-    refuse([Problem(_reason_against(name.lstrip("-").replace("-", "_")), key=name) for name in unknown])
+    problems = []
+    for name in [word.partition("=")[0] for word in rest if word.startswith("-")]:
+        unknown = name.lstrip("-").replace("-", "_")
+        settable = [".".join(path) for path in settings.paths_of(settings.default_document()) if path[-1] == unknown]
+        reason = nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *_OPTIONS])
+        if settable:
+            reason = f"; it is set by {' or '.join(f'{path}=...' for path in settable)}"
+        problems.append(Problem(f"unknown option{reason}", key=name))
+    refuse(problems)
     overrides = [word for word in rest if "=" in word]
     tasks = [word for word in rest if "=" not in word]
     if len(tasks) > 1:
         raise ConfigError(f"one task is trained at a time, got {' '.join(tasks)}", key="TASK")
     return options, tasks[0] if tasks else None, overrides
-
-
-def _is_directory(word: str) -> bool:
-    return not word.startswith("-") and (os.sep in word or Path(word).is_dir())
-
-
-def _reason_against(unknown: str) -> str:
-    """Return the message about an option that does not exist, with its setting or the nearest option."""
-    if found := [".".join(path) for path in settings.paths_of(settings.default_document()) if path[-1] == unknown]:
-        return f"unknown option; it is set by {' or '.join(f'{path}=...' for path in found)}"
-    known = [*(field.name for field in fields(TrainOptions)), *settings.option_names()]
-    return f"unknown option{nearest_option(unknown, known)}"
 
 
 _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
@@ -175,23 +301,23 @@ def training_config(
         raise ConfigError(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK")
     # The words' paths may be abbreviated, so they need the merged document of all files.
     base = settings.merged(settings.default_document(), *map(_with_one_number_of_envs, documents))
-    overrides = [options.overrides(), settings.overrides_document(words, base)]
+    # The job file's path is absolute, because the run may be resumed from another working directory.
+    jobs = None if options.eval_jobs_config is None else str(options.eval_jobs_config.absolute())
+    agent = {name: getattr(options, name) for name in ("max_iterations", "seed", "run_name")}
+    envs = {name: getattr(options, name) for name in ("num_envs", "num_envs_total")}
+    typed = without_none({**envs, "agent": agent, "evaluation": {"eval_jobs_config": jobs}})
+    overrides = [typed, settings.overrides_document(words, base)]
     document = settings.merged(base, *map(_with_one_number_of_envs, overrides))
     config = settings.read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:
         return config
-    return dataclasses.replace(config, num_envs=envs_of_a_rank(config.num_envs_total, world_size))
-
-
-def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
-    """Return the number of env slots of each rank; ConfigError, with the nearest numbers, if they do not divide."""
     # With unequal numbers of env slots, ranks would weigh their samples unequally.
-    if num_envs_total % world_size == 0:
-        return num_envs_total // world_size
-    below = num_envs_total // world_size * world_size
-    nearest = [str(number) for number in (below, below + world_size) if number]
-    message = f"{num_envs_total} env slots do not divide over {world_size} ranks; use {' or '.join(nearest)}"
-    raise ConfigError(message, key="--num_envs_total")
+    num_envs, too_many = divmod(config.num_envs_total, world_size)
+    if too_many:
+        nearest = " or ".join(str(each * world_size) for each in (num_envs, num_envs + 1) if each)
+        message = f"{config.num_envs_total} env slots do not divide over {world_size} ranks; use {nearest}"
+        raise ConfigError(message, key="--num_envs_total")
+    return dataclasses.replace(config, num_envs=num_envs)
 
 
 def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
@@ -236,60 +362,3 @@ def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
 
 LAUNCHER = "launcher"
 """Name of the directory for the ranks' output, in that of a run."""
-LATEST = ".latest_run"
-_POLL_INTERVAL_S = 0.05
-_EARLY = (LAUNCHER, LOCK_FILE, LATEST)
-"""Names that a run's directory may contain before the run begins."""
-
-
-def shared_run_directory(options: TrainOptions, config: settings.TrainingConfig, ranks: Ranks) -> Path:
-    """Return the run's directory, made by rank 0; ConfigError if it is in use, DistributedError if not visible."""
-    launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
-    # All ranks know a directory that the user named, and the directories around it belong to the user.
-    named = options.resume or options.run_directory
-    among = Path(named).absolute() if named else options.log_root / config.experiment_name
-    if not ranks.context.is_rank_zero:
-        return await_announcement(among, launch, timeout_s=config.distributed.timeout_s)
-    if options.resume is not None:
-        run_directory = run_to_resume(options, config.task, (f"{_EXPERIMENT}={config.experiment_name}",))
-        if not numbered_checkpoints(run_directory):
-            raise ConfigError(f"'{run_directory}' holds no checkpoint to go on from; begin a new run", key="--resume")
-    elif options.run_directory is None:
-        run_directory = settings.new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
-    else:
-        run_directory = options.run_directory.absolute()
-        is_there = run_directory.exists()
-        if is_there and not (run_directory.is_dir() and {path.name for path in run_directory.iterdir()} <= {*_EARLY}):
-            message = f"'{run_directory}' is not empty; go on with --resume, or name a new directory"
-            raise ConfigError(message, key="--run_directory")
-        run_directory.mkdir(parents=True, exist_ok=True)
-    announce(among, launch, run_directory)
-    return run_directory
-
-
-def announce(experiment_directory: Path, launch: str, run_directory: Path) -> None:
-    """Write the path of a run's directory into ``.latest_run`` of its experiment; StorageError if that fails."""
-    # ``launch`` identifies one start of the ranks; files of other starts are ignored.
-    content = json.dumps({"launch": launch, "run_directory": str(run_directory)})
-    write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
-
-
-def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
-    """Wait for rank 0 of this `launch` to announce the directory; DistributedError after `timeout_s` [s]."""
-    # ``.latest_run`` of an earlier start is ignored.
-    deadline = time.monotonic() + timeout_s
-    path = experiment_directory / LATEST
-    while True:
-        found = None
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            content = json.loads(path.read_text(encoding="utf-8"))
-            found = content["launch"], Path(content["run_directory"])
-        if found is not None and found[0] == launch and found[1].is_dir():
-            return found[1]
-        if time.monotonic() > deadline:
-            what = "there is none" if found is None else "it is that of another run"
-            raise DistributedError(
-                f"waited {timeout_s:g} s for rank 0 to name the directory of this run in {path}, and {what}; "
-                "all ranks need the same --log_root, or --run_directory, on a disk that all nodes share"
-            )
-        time.sleep(_POLL_INTERVAL_S)

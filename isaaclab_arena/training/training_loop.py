@@ -1,38 +1,154 @@
-"""The loop of every training run: step, save, evaluate, report, and stop all ranks after the same step."""
+"""The loop of every training run: step, save, evaluate on the ranks that train, report, and stop all ranks together."""
 
 import csv
+import json
 import logging
+import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol
 
+import torch
+
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.collectives import highest_of_ranks
-from isaaclab_arena.evaluation.process import Interruption
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.condition_sets import agreed_hash
+from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.process import Interruption, generators_put_back, put_back
+from isaaclab_arena.evaluation.run import RankHost, run
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedJob:
+    """The results of one job of an evaluation."""
+
+    episodes: int  # finished episodes with a verdict
+    success_rate: float | None  # None if success is not measured
+    mean_return: float | None  # mean sum of rewards, None without episodes
+    mean_length: float | None  # mean number of control steps, None without episodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """The results of an evaluation, as one rank knows them."""
+
+    exit_code: int  # the exit code of the runner's command
+    config_hash: str  # hash of the jobs, the same for each evaluation of a training run
+    # The results by job, on rank 0; empty on the others, or if the run has no results.
+    jobs: dict[str, EvaluatedJob]
+
+
+@dataclass
+class ClosedLoopEvaluation:
+    """Evaluates checkpoints of a training run with the same jobs each time, on all its ranks."""
+
+    jobs_file: JobsFile
+    # Policies with this option get the checkpoint: ``checkpoint_path`` of ``rsl_rl``, ``model_path`` of
+    # ``gr00t_closedloop``.
+    checkpoint_option: str
+    policy_type: str  # the name of such a policy, for messages
+    output_directory: Path
+    ranks: Ranks
+    device: str | None
+    # None for the number during training. The last digits of a network's output depend on the number of threads.
+    torch_threads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # further options of the runner
+    num_runs: int = 0
+
+    def check(self, save_checkpoint: Callable[[Path], Path]) -> None:
+        """Refuse jobs that cannot be evaluated, before hours of training; ConfigError. Every rank calls it."""
+        # Rank 0 checks with a checkpoint of the untrained policy.
+        if self.ranks.context.is_rank_zero:
+            with tempfile.TemporaryDirectory(prefix="untrained_policy_") as directory:
+                jobs = self._jobs(save_checkpoint(Path(directory)))
+            if not any(self.checkpoint_option in job.policy_options for job in jobs):
+                message = f"no job's policy takes a checkpoint; use policy_type {self.policy_type}"
+                raise ConfigError(message, file=self.jobs_file.path, key="--eval_jobs_config")
+        # If rank 0 found a problem, the other ranks raise PeerStoppedError here.
+        self.ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
+
+    def directory(self, num_steps: int) -> Path:
+        """Return the directory of the evaluation after `num_steps` steps."""
+        return self.output_directory / "evaluations" / f"step-{num_steps}"
+
+    def is_complete(self, num_steps: int) -> bool:
+        """True if that evaluation is complete."""
+        results = self.directory(num_steps) / RESULTS_FILE
+        return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
+
+    def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
+        """Evaluate a checkpoint of rank 0, or resume an interrupted evaluation; ArenaError. Every rank calls it."""
+        directory = self.directory(num_steps)
+        self.num_runs += 1
+        ranks = self.ranks.within(f"evaluation {self.num_runs} after {num_steps} steps")
+        # No rank may look for the checkpoint before it exists.
+        ranks.share_from_rank_zero("checkpoint", str(checkpoint))
+        is_begun = (directory / RUN_PLAN_FILE).is_file()
+        is_begun = ranks.share_from_rank_zero("begun", str(is_begun)) == str(True)
+        options = EvalOptions(
+            eval_jobs_config=self.jobs_file.path,
+            output_dir=str(directory),
+            resume=str(directory) if is_begun else None,
+            # A training that resumed from an earlier checkpoint may have written this one again, with other numbers.
+            rerun=tuple(job.name for job in self.jobs_file.jobs) if is_begun else (),
+            device=self.device,
+            **{"no_dataset": True, **self.options},
+        )
+        jobs = self._jobs(checkpoint)
+        request = RunRequest(
+            jobs=jobs,
+            config_hash=agreed_hash(self.jobs_file.config_hash, [job.saved_conditions for job in jobs]),
+            source_file=self.jobs_file.path,
+            command_line=(PROGRAM, "--eval_jobs_config", self.jobs_file.path, "--no_dataset"),
+            options=options,
+        )
+        _LOG.info("evaluating %s", checkpoint)
+        with generators_put_back(), put_back():
+            torch.set_num_threads(self.torch_threads or torch.get_num_threads())
+            exit_code = run(request, RankHost(ranks)).exit_code
+        return replace(self.results(num_steps), exit_code=exit_code)
+
+    def results(self, num_steps: int) -> Evaluated:
+        """Return the results of a finished evaluation, on rank 0; see `Evaluated`."""
+        path, results = self.directory(num_steps) / RESULTS_FILE, {}
+        if self.ranks.context.is_rank_zero and path.is_file():
+            names = [each.name for each in fields(EvaluatedJob)]
+            for job in json.loads(path.read_text(encoding="utf-8"))["jobs"]:
+                results[job["name"]] = EvaluatedJob(**{name: job[name] for name in names})
+        return Evaluated(exit_code=0, config_hash=self.jobs_file.config_hash, jobs=results)
+
+    def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
+        return resolve_jobs(
+            self.jobs_file.jobs,
+            file=self.jobs_file.path,
+            overrides={self.checkpoint_option: str(checkpoint)},
+            policy_batch=self.options.get("policy_batch") if self.options.get("deterministic") else None,
+            device=self.device,
+        )
+
+
 FILE = "progress.csv"
 _COLUMNS = ("step", "measure", "value")
-
-
-class ScalarWriter(Protocol):
-    """A writer of measures besides the CSV file, such as TensorBoard's and rsl_rl's."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Write one measure."""
 
 
 class Progress:
     """Writes measures of a training run, on the rank that writes; the others' calls do nothing."""
 
-    def __init__(
-        self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: ScalarWriter | None = None
-    ) -> None:
-        # An interrupted run may have written measures of steps after ``after_step``; they are removed.
+    def __init__(self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: Any = None) -> None:
+        # ``writer`` has ``add_scalar``, as TensorBoard's and rsl_rl's; None for no other writer. An interrupted run may
+        # have written measures of steps after ``after_step``; they are removed.
         self._path = output_directory / FILE
         self.is_writer = is_writer
         self._writer = writer
@@ -68,19 +184,15 @@ class Progress:
         lines = self._path.read_text(encoding="utf-8").splitlines()
         return any(line.startswith(f"{num_steps},{measure}") for line in lines)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # TensorBoard's writer has ``close``, those of rsl_rl have ``stop``, and some have both.
+    def close(self) -> None:
+        """Close the other writer."""
+        # TensorBoard's has ``close``, those of rsl_rl have ``stop``, and some have both.
         for name in ("close", "stop"):
             if (end := getattr(self._writer, name, None)) is not None:
                 end()
 
 
-def tensorboard(directory: Path, *, after_step: int = 0) -> ScalarWriter | None:
+def tensorboard(directory: Path, *, after_step: int = 0) -> Any:
     """Return a writer of TensorBoard files, None if it is not installed; steps after `after_step` are hidden."""
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional package, slow to load
@@ -115,14 +227,11 @@ class Schedule:
 class Training(Protocol):
     """One rank of one kind of training: its steps and its checkpoints."""
 
+    evaluation_measure: str  # prefix of a measure that each evaluation writes to the progress file
+
     @property
     def num_steps(self) -> int:
         """Steps done, the same on all ranks."""
-        ...
-
-    @property
-    def evaluation_measure(self) -> str:
-        """Prefix of a measure that each evaluation writes to the progress file."""
         ...
 
     def step(self, progress: Progress) -> None:

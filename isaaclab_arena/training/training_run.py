@@ -1,96 +1,87 @@
 """One rank's part of a training with rsl_rl, from its configuration to the last checkpoint."""
 
 import inspect
+import json
 import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rsl_rl.utils import LogWriter, resolve_callable
 
 from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.collectives import between_neighbours, gather_bytes_to_rank_zero
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.settled import Machinery, settle_backends
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.models.rsl_rl_checkpoint import model_path
+from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.storage.atomic import RunLock
+from isaaclab_arena.storage.atomic import RunLock, write_text
 from isaaclab_arena.storage.contents import content_hash
-from isaaclab_arena.training import checkpoints, closed_loop
+from isaaclab_arena.storage.layout import LOCK_FILE
+from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning
-from isaaclab_arena.training.options import TrainOptions, shared_run_directory
-from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, run_loop, tensorboard
+from isaaclab_arena.training.options import LAUNCHER, TrainOptions, run_to_resume
+from isaaclab_arena.training.training_loop import (
+    ClosedLoopEvaluation,
+    Evaluated,
+    EvaluatedJob,
+    Progress,
+    Schedule,
+    run_loop,
+    tensorboard,
+)
 
+_LOG = logging.getLogger(__name__)
 EVALUATION_TIME = "Perf/evaluation_time"
+_POLICY_TYPE = "rsl_rl"
 
 
-def measures_of_iteration(done: learning.Iteration, *, env_steps: int) -> dict[str, float]:
-    """Return the measures of an iteration without NaN; `env_steps` counts the whole training."""
-    episodes = done.episodes
-    measures = {
-        **{f"Loss/{name}": value for name, value in done.losses.items()},
-        "Loss/learning_rate": done.learning_rate,
-        "Policy/mean_std": done.action_std,
-        "Perf/total_fps": done.env_steps / (done.collect_s + done.learn_s),
-        "Perf/collection_time": done.collect_s,
-        "Perf/learning_time": done.learn_s,
-        "Perf/total_steps": env_steps,
-        "Train/num_episodes": episodes.num_episodes,
-        "Train/mean_reward": episodes.mean_return,
-        "Train/mean_episode_length": episodes.mean_length,
-        "Train/success_rate": episodes.success_rate,
-        "Train/lost_rate": episodes.lost_rate,
-        **{f"Metrics/{name}": value for name, value in episodes.metrics.items()},
-    }
-    return {name: value for name, value in measures.items() if not math.isnan(value)}
-
-
-def line_of_iteration(done: learning.Iteration, *, iterations: int, total: int, left_s: float) -> str:
+def line_of_iteration(measures: Mapping[str, float], *, iterations: int, total: int, left_s: float) -> str:
     """Return the log line of an iteration (counted from 1), with `left_s`, the expected time left [s]."""
-    ended, told = done.episodes, ""
-    if ended.num_episodes:
-        success = "" if math.isnan(ended.success_rate) else f"success {ended.success_rate:.0%}, "
-        told = f"reward {ended.mean_return:.2f}, length {ended.mean_length:.0f}, {success}"
-    steps_per_s = done.env_steps / (done.collect_s + done.learn_s)
+    reward, length, success, std = (
+        measures.get(name, math.nan)
+        for name in ("Train/mean_reward", "Train/mean_episode_length", "Train/success_rate", "Policy/mean_std")
+    )
+    told = ""
+    if measures["Train/num_episodes"]:
+        told = f"reward {reward:.2f}, length {length:.0f}, {'' if math.isnan(success) else f'success {success:.0%}, '}"
     minutes, seconds = divmod(round(left_s), 60)
     hours, minutes = divmod(minutes, 60)
     left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
     return (
-        f"iteration {iterations}/{total}: {told}std {done.action_std:.2f}, "
-        f"lr {done.learning_rate:.1e}, {steps_per_s:,.0f} steps/s, {left} left"
+        f"iteration {iterations}/{total}: {told}std {std:.2f}, lr {measures['Loss/learning_rate']:.1e}, "
+        f"{measures['Perf/total_fps']:,.0f} steps/s, {left} left"
     )
 
 
-def measures_of_evaluation(jobs: Mapping[str, closed_loop.EvaluatedJob], *, evaluation_s: float) -> dict[str, float]:
-    """Return the measures of an evaluation that took `evaluation_s` [s], without those that no job measured."""
-    measures = {EVALUATION_TIME: evaluation_s}
+def told_of_evaluation(
+    jobs: Mapping[str, EvaluatedJob], *, iterations: int, evaluation_s: float
+) -> tuple[dict[str, float], str]:
+    """Return the measures of an evaluation that took `evaluation_s` [s], and its log line."""
+    measures, told = {EVALUATION_TIME: evaluation_s}, []
     for name, job in jobs.items():
-        if job.success_rate is not None:
+        if job.success_rate is None:
+            told.append(f"{name}: success not measured")
+        else:
+            told.append(f"{name}: success {job.success_rate:.1%} of {job.episodes} episodes")
             measures[f"Eval/{name}/success_rate"] = job.success_rate
         if job.mean_return is not None:
             measures[f"Eval/{name}/mean_return"] = job.mean_return
-    return measures
-
-
-def line_of_evaluation(jobs: Mapping[str, closed_loop.EvaluatedJob], *, iterations: int) -> str:
-    """Return the log line of the evaluation after `iterations` iterations."""
-    told = [
-        f"{name}: success not measured"
-        if job.success_rate is None
-        else f"{name}: success {job.success_rate:.1%} of {job.episodes} episodes"
-        for name, job in jobs.items()
-    ]
-    return f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}"
+    return measures, f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}"
 
 
 _WRITERS = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}
@@ -104,50 +95,36 @@ class EnvironmentSettings(dict[str, Any]):
         return dict(self)
 
 
-def check_logger(config: settings.TrainingConfig) -> None:
-    """Refuse a log writer that cannot be made, before anything is built; ConfigError with the reason."""
-    name = _name_of(config.agent.logger)
-    if name in {"none", "tensorboard"}:
-        return
-    with _refusing(name):
-        writer, options = _writer_and_options(config)
-        # Modules of rsl_rl's writers look for their packages, and hold None for one that is missing.
-        package = {writer_name: name for name, writer_name in _WRITERS.items()}.get(getattr(writer, "__name__", ""))
-        if package is not None and getattr(sys.modules[writer.__module__], package, writer) is None:
-            raise ImportError(f"the package {package} is not installed: pip install {package}")
-        inspect.signature(writer).bind(log_dir="", **options)
-
-
-def scalar_writer(config: settings.TrainingConfig, run_directory: Path, *, after_step: int) -> ScalarWriter | None:
-    """Return the writer that ``agent.logger`` names, None for ``none``; ConfigError if it fails. Rank 0 only."""
-    name = _name_of(config.agent.logger)
+def log_writer(config: settings.TrainingConfig) -> Callable[..., Any]:
+    """Return what makes the writer that ``agent.logger`` names; ConfigError if that cannot be made."""
+    # The writer is made of a directory and of ``after_step``, on rank 0. Before anything is built, every rank asks.
+    options = {"class_name": config.agent.logger} if isinstance(config.agent.logger, str) else {**config.agent.logger}
+    name = str(options.pop("class_name", None))
     if name == "none":
-        return None
+        return lambda *_, **__: None
     if name == "tensorboard":
-        return tensorboard(run_directory, after_step=after_step)
+        return tensorboard
     with _refusing(name):
-        writer_class, options = _writer_and_options(config)
-        writer = writer_class(log_dir=str(run_directory), **options)
-    if isinstance(writer, LogWriter):
-        environment = {"environment": config.environment, "num_envs": config.num_envs, **config.env}
-        writer.store_config(EnvironmentSettings(environment), settings.document_of(config))
-    return writer
+        writer_class: Any = resolve_callable(_WRITERS.get(name, name))
+        package = {_WRITERS[package]: package for package in _WRITERS}.get(getattr(writer_class, "__name__", ""))
+        if package is not None:
+            # W&B and Neptune need a project: the experiment.
+            options.setdefault("project_name", config.experiment_name)
+            # Modules of rsl_rl's writers look for their packages, and hold None for one that is missing.
+            if getattr(sys.modules[writer_class.__module__], package, writer_class) is None:
+                raise ImportError(f"the package {package} is not installed: pip install {package}")
+        inspect.signature(writer_class).bind(log_dir="", **options)
 
+    def made(directory: Path, *, after_step: int) -> Any:
+        del after_step
+        with _refusing(name):
+            writer = writer_class(log_dir=str(directory), **options)
+        if isinstance(writer, LogWriter):
+            environment = {"environment": config.environment, "num_envs": config.num_envs, **config.env}
+            writer.store_config(EnvironmentSettings(environment), settings.document_of(config))
+        return writer
 
-def _writer_and_options(config: settings.TrainingConfig) -> tuple[Any, dict[str, Any]]:
-    """Return the class that ``agent.logger`` names, and its options beside the directory."""
-    logger = config.agent.logger
-    name = _name_of(logger)
-    writer: Any = resolve_callable(_WRITERS.get(name, name))
-    options = {} if isinstance(logger, str) else {key: value for key, value in logger.items() if key != "class_name"}
-    # W&B and Neptune need a project: the experiment.
-    if getattr(writer, "__name__", "") in _WRITERS.values():
-        options.setdefault("project_name", config.experiment_name)
-    return writer, options
-
-
-def _name_of(logger: str | dict[str, Any]) -> str:
-    return logger if isinstance(logger, str) else str(logger.get("class_name"))
+    return made
 
 
 @contextmanager
@@ -159,7 +136,63 @@ def _refusing(name: str) -> Iterator[None]:
         raise ConfigError(message, key="agent.logger") from error
 
 
-_LOG = logging.getLogger(__name__)
+LATEST = ".latest_run"
+_POLL_INTERVAL_S = 0.05
+_EARLY = (LAUNCHER, LOCK_FILE, LATEST)
+"""Names that a run's directory may contain before the run begins."""
+
+
+def shared_run_directory(options: TrainOptions, config: settings.TrainingConfig, ranks: Ranks) -> Path:
+    """Return the run's directory, made by rank 0; ConfigError if it is in use, DistributedError if not visible."""
+    launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
+    # All ranks know a directory that the user named, and the directories around it belong to the user.
+    named = options.resume or options.run_directory
+    among = Path(named).absolute() if named else options.log_root / config.experiment_name
+    if not ranks.context.is_rank_zero:
+        return await_announcement(among, launch, timeout_s=config.distributed.timeout_s)
+    if options.resume is not None:
+        run_directory = run_to_resume(options, config.task, (f"agent.experiment_name={config.experiment_name}",))
+        if not numbered_checkpoints(run_directory):
+            raise ConfigError(f"'{run_directory}' holds no checkpoint to go on from; begin a new run", key="--resume")
+    elif options.run_directory is None:
+        run_directory = settings.new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
+    else:
+        run_directory = options.run_directory.absolute()
+        is_there = run_directory.exists()
+        if is_there and not (run_directory.is_dir() and {path.name for path in run_directory.iterdir()} <= {*_EARLY}):
+            message = f"'{run_directory}' is not empty; go on with --resume, or name a new directory"
+            raise ConfigError(message, key="--run_directory")
+        run_directory.mkdir(parents=True, exist_ok=True)
+    announce(among, launch, run_directory)
+    return run_directory
+
+
+def announce(experiment_directory: Path, launch: str, run_directory: Path) -> None:
+    """Write the path of a run's directory into ``.latest_run`` of its experiment; StorageError if that fails."""
+    # ``launch`` identifies one start of the ranks; files of other starts are ignored.
+    content = json.dumps({"launch": launch, "run_directory": str(run_directory)})
+    write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
+
+
+def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
+    """Wait for rank 0 of this `launch` to announce the directory; DistributedError after `timeout_s` [s]."""
+    # ``.latest_run`` of an earlier start is ignored.
+    deadline = time.monotonic() + timeout_s
+    path = experiment_directory / LATEST
+    while True:
+        found = None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found = content["launch"], Path(content["run_directory"])
+        if found is not None and found[0] == launch and found[1].is_dir():
+            return found[1]
+        if time.monotonic() > deadline:
+            what = "there is none" if found is None else "it is that of another run"
+            raise DistributedError(
+                f"waited {timeout_s:g} s for rank 0 to name the directory of this run in {path}, and {what}; "
+                "all ranks need the same --log_root, or --run_directory, on a disk that all nodes share"
+            )
+        time.sleep(_POLL_INTERVAL_S)
 
 
 @dataclass
@@ -170,11 +203,10 @@ class TrainingRun:
     run_directory: Path  # it exists and is the same for all ranks
     ranks: Ranks
     learner: learning.Learner
-    evaluation: closed_loop.ClosedLoopEvaluation | None  # None without evaluations
+    evaluation: ClosedLoopEvaluation | None  # None without evaluations
     command_line: tuple[str, ...]
     resume: bool
-    began_with: learning.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
-    env_steps: int = 0
+    began_with: checkpoints.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
     timed_iterations: int = 0
     evaluation_measure: str = EVALUATION_TIME
 
@@ -201,14 +233,11 @@ class TrainingRun:
             if self.began_with is not None:
                 _LOG.info("%s", self.began_with)
             if self.resume:
-                found = checkpoints.read_together(self.run_directory, self.ranks)
-                exactly = learner.load(found.learned, found.rank_state)
-                self.env_steps = (
-                    settings.env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
-                )
-                _LOG.info("going on from %s", model_path(self.run_directory, found.iterations))
-                if found.iterations >= config.agent.max_iterations:
-                    _LOG.warning("all %d iterations are done; --max_iterations says how many in all", found.iterations)
+                exactly = learner.load(*checkpoints.read_together(self.run_directory, self.ranks))
+                _LOG.info("going on from %s", model_path(self.run_directory, learner.iterations))
+                if learner.iterations >= config.agent.max_iterations:
+                    told = "all %d iterations are done; --max_iterations says how many in all"
+                    _LOG.warning(told, learner.iterations)
                 if not exactly:
                     told = "env slots, ranks or random numbers are not those of the checkpoint: new episodes begin"
                     _LOG.warning(told)
@@ -223,9 +252,11 @@ class TrainingRun:
                 save_every=config.agent.save_interval,
                 evaluate_every=config.evaluation.interval or None,
             )
-            writer = scalar_writer(config, self.run_directory, after_step=after_step) if is_rank_zero else None
+            writer = log_writer(config)(self.run_directory, after_step=after_step) if is_rank_zero else None
             with (
-                Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+                closing(
+                    Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)
+                ) as progress,
                 watch_for_interruption() as interruption,
             ):
                 if after_step == 0:
@@ -257,11 +288,13 @@ class TrainingRun:
 
     def _learned(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
-        iterations, world_size = self.learner.iterations, self.ranks.context.world_size
         infos = settings.checkpoint_infos(
-            self.config, iterations=iterations, env_steps=self.env_steps, world_size=world_size
+            self.config,
+            iterations=self.learner.iterations,
+            env_steps=self.learner.env_steps,
+            world_size=self.ranks.context.world_size,
         )
-        return {**self.learner.algorithm.save(), "iter": iterations, "infos": infos}
+        return {**self.learner.algorithm.save(), "iter": self.learner.iterations, "infos": infos}
 
     @property
     def num_steps(self) -> int:
@@ -270,16 +303,12 @@ class TrainingRun:
 
     def step(self, progress: Progress) -> None:
         """Collect samples, learn from them, and write the measures of this iteration."""
-        done = self.learner.iterate()
-        self.env_steps += done.env_steps
+        measures = self.learner.iterate()
         self.timed_iterations += 1
         iterations, total = self.learner.iterations, self.config.agent.max_iterations
         left_s = (time.perf_counter() - self._paced_from_s) / self.timed_iterations * (total - iterations)
-        progress.write(
-            iterations,
-            measures_of_iteration(done, env_steps=self.env_steps),
-            told=line_of_iteration(done, iterations=iterations, total=total, left_s=left_s),
-        )
+        told = line_of_iteration(measures, iterations=iterations, total=total, left_s=left_s)
+        progress.write(iterations, measures, told=told)
         every = self.config.distributed.check_sync_every
         if every and iterations % every == 0:
             self._check_synchrony()
@@ -307,16 +336,13 @@ class TrainingRun:
         )
         _LOG.debug("wrote %s", path)
 
-    def note_evaluation(self, evaluated: closed_loop.Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self.learner.iterations
         if evaluated.exit_code != 0:
             _LOG.warning("the evaluation did not complete; %s says why", self.run_directory / "evaluations")
-        progress.write(
-            iterations,
-            measures_of_evaluation(evaluated.jobs, evaluation_s=evaluation_s),
-            told=line_of_evaluation(evaluated.jobs, iterations=iterations),
-        )
+        measures, told = told_of_evaluation(evaluated.jobs, iterations=iterations, evaluation_s=evaluation_s)
+        progress.write(iterations, measures, told=told)
         score = checkpoints.score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
         if score is not None and checkpoints.keep_best(self.run_directory, score):
             _LOG.info("the best so far")
@@ -325,7 +351,7 @@ class TrainingRun:
     def _check_synchrony(self) -> None:
         """Refuse ranks that differ in their learned state; every rank calls it."""
         if self.ranks.context.is_distributed:
-            counts = {"iterations": self.learner.iterations, "env_steps": self.env_steps}
+            counts = {"iterations": self.learner.iterations, "env_steps": self.learner.env_steps}
             learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
 
 
@@ -340,7 +366,7 @@ def train_rank(
     """Train on this rank and return the exit code; ArenaError if it cannot go on. Every rank calls it."""
     # Cheap checks come first, then the environment and the networks are built.
     learning.check_agent(config)
-    check_logger(config)
+    log_writer(config)
 
     # Refuse ranks that would begin differently, or whose arithmetic differs.
     agree_on_versions(ranks, settings.training_versions())
@@ -361,12 +387,12 @@ def train_rank(
         },
     )
 
-    settled = closed_loop.with_settled_backend(config, ranks, num_threads=num_threads)
+    settled = with_settled_backend(config, ranks, num_threads=num_threads)
     with ExitStack() as stack:
         if options.process_group != "gloo":
             stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
         learner = stack.enter_context(closing(learning.Learner(settled, ranks.context, num_threads=num_threads)))
-        began_with = None if begins_with is None else learning.begin_with(learner.algorithm, begins_with)
+        began_with = None if begins_with is None else checkpoints.begin_with(learner.algorithm, begins_with)
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
@@ -381,7 +407,7 @@ def train_rank(
 
 def _evaluation(
     config: settings.TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
-) -> closed_loop.ClosedLoopEvaluation | None:
+) -> ClosedLoopEvaluation | None:
     """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
     evaluation = config.evaluation
     if evaluation.interval == 0:
@@ -396,7 +422,7 @@ def _evaluation(
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
         # answers for the same number of env slots. So the result is the same for any number of ranks.
-        jobs = closed_loop.evaluation_jobs(config)
+        jobs = evaluation_jobs(config)
         films = evaluation.video_episodes > 0
         options = {
             "split_jobs": True,
@@ -405,13 +431,46 @@ def _evaluation(
             "record_viewport_video": films,
             "video_episodes": str(evaluation.video_episodes) if films else "all",
         }
-    return closed_loop.ClosedLoopEvaluation(
+    return ClosedLoopEvaluation(
         jobs,
         checkpoint_option="checkpoint_path",
-        policy_type=closed_loop.POLICY_TYPE,
+        policy_type=_POLICY_TYPE,
         output_directory=run_directory,
         ranks=ranks,
         device=device,
         torch_threads=1,
         options=options,
     )
+
+
+def evaluation_jobs(config: settings.TrainingConfig) -> JobsFile:
+    """Return the job that evaluates checkpoints; it lacks only the checkpoint."""
+    evaluation = config.evaluation
+    return learning.jobs_file(
+        config,
+        num_envs=evaluation.num_envs,
+        env={**config.env, **evaluation.env},
+        policy_type=_POLICY_TYPE,
+        num_episodes=evaluation.num_episodes,
+        seed=evaluation.seed,
+    )
+
+
+def with_settled_backend(
+    config: settings.TrainingConfig,
+    ranks: Ranks,
+    *,
+    num_threads: int,
+    settle: Callable[[Sequence[Job], Machinery], Mapping[str, str]] = settle_backends,
+) -> settings.TrainingConfig:
+    """Return the configuration with its backend; if open, rank 0 chooses it for all ranks. ConfigError."""
+    job = learning.environment_job(config)
+    if job.asked_backend != OPEN_BACKEND or not ranks.context.is_distributed:
+        return config
+    devices = tuple(ranks.gather("device of training", str(ranks.context.device)))
+    settled = {job.config.name: ""}
+    with ranks.keep_waiting():
+        if ranks.context.is_rank_zero:
+            settled = settle([job], Machinery(devices=devices, num_threads=num_threads))
+    backend = ranks.share_from_rank_zero("backend of training", settled[job.config.name])
+    return replace(config, env={**config.env, "backend": backend})

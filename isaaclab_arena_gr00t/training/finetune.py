@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,10 +50,16 @@ from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.training.checkpoints import agreed_checkpoint
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.config import training_versions
 from isaaclab_arena.training.learner import check_synchrony
-from isaaclab_arena.training.training_loop import Progress, Schedule, run_loop, tensorboard
+from isaaclab_arena.training.training_loop import (
+    ClosedLoopEvaluation,
+    Evaluated,
+    Progress,
+    Schedule,
+    run_loop,
+    tensorboard,
+)
 from isaaclab_arena_gr00t.config import (
     Gr00tClosedloopPolicyConfig,
     JointFiles,
@@ -323,7 +330,7 @@ class TrainingRun:
             after_step = self._trainer.num_steps
             writer = tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
             with (
-                Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+                closing(Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)) as progress,
                 watch_for_interruption() as interruption,
             ):
                 self._losses, self._began = [], time.perf_counter()
@@ -387,7 +394,11 @@ class TrainingRun:
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write the success rates of an evaluation."""
         del evaluation_s
-        rates = {f"{self.evaluation_measure}{job}": rate for job, rate in evaluated.success_rates.items()}
+        rates = {
+            f"{self.evaluation_measure}{name}": job.success_rate
+            for name, job in evaluated.jobs.items()
+            if job.success_rate is not None
+        }
         progress.write(self._trainer.num_steps, rates)
         # The speed of training leaves out the evaluation.
         self._losses, self._began = [], time.perf_counter()

@@ -1,4 +1,5 @@
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from rsl_rl.utils import neptune_log_writer, wandb_log_writer
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.training.training_loop import Progress
-from isaaclab_arena.training.training_run import check_logger, scalar_writer
+from isaaclab_arena.training.training_run import log_writer
 from tests.training.learning import small_config
 
 
@@ -54,9 +55,8 @@ def test_measures_and_settings_go_to_wandb_and_its_run_is_finished(
     wandb: Wandb, word: str, project: str, tmp_path: Path
 ):
     config = small_config(word)
-    check_logger(config)
-    writer = scalar_writer(config, tmp_path, after_step=0)
-    with Progress(tmp_path, is_writer=True, writer=writer) as progress:
+    writer = log_writer(config)(tmp_path, after_step=0)
+    with closing(Progress(tmp_path, is_writer=True, writer=writer)) as progress:
         progress.write(1, {"Loss/value": 0.5})
     (begun,) = wandb.begun
     assert (begun["project"], begun["name"]) == (project, tmp_path.name)
@@ -73,12 +73,12 @@ def test_a_log_writer_whose_package_is_not_there_is_refused_before_anything_is_b
     with pytest.raises(
         ConfigError, match=f"agent.logger: '{name}' cannot be used: the package {name} is not installed"
     ):
-        check_logger(small_config(f"agent.logger={name}"))
+        log_writer(small_config(f"agent.logger={name}"))
 
 
 def test_options_that_a_log_writer_does_not_have_are_refused_before_anything_is_built(wandb: Wandb):
     with pytest.raises(ConfigError, match=r"agent\.logger: .* unexpected keyword argument 'projekt'"):
-        check_logger(small_config("agent.logger={class_name: wandb, projekt: legs}"))
+        log_writer(small_config("agent.logger={class_name: wandb, projekt: legs}"))
     assert not wandb.begun
 
 
@@ -95,8 +95,7 @@ class Own:
 
 def test_a_writer_of_a_users_own_gets_the_measures(tmp_path):
     config = small_config("agent.logger=tests.training.test_logging_writer:Own")
-    check_logger(config)
-    writer: Any = scalar_writer(config, tmp_path, after_step=0)
-    with Progress(tmp_path, is_writer=True, writer=writer) as progress:
+    writer: Any = log_writer(config)(tmp_path, after_step=0)
+    with closing(Progress(tmp_path, is_writer=True, writer=writer)) as progress:
         progress.write(3, {"Loss/value": 0.5})
     assert writer.scalars == [("Loss/value", 0.5, 3)]

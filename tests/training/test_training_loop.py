@@ -1,11 +1,11 @@
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
-from isaaclab_arena.training.training_loop import Progress, Schedule, run_loop
+from isaaclab_arena.training.training_loop import ClosedLoopEvaluation, Evaluated, Progress, Schedule, run_loop
 
 
 class CountingTraining:
@@ -79,7 +79,7 @@ def train(
     """Return the exit code of a training, which may find a file that ends it, and what was done meanwhile."""
     done: list[str] = []
     evaluation = PretendEvaluation(done, exit_code=exit_code, complete=complete) if evaluates else None
-    with Progress(tmp_path, is_writer=True, after_step=from_step) as progress:
+    with closing(Progress(tmp_path, is_writer=True, after_step=from_step)) as progress:
         stop_file = tmp_path / "stop"
         training = CountingTraining(done, from_step, leaves={} if stop_in is None else {stop_in: stop_file})
         listening = interruption or Interruption()

@@ -24,7 +24,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.training.checkpoints import packed, unpacked
 from isaaclab_arena.training.learner import Learner, OutOfSyncError, check_synchrony, learned_state, named_digests
 from isaaclab_arena.training.training_run import TrainingRun
-from isaaclab_arena.training.vec_env import EpisodeCounter, statistics_of
+from isaaclab_arena.training.vec_env import EpisodeCounter
 from tests.training.learning import small_config, small_learner
 from tests.training.messages import Messages
 from tests.training.samples import NUM_ENVS, algorithm, show
@@ -50,8 +50,10 @@ def stays_alike(context: DistributedContext, *words: str) -> None:
     for _ in range(3):
         done = learner.iterate()
         assert are_alike(learner), f"the ranks differ after iteration {learner.iterations}"
-        assert len(set(map(repr, of_all_ranks(done.episodes)))) == 1
-        assert done.env_steps == context.world_size * 8 * 16, "steps are counted over all ranks"
+        told = {name: value for name, value in done.items() if not name.startswith("Perf")}
+        assert len(set(map(repr, of_all_ranks(told)))) == 1
+        steps = learner.iterations * context.world_size * 8 * 16
+        assert done["Perf/total_steps"] == steps, "steps are counted over all ranks"
     check_synchrony(learned_state(learner.algorithm))
 
 
@@ -124,7 +126,7 @@ def ranks_with_other_tensors_are_named(context: DistributedContext) -> None:
 
 
 def statistics_are_exact(context: DistributedContext) -> None:
-    counter = EpisodeCounter(num_envs=2, metrics=("way_m",), device=torch.device("cpu"))
+    counter = EpisodeCounter(2, torch.device("cpu"))
     nobody, everybody = torch.zeros(2, dtype=torch.bool), torch.ones(2, dtype=torch.bool)
     # Rank 0 ends 2 episodes, rank 1 ends 4, and so on, with returns of 1, 2, 3.
     for _ in range(context.rank + 1):
@@ -139,11 +141,12 @@ def statistics_are_exact(context: DistributedContext) -> None:
             metrics={"way_m": reward},
         )
         counter.add(step, everybody, nobody)
-    told = statistics_of(sum_over_ranks(counter.take()), counter.metrics)
+    told = counter.measures(sum_over_ranks(counter.take()))
     counts = range(1, context.world_size + 1)
-    assert told.num_episodes == 2 * sum(counts)
-    assert told.mean_return == told.metrics["way_m"] == sum(count * count for count in counts) / sum(counts)
-    assert told.success_rate == 1.0
+    assert told["Train/num_episodes"] == 2 * sum(counts)
+    mean = sum(count * count for count in counts) / sum(counts)
+    assert told["Train/mean_reward"] == told["Metrics/way_m"] == mean
+    assert told["Train/success_rate"] == 1.0
 
 
 def training_taken_up_again_is_undisturbed(context: DistributedContext) -> None:
@@ -196,7 +199,7 @@ def collectives_give_the_same_over_sockets_and_over_gloo(context: DistributedCon
 def sockets_change_no_bits_of_two_ranks(context: DistributedContext, ranks: Ranks) -> None:
     def learned() -> list[Any]:
         learner = small_learner(context=context)
-        told = [learner.iterate().losses for _ in range(2)]
+        told = [[each for each in learner.iterate().items() if "Loss" in each[0]] for _ in range(2)]
         assert are_alike(learner)
         return [told, *named_digests(learned_state(learner.algorithm)).items()]
 

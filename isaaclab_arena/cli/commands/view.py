@@ -16,8 +16,7 @@ from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.robots.lookup import known_embodiment
-from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
+from isaaclab_arena.environments.robots.lookup import Finding, findings, known_embodiment, measured_motions
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs

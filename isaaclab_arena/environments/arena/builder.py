@@ -23,7 +23,7 @@ from isaaclab_arena.environments.arena.environment import (
     TableEnvironment,
 )
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
-from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName, make_action_mode
+from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
 from isaaclab_arena.environments.robots.lookup import (
@@ -35,11 +35,7 @@ from isaaclab_arena.environments.robots.lookup import (
 )
 from isaaclab_arena.environments.variations.catalogue import (
     Distractors,
-    Scene,
     catalogue,
-    covered,
-    distractor_kinds,
-    most_distractors,
     surface_textures,
 )
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
@@ -142,7 +138,7 @@ class TableTask(_SceneBuilder):
         if hasattr(config, "object") and not (isinstance(config.object, str) and config.object in OBJECTS):
             hint = did_you_mean(str(config.object), OBJECTS.names())
             problems.append(Problem(f"no {OBJECTS.kind} called '{config.object}'{hint}", key="object"))
-        if config.action_mode not in ACTION_MODES:
+        if str(config.action_mode) not in ACTION_MODES:
             hint = did_you_mean(str(config.action_mode), ACTION_MODES)
             problems.append(Problem(f"no action mode called '{config.action_mode}'{hint}", key="action_mode"))
         if problems:
@@ -198,17 +194,9 @@ class TableTask(_SceneBuilder):
         self.check(config)
         embodiment, task, _, model = self._compiled(config)
         home, noise = embodiment.robot.home, START_NOISE_RAD
-        scene = Scene(
-            model=model,
-            task=task,
-            has_distractors=bool(distractor_kinds(task)),
-            joint_position_span=(
-                tuple(round(value - noise, 6) for value in home),
-                tuple(round(value + noise, 6) for value in home),
-            ),
-            joint_limits=(embodiment.robot.joint_low, embodiment.robot.joint_high),
-        )
-        return catalogue(scene)
+        span = tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home)
+        limits = embodiment.robot.joint_low, embodiment.robot.joint_high
+        return catalogue(model, task, joint_position_span=span, joint_limits=limits)
 
     def sample(self, config: Any) -> TableEnvironment:
         """Return a batch of one on the CPU."""
@@ -237,7 +225,7 @@ class TableTask(_SceneBuilder):
         backend = self.make_backend(
             model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
-        action_mode = make_action_mode(config.action_mode, robot, backend, CONTROL_DT)
+        action_mode = ACTION_MODES[config.action_mode](robot, backend, CONTROL_DT)
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
         if variations:
@@ -272,13 +260,13 @@ class TableTask(_SceneBuilder):
         """Return the robot, the task and the distractors of a scene, and the scene as a model."""
         embodiment = find_embodiment(config.embodiment)
         task = self.make_task(config, embodiment)
-        distractors = Distractors.ready(task, most_distractors(variations))
+        distractors = Distractors.ready(task, variations)
         model = _composed(
             task,
             TABLE,
             (embodiment.part(), *task.spec.parts, *distractors.parts()),
             cameras=embodiment.scene_cameras,
-            textures=surface_textures(TABLE, covered(variations)),
+            textures=surface_textures(TABLE, variations),
         )
         return embodiment, task, distractors, model
 

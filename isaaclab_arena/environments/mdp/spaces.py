@@ -1,9 +1,10 @@
 """Actions and observations: their names and shapes, and how they are applied to and read from the simulation."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 
@@ -15,7 +16,6 @@ from isaaclab_arena.sim.scene import FloorRobot, Robot
 # Define action modes: the meaning of an action's numbers, and the actuator targets that follow.
 
 ActionModeName: TypeAlias = Literal["joint_position", "ee_delta"]
-ACTION_MODES: tuple[str, ...] = get_args(ActionModeName)
 
 MAX_TRANSLATION_M = 0.04
 MAX_ROTATION_RAD = 0.2
@@ -30,7 +30,27 @@ class ActionMode(ABC):
     spec: ArraySpec
     hold_action: HoldAction = HOLDS_LAST
 
-    def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+    def __init__(
+        self,
+        robot: Robot,
+        backend: Backend,
+        control_dt: float,
+        *,
+        low: Sequence[float],
+        high: Sequence[float],
+        names: Sequence[str],
+        unit: str,
+    ) -> None:
+        # An action has these numbers, and then the width of the gripper if the robot has one.
+        self.spec = ArraySpec(shape=(len(names),), low=tuple(low), high=tuple(high), names=tuple(names), unit=unit)
+        if robot.gripper_actuator is not None:
+            self.spec = ArraySpec(
+                shape=(len(names) + 1,),
+                low=(*low, 0.0),
+                high=(*high, robot.gripper_width),
+                names=(*names, "gripper_width"),
+                unit=f"{unit}, gripper m",
+            )
         # Targets stay within the joint limits, and move no faster than the joints can.
         self.robot = robot
         positions, self.dofs = backend.joint_indices(robot.arm_joints)
@@ -67,9 +87,9 @@ class JointPosition(ActionMode):
     name = "joint_position"
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
-        super().__init__(robot, backend, control_dt)
-        names = tuple(joint.rpartition("/")[2] for joint in robot.arm_joints)
-        self.spec = _with_gripper(robot, robot.joint_low, robot.joint_high, names, "rad")
+        names = [joint.rpartition("/")[2] for joint in robot.arm_joints]
+        low, high = robot.joint_low, robot.joint_high
+        super().__init__(robot, backend, control_dt, low=low, high=high, names=names, unit="rad")
 
     def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
         """Return the action's own joint targets. Shape: (num_envs, num_joints)."""
@@ -83,12 +103,10 @@ class EndEffectorDelta(ActionMode):
     name = "ee_delta"
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
-        super().__init__(robot, backend, control_dt)
-        # Without a gripper, the action has no width.
         high = (MAX_TRANSLATION_M,) * 3 + (MAX_ROTATION_RAD,) * 3
+        low, names = [-value for value in high], ("dx", "dy", "dz", "drx", "dry", "drz")
+        super().__init__(robot, backend, control_dt, low=low, high=high, names=names, unit="m, rotation rad")
         self.bound = torch.tensor(high, dtype=backend.qpos.dtype, device=backend.device)
-        names = ("dx", "dy", "dz", "drx", "dry", "drz")
-        self.spec = _with_gripper(robot, tuple(-value for value in high), high, names, "m, rotation rad")
         self.hold_action = (*(0.0 for _ in high), *(() if robot.gripper_actuator is None else (None,)))
 
     def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
@@ -117,24 +135,10 @@ class EndEffectorDelta(ActionMode):
         return torch.minimum(torch.maximum(wanted, position - _MAX_LEAD_RAD), position + _MAX_LEAD_RAD)
 
 
-def _with_gripper(
-    robot: Robot, low: Sequence[float], high: Sequence[float], names: Sequence[str], unit: str
-) -> ArraySpec:
-    if robot.gripper_actuator is None:
-        return ArraySpec(shape=(len(names),), low=tuple(low), high=tuple(high), names=tuple(names), unit=unit)
-    return ArraySpec(
-        shape=(len(names) + 1,),
-        low=(*low, 0.0),
-        high=(*high, robot.gripper_width),
-        names=(*names, "gripper_width"),
-        unit=f"{unit}, gripper m",
-    )
-
-
-def make_action_mode(name: str, robot: Robot, backend: Backend, control_dt: float) -> ActionMode:
-    """Return the action mode of a name in `ACTION_MODES`."""
-    modes: dict[str, type[ActionMode]] = {mode.name: mode for mode in (JointPosition, EndEffectorDelta)}
-    return modes[name](robot, backend, control_dt)
+ACTION_MODES: dict[str, type[JointPosition | EndEffectorDelta]] = {
+    mode.name: mode for mode in (JointPosition, EndEffectorDelta)
+}
+"""The action modes by the name of an option."""
 
 
 # Turn the actions of a robot on a floor into controls of its actuators.
@@ -169,7 +173,6 @@ class FloorActions:
 # Define observation terms: their names, their specifications, and their readers.
 
 _XYZ = ("x", "y", "z")
-_WXYZ = ("w", "x", "y", "z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,24 +190,31 @@ class ObservationTerm:
     is_point: bool = False
 
 
+def vector_term(
+    names: tuple[str, ...], unit: str, read: Callable[[Backend], torch.Tensor], *, is_point: bool = False
+) -> ObservationTerm:
+    """Return a term of named numbers. ``read`` returns shape (num_envs, len(names))."""
+    return ObservationTerm(spec=ArraySpec(shape=(len(names),), names=names, unit=unit), read=read, is_point=is_point)
+
+
 def position_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a point in the world [m]; the robot's base is its origin."""
-    return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read, is_point=True)
+    return vector_term(_XYZ, "m", read, is_point=True)
 
 
 def offset_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is the offset from one point to another [m], independent of the robot's base."""
-    return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read)
+    return vector_term(_XYZ, "m", read)
 
 
 def orientation_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a unit quaternion, w x y z."""
-    return ObservationTerm(spec=ArraySpec(shape=(4,), names=_WXYZ), read=read)
+    return vector_term(("w", "x", "y", "z"), "", read)
 
 
 def number_term(name: str, unit: str, read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a single number. ``read`` returns shape (num_envs, 1)."""
-    return ObservationTerm(spec=ArraySpec(shape=(1,), names=(name,), unit=unit), read=read)
+    return vector_term((name,), unit, read)
 
 
 def body_pose_terms(name: str, body: str) -> dict[str, ObservationTerm]:
@@ -221,20 +231,13 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
     fingers = tuple(name.rpartition("/")[2] for name in robot.finger_joints)
     positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
     terms = {
-        "robot_joint_pos": ObservationTerm(
-            spec=ArraySpec(shape=(len(joints),), names=joints, unit="rad"),
-            read=lambda backend: backend.qpos[:, positions],
-        ),
-        "robot_joint_vel": ObservationTerm(
-            spec=ArraySpec(shape=(len(joints),), names=joints, unit="rad/s"),
-            read=lambda backend: backend.qvel[:, dofs],
-        ),
+        "robot_joint_pos": vector_term(joints, "rad", lambda backend: backend.qpos[:, positions]),
+        "robot_joint_vel": vector_term(joints, "rad/s", lambda backend: backend.qvel[:, dofs]),
     }
     if fingers:
         finger_positions = side_by_side(backend.joint_indices(robot.finger_joints)[0])
-        terms["gripper_pos"] = ObservationTerm(
-            spec=ArraySpec(shape=(len(fingers),), names=fingers, unit=robot.finger_unit),
-            read=lambda backend: backend.qpos[:, finger_positions],
+        terms["gripper_pos"] = vector_term(
+            fingers, robot.finger_unit, lambda backend: backend.qpos[:, finger_positions]
         )
     terms["eef_pos"] = position_term(lambda backend: backend.site_position(robot.tcp_site))
     terms["eef_quat"] = orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
@@ -306,12 +309,12 @@ def sense_terms(robot: FloorRobot, senses: Callable[[], FloorSenses]) -> dict[st
     }
 
 
-def last_action_term(robot: FloorRobot, actions: Callable[[], FloorActions]) -> ObservationTerm:
-    """Return the term of the action that gave the current controls, 0 before the first."""
-    names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
-    return vector_term(names, "", lambda backend: actions().last(backend))
+def site_positions(state: NamedState, sites: Sequence[str]) -> torch.Tensor:
+    """Return the positions of sites [m]. Shape: (num_envs, len(sites), 3)."""
+    return torch.stack([state.site_position(site) for site in sites], dim=1)
 
 
-def vector_term(names: tuple[str, ...], unit: str, read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
-    """Return a term of named numbers. ``read`` returns shape (num_envs, len(names))."""
-    return ObservationTerm(spec=ArraySpec(shape=(len(names),), names=names, unit=unit), read=read)
+def gait_clock(num_steps: int, state: NamedState) -> torch.Tensor:
+    """Return cosine and sine of each step of a stride. Shape: (num_steps, 2)."""
+    phases = [2 * math.pi * step / num_steps for step in range(num_steps)]
+    return state.qpos.new_tensor([(math.cos(phase), math.sin(phase)) for phase in phases])

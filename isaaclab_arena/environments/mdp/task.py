@@ -102,6 +102,7 @@ class Task(ABC):
     Attributes:
         spec: Its specification, as it was given.
         held_steps: Number of consecutive control steps for which the goal has been met. Shape: (num_envs,), int64.
+        cleared: Names of the tensors that `begin` sets to 0.
         moment_fields: The parts of a state that `facts` reads: ``qpos``, and more of `MOMENT_FIELDS`.
         capturable: Whether `judge` and the observation terms do the same work in each step, with tensors alone. All
             other code that changes tensors among the attributes must then change them in place. On a GPU both are
@@ -109,6 +110,7 @@ class Task(ABC):
     """
 
     held_steps: torch.Tensor
+    cleared: ClassVar[tuple[str, ...]] = ("held_steps",)
     moment_fields: ClassVar[Sequence[str]] = MOMENT_FIELDS
     capturable: ClassVar[bool] = False
 
@@ -156,7 +158,8 @@ class Task(ABC):
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Clear the counters of env slots (n,), int64, that were just reset."""
         del backend
-        self.held_steps[env_ids] = 0
+        for name in self.cleared:
+            getattr(self, name)[env_ids] = 0
 
     def memory(self) -> Mapping[str, torch.Tensor]:
         """Return every tensor kept of env slots, by default all attributes; snapshots restore them in place."""

@@ -1,20 +1,174 @@
-"""Robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with our descriptions; and a user's own."""
+"""Robots that a YAML file describes by the parts of an MJCF file: a user's own, and those of MuJoCo Menagerie."""
 
 import importlib
 import importlib.util
+import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import mujoco
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from isaaclab_arena.environments.robots.description import RobotDescription, read_description
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.options import error_message, key_path
 from isaaclab_arena.environments.robots.embodiment import Embodiment, Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import expanded, not_a_plain_file
 from isaaclab_arena.sim.mjcf_trial import wrong_with_mjcf
 from isaaclab_arena.sim.scene import ASSETS, PartFrame, Robot, file_outside
+
+Point = tuple[float, float, float]
+Quaternion = tuple[float, float, float, float]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class _Described(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class MountDescription(_Described):
+    """A frame fixed to a body of the robot.
+
+    Attributes:
+        body: The body.
+        position: Where the frame is in that body [m].
+        quaternion: How it is turned, w x y z.
+    """
+
+    body: str
+    position: Point = (0.0, 0.0, 0.0)
+    quaternion: Quaternion = (1.0, 0.0, 0.0, 0.0)
+
+
+class BaseDescription(MountDescription):
+    """Where the robot stands: its outermost body, and its file's origin in the scene, where the table top is z = 0."""
+
+
+class ArmDescription(_Described):
+    """The arm.
+
+    Attributes:
+        joints: Its joints, base to wrist; their limits are those of the MJCF file.
+        actuators: The position actuators of these joints, in the same order; by default they have the joints' names.
+        home: Joint positions at the start of an episode [rad].
+        velocity_limit: Highest speed of every joint [rad/s].
+    """
+
+    joints: Annotated[tuple[str, ...], Field(min_length=1)]
+    actuators: tuple[str, ...] | None = None
+    home: tuple[float, ...]
+    velocity_limit: Positive = 2.0
+
+
+class GripperDescription(_Described):
+    """A gripper of two fingers.
+
+    Attributes:
+        joints: Joints of the fingers that move.
+        open: Their positions when it is open, in the same order.
+        bodies: The left finger, on the side of the tool's +y, and the right one.
+        palm: The body that carries both.
+        actuator: The actuator that moves them.
+        closed_control: The actuator's control when the fingers meet.
+        open_control: Its control when the gripper is open.
+        width: Distance between the fingertips when it is open [m].
+        right_finger_fixed: Whether only the left finger moves.
+    """
+
+    joints: Annotated[tuple[str, ...], Field(min_length=1)]
+    open: tuple[float, ...]
+    bodies: tuple[str, str]
+    palm: str
+    actuator: str
+    closed_control: float
+    open_control: float
+    width: Positive
+    right_finger_fixed: bool = False
+
+
+class CameraDescription(MountDescription):
+    """A camera on the robot; it looks along its own -z, and its +y is up.
+
+    Attributes:
+        name: Its name; policies see ``<name>_rgb``.
+        fovy_deg: Vertical field of view.
+    """
+
+    name: str
+    fovy_deg: Annotated[float, Field(gt=0, lt=180)] = 60.0
+
+
+class WorkspaceDescription(_Described):
+    """The box in which tasks put objects; see `Workspace`.
+
+    Attributes:
+        low: Lowest corner: x, y, z [m].
+        high: Highest corner: x, y, z [m].
+        reach: Largest distance from its base at which the robot can touch things [m]; by default to the farthest
+            corner.
+        tallest: Height of the tallest object that it can grasp from above or push [m]; no limit by default.
+    """
+
+    low: Point
+    high: Point
+    reach: Positive | None = None
+    tallest: Positive | None = None
+
+
+class RobotDescription(_Described):
+    """What a description file holds; docs/how_to/robots.md explains it with an example.
+
+    Attributes:
+        name: The robot's name.
+        mjcf: Path of the MJCF file, relative to the description.
+        base: Where it stands.
+        arm: Its arm.
+        gripper: Its gripper, if it has one.
+        tool: The tool centre point, between the tips of the open fingers; its z axis points out of the hand and the
+            fingers close along its y axis.
+        cameras: Cameras that the MJCF file does not hold.
+        workspace: Where it works.
+        hand_down: Orientation of the tool when it points down, w x y z.
+        rotation_weight: Weight of 1 rad against 1 m in inverse kinematics; small for fewer than six joints.
+        ik_damping: Damping of the inverse kinematics.
+        gravity_compensation: Whether its controller carries its own weight.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    mjcf: Annotated[str, Field(min_length=1)]
+    base: BaseDescription
+    arm: ArmDescription
+    gripper: GripperDescription | None = None
+    tool: MountDescription
+    cameras: tuple[CameraDescription, ...] = ()
+    workspace: WorkspaceDescription
+    hand_down: Quaternion = (0.0, 1.0, 0.0, 0.0)
+    rotation_weight: Positive | None = None
+    ik_damping: Positive = 0.03
+    gravity_compensation: bool = False
+
+
+def read_description(path: Path) -> RobotDescription:
+    """Read a description file.
+
+    Raises:
+        ConfigError: With every problem of the file, each with its key.
+    """
+    values = expanded(read_document(path))
+    try:
+        # Pydantic's JSON mode checks types strictly but accepts lists for tuples.
+        return RobotDescription.model_validate_json(json.dumps(values), strict=True)
+    except ValidationError as invalid:
+        known = sorted(RobotDescription.model_fields)
+        problems = [
+            Problem(error_message(error, known), file=str(path), key=key_path(error) or None)
+            for error in invalid.errors(include_url=False)
+        ]
+        raise ConfigError(problems) from invalid
+
 
 # Robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with descriptions that come along.
 
@@ -56,7 +210,7 @@ def menagerie_embodiment(name: str) -> Embodiment:
 
 _TOOL = "arena_tool"
 _JOINT, _ACTUATOR, _BODY = mujoco.mjtObj.mjOBJ_JOINT, mujoco.mjtObj.mjOBJ_ACTUATOR, mujoco.mjtObj.mjOBJ_BODY
-_KINDS = {_JOINT: "joint", _ACTUATOR: "actuator", _BODY: "body"}
+_KINDS = {_JOINT: ("joint", "njnt"), _ACTUATOR: ("actuator", "nu"), _BODY: ("body", "nbody")}
 
 
 def described_embodiment(path: str | Path, *, directory: Path | None = None) -> Embodiment:
@@ -67,8 +221,11 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
     is_strange = directory is None
     directory = directory or path.parent
     asset = (directory / description.mjcf).resolve()
-    checker = _Checker(str(path), _compiled(asset, directory, str(path), is_strange=is_strange))
-    checker.check(description)
+    model = _compiled(asset, directory, str(path), is_strange=is_strange)
+    # All contradictions are collected before an error is raised, so that one run shows every problem.
+    wrong = _contradictions(description, model)
+    if problems := [Problem(message, file=str(path), key=key) for key, message in wrong]:
+        raise ConfigError(problems)
 
     # The reach of a robot without a stated one goes to the farthest corner of its workspace.
     low, high, reach_m = description.workspace.low, description.workspace.high, description.workspace.reach
@@ -81,7 +238,7 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
         for camera in description.cameras
     )
     return Embodiment(
-        robot=_robot(description, checker.model),
+        robot=_robot(description, model),
         asset=str(asset),
         workspace=Workspace(low=low, high=high, reach_m=reach_m, tallest_m=tallest_m),
         position=description.base.position,
@@ -123,105 +280,99 @@ def _compiled(asset: Path, directory: Path, file: str, *, is_strange: bool) -> m
         raise refusal(f"MuJoCo cannot load '{asset}': {error}") from error
 
 
-class _Checker:
-    """Collects the contradictions between a description and its MJCF file."""
+def _contradictions(description: RobotDescription, model: mujoco.MjModel) -> Iterator[tuple[str, str]]:
+    """Yield key and message of each contradiction between a description and its MJCF file."""
+    yield from _missing(model, "base.body", _BODY, description.base.body)
+    yield from _missing(model, "tool.body", _BODY, description.tool.body)
+    taken = [model.camera(index).name for index in range(model.ncam)]
+    for index, camera in enumerate(description.cameras):
+        yield from _missing(model, f"cameras.{index}.body", _BODY, camera.body)
+        if camera.name in taken:
+            way_out = "give this one another name, or leave it out"
+            yield f"cameras.{index}.name", f"there is a camera called '{camera.name}' already; {way_out}"
+        taken.append(camera.name)
+    yield from _wrong_in_arm(description, model)
+    if description.gripper is not None:
+        yield from _wrong_in_gripper(description.arm, description.gripper, model)
+    for axis, low, high in zip("xyz", description.workspace.low, description.workspace.high, strict=True):
+        if low >= high:
+            yield "workspace", f"{axis} of low is {low}, which is not below that of high, {high}"
 
-    def __init__(self, file: str, model: mujoco.MjModel) -> None:
-        self.model = model
-        self._file = file
-        self._problems: list[Problem] = []
 
-    def check(self, description: RobotDescription) -> None:
-        # All names are checked before an error is raised, so that one run shows every problem.
-        self._named("base.body", _BODY, description.base.body)
-        self._named("tool.body", _BODY, description.tool.body)
-        taken = [self.model.camera(index).name for index in range(self.model.ncam)]
-        for index, camera in enumerate(description.cameras):
-            self._named(f"cameras.{index}.body", _BODY, camera.body)
-            if camera.name in taken:
-                way_out = "give this one another name, or leave it out"
-                self._problem(f"cameras.{index}.name", f"there is a camera called '{camera.name}' already; {way_out}")
-            taken.append(camera.name)
-        self._arm(description)
-        self._gripper(description)
-        for axis, low, high in zip("xyz", description.workspace.low, description.workspace.high, strict=True):
-            if low >= high:
-                self._problem("workspace", f"{axis} of low is {low}, which is not below that of high, {high}")
-        if self._problems:
-            raise ConfigError(self._problems)
-
-    def _arm(self, description: RobotDescription) -> None:
-        arm = description.arm
-        actuators = arm.joints if arm.actuators is None else arm.actuators
-        self._each_once("arm.joints", arm.joints, "joints")
-        for key, values in (("arm.actuators", actuators), ("arm.home", arm.home)):
-            if len(values) != len(arm.joints):
-                self._problem(key, f"has {len(values)} entries for {len(arm.joints)} joints")
-                return
-        for index, (joint, actuator, home) in enumerate(zip(arm.joints, actuators, arm.home, strict=True)):
-            if self._named(f"arm.joints.{index}", _JOINT, joint):
-                found = self.model.joint(joint)
-                low, high = map(float, found.range)
-                if found.type[0] != mujoco.mjtJoint.mjJNT_HINGE:
-                    self._problem(f"arm.joints.{index}", f"'{joint}' is no hinge")
-                elif not self.model.jnt_limited[found.id]:
-                    self._problem(f"arm.joints.{index}", f"'{joint}' has no limits; give it a range in the MJCF file")
-                elif not low <= home <= high:
-                    message = f"{home} is outside the range of '{joint}', {low:.4f} to {high:.4f}"
-                    self._problem(f"arm.home.{index}", message)
-
-            # A position actuator of the joint pulls it towards its control as a spring does.
-            if self._named(f"arm.actuators.{index}", _ACTUATOR, actuator):
-                number = self.model.actuator(actuator).id
-                of_joint = int(self.model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
-                target = int(self.model.actuator_trnid[number, 0])
-                gain, stiffness = self.model.actuator_gainprm[number, 0], self.model.actuator_biasprm[number, 1]
-                is_spring = gain > 0 and math.isclose(gain, -stiffness)
-                if not (of_joint and self.model.joint(target).name == joint and is_spring):
-                    self._problem(f"arm.actuators.{index}", f"'{actuator}' is no position actuator of joint '{joint}'")
-
-    def _each_once(self, key: str, names: Sequence[str], kind: str) -> None:
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            self._problem(key, f"'{name}' moves as two {kind} at once; name it once")
-
-    def _gripper(self, description: RobotDescription) -> None:
-        gripper = description.gripper
-        if gripper is None:
+def _wrong_in_arm(description: RobotDescription, model: mujoco.MjModel) -> Iterator[tuple[str, str]]:
+    arm = description.arm
+    actuators = arm.joints if arm.actuators is None else arm.actuators
+    yield from _twice("arm.joints", arm.joints, "joints")
+    for key, values in (("arm.actuators", actuators), ("arm.home", arm.home)):
+        if len(values) != len(arm.joints):
+            yield key, f"has {len(values)} entries for {len(arm.joints)} joints"
             return
-        arm = description.arm
-        self._each_once("gripper.joints", (*dict.fromkeys(arm.joints), *gripper.joints), "joints")
-        actuators = (*dict.fromkeys(arm.actuators or arm.joints), gripper.actuator)
-        self._each_once("gripper.actuator", actuators, "actuators")
-        for index, joint in enumerate(gripper.joints):
-            self._named(f"gripper.joints.{index}", _JOINT, joint)
-        for index, body in enumerate(gripper.bodies):
-            self._named(f"gripper.bodies.{index}", _BODY, body)
-        self._named("gripper.palm", _BODY, gripper.palm)
-        if self._named("gripper.actuator", _ACTUATOR, gripper.actuator):
-            low, high = self.model.actuator(gripper.actuator).ctrlrange.tolist()
-            slack = 1e-6 * (high - low)
-            for key in ("closed_control", "open_control"):
-                # An actuator without a range has 0 for both ends.
-                control = getattr(gripper, key)
-                if low < high and not low - slack <= control <= high + slack:
-                    takes = f"beyond what '{gripper.actuator}' takes, {low:g} to {high:g}"
-                    self._problem(f"gripper.{key}", f"{control:g} is {takes}")
-        if len(gripper.open) != len(gripper.joints):
-            self._problem("gripper.open", f"has {len(gripper.open)} entries for {len(gripper.joints)} joints")
-        if gripper.closed_control == gripper.open_control:
-            self._problem("gripper.open_control", "is the same as closed_control")
+    for index, (joint, actuator, home) in enumerate(zip(arm.joints, actuators, arm.home, strict=True)):
+        key = f"arm.joints.{index}"
+        if missing := [*_missing(model, key, _JOINT, joint)]:
+            yield from missing
+        else:
+            found = model.joint(joint)
+            low, high = map(float, found.range)
+            if found.type[0] != mujoco.mjtJoint.mjJNT_HINGE:
+                yield key, f"'{joint}' is no hinge"
+            elif not model.jnt_limited[found.id]:
+                yield key, f"'{joint}' has no limits; give it a range in the MJCF file"
+            elif not low <= home <= high:
+                yield f"arm.home.{index}", f"{home} is outside the range of '{joint}', {low:.4f} to {high:.4f}"
 
-    def _named(self, key: str, kind: mujoco.mjtObj, name: str) -> bool:
-        if mujoco.mj_name2id(self.model, kind, name) >= 0:
-            return True
-        counts = {_JOINT: self.model.njnt, _ACTUATOR: self.model.nu, _BODY: self.model.nbody}
-        names = [mujoco.mj_id2name(self.model, kind, index) for index in range(counts[kind])]
+        # A position actuator of the joint pulls it towards its control as a spring does.
+        key = f"arm.actuators.{index}"
+        if missing := [*_missing(model, key, _ACTUATOR, actuator)]:
+            yield from missing
+            continue
+        number = model.actuator(actuator).id
+        of_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
+        gain, stiffness = model.actuator_gainprm[number, 0], model.actuator_biasprm[number, 1]
+        is_spring = gain > 0 and math.isclose(gain, -stiffness)
+        if not (of_joint and model.joint(int(model.actuator_trnid[number, 0])).name == joint and is_spring):
+            yield key, f"'{actuator}' is no position actuator of joint '{joint}'"
+
+
+def _wrong_in_gripper(
+    arm: ArmDescription, gripper: GripperDescription, model: mujoco.MjModel
+) -> Iterator[tuple[str, str]]:
+    yield from _twice("gripper.joints", (*dict.fromkeys(arm.joints), *gripper.joints), "joints")
+    actuators = (*dict.fromkeys(arm.actuators or arm.joints), gripper.actuator)
+    yield from _twice("gripper.actuator", actuators, "actuators")
+    for index, joint in enumerate(gripper.joints):
+        yield from _missing(model, f"gripper.joints.{index}", _JOINT, joint)
+    for index, body in enumerate(gripper.bodies):
+        yield from _missing(model, f"gripper.bodies.{index}", _BODY, body)
+    yield from _missing(model, "gripper.palm", _BODY, gripper.palm)
+    if missing := [*_missing(model, "gripper.actuator", _ACTUATOR, gripper.actuator)]:
+        yield from missing
+    else:
+        # An actuator without a range has 0 for both ends.
+        low, high = model.actuator(gripper.actuator).ctrlrange.tolist()
+        slack = 1e-6 * (high - low)
+        for key in ("closed_control", "open_control"):
+            control = getattr(gripper, key)
+            if low < high and not low - slack <= control <= high + slack:
+                takes = f"beyond what '{gripper.actuator}' takes, {low:g} to {high:g}"
+                yield f"gripper.{key}", f"{control:g} is {takes}"
+    if len(gripper.open) != len(gripper.joints):
+        yield "gripper.open", f"has {len(gripper.open)} entries for {len(gripper.joints)} joints"
+    if gripper.closed_control == gripper.open_control:
+        yield "gripper.open_control", "is the same as closed_control"
+
+
+def _twice(key: str, names: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield key, f"'{name}' moves as two {kind} at once; name it once"
+
+
+def _missing(model: mujoco.MjModel, key: str, kind: mujoco.mjtObj, name: str) -> Iterator[tuple[str, str]]:
+    if mujoco.mj_name2id(model, kind, name) < 0:
+        word, count = _KINDS[kind]
+        names = [mujoco.mj_id2name(model, kind, index) for index in range(getattr(model, count))]
         hint = did_you_mean(name, [known for known in names if known and known != "world"])
-        self._problem(key, f"the MJCF file has no {_KINDS[kind]} called '{name}'{hint}")
-        return False
-
-    def _problem(self, key: str, message: str) -> None:
-        self._problems.append(Problem(message, file=self._file, key=key))
+        yield key, f"the MJCF file has no {word} called '{name}'{hint}"
 
 
 def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
@@ -246,15 +397,15 @@ def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
         home=arm.home,
         finger_joints=_in_scene(gripper.joints) if gripper else (),
         finger_open=gripper.open if gripper else (),
-        gripper_actuator=_in_scene((gripper.actuator,))[0] if gripper else None,
+        gripper_actuator=f"robot/{gripper.actuator}" if gripper else None,
         gripper_closed=gripper.closed_control if gripper else 0.0,
         gripper_open=gripper.open_control if gripper else 0.0,
         gripper_width=gripper.width if gripper else 0.0,
-        hand_body=_in_scene((_TOOL,))[0],
-        palm_body=_in_scene((gripper.palm if gripper else description.tool.body,))[0],
+        hand_body=f"robot/{_TOOL}",
+        palm_body=f"robot/{gripper.palm if gripper else description.tool.body}",
         finger_bodies=_in_scene(gripper.bodies) if gripper else (),
-        tcp_site=_in_scene((_TOOL,))[0],
-        base_body=_in_scene((description.base.body,))[0],
+        tcp_site=f"robot/{_TOOL}",
+        base_body=f"robot/{description.base.body}",
         finger_unit="m" if slides else "rad",
         hand_down=description.hand_down,
         rotation_weight=description.rotation_weight or weight,

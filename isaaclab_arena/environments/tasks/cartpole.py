@@ -68,6 +68,7 @@ class Cartpole(FloorTask):
 
     robot = CARTPOLE_ROBOT
     control_dt = 0.02
+    cleared = (*FloorTask.cleared, "_length")
     moment_fields = ("qpos",)
     capturable = True
 
@@ -79,17 +80,10 @@ class Cartpole(FloorTask):
         self._held_steps = self._episode_length if self.starts_upright else round(HELD_S / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
-        """Create the counters, and the length of each episode."""
         super().attach(backend)
         self._length = torch.zeros_like(self.held_steps)
 
-    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Reset the length of env slots (n,), int64."""
-        super().begin(backend, env_ids)
-        self._length[env_ids] = 0
-
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw the positions and velocities of cart and pole."""
         position, lean, speed, rate = draw_uniform(generator, (-0.3, -0.1, -0.2, -0.2), (0.3, 0.1, 0.2, 0.2))
         return {
             "cart.position": position,
@@ -99,7 +93,6 @@ class Cartpole(FloorTask):
         }
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return the start positions and velocities of cart and pole."""
         place, speed, angle, rate = (
             (number(conditions[name]),)
             for name in ("cart.position", "cart.velocity", "pole.angle", "pole.angular_velocity")
@@ -109,7 +102,6 @@ class Cartpole(FloorTask):
         )
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return the cart's position and velocity, and the pole's angle, as cosine and sine, and rate."""
         return {
             "cart_pos": number_term("x", "m", lambda backend: backend.joint_position(_SLIDER)),
             "pole_angle": ObservationTerm(spec=ArraySpec(shape=(2,), names=("cos", "sin")), read=_cos_and_sin),
@@ -118,7 +110,6 @@ class Cartpole(FloorTask):
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the pole's angle and the cart's position."""
         upright = _cos_and_sin(backend)[:, 0]
         position = backend.joint_position(_SLIDER)[:, 0]
         in_place = _in_place(upright, position)
@@ -136,8 +127,6 @@ class Cartpole(FloorTask):
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return for each moment how long the pole stood, or how far it swung up."""
-        del env_id
         angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
         upright = np.cos(angle)
         in_place, off_rail = _in_place(upright, position), abs(position) > RAIL_M

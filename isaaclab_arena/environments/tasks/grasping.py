@@ -1,7 +1,6 @@
 """The common parts of tasks in which objects are grasped: bins, two cubes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,19 +90,18 @@ class ObjectTask(Task):
         self.robot, self.thing = embodiment.robot, thing
 
 
-@dataclass(frozen=True, kw_only=True)
 class GraspFacts:
     """The hand's facts with one object in each moment of an episode, each (moments,); see `Facts`."""
 
-    moments: NamedState
-    robot: Robot
-    position: torch.Tensor  # of the object's centre [m], (moments, 3)
-    height_m: torch.Tensor  # above its rest on the table [m]
-    hand_m: torch.Tensor  # from the tool centre point to its centre [m]
-    reach_m: float  # distance of the hand at which it is reached [m]
-    held: torch.Tensor  # between the fingers, bool
-    carried: torch.Tensor  # held above the table, bool
-    off_table: torch.Tensor
+    def __init__(self, moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> None:
+        self.moments, self.robot = moments, robot
+        self.position = moments.body_position(f"{prefix}/body")  # of the object's centre [m], (moments, 3)
+        self.height_m = self.position[:, 2] - thing.half_height  # above its rest on the table [m]
+        self.hand_m = tool_distance(moments, robot, prefix)  # from the tool centre point to its centre [m]
+        self.reach_m = thing.half_height + REACH_M  # distance of the hand at which it is reached [m]
+        self.held = grasped(moments, robot, prefix)  # between the fingers, bool
+        self.carried = self.held & (self.height_m > CARRIED_M)  # held above the table, bool
+        self.off_table = terms.off_the_table(self.position)
 
     def then(self, *stages: torch.Tensor, placed: torch.Tensor | bool = False, **more: Any) -> Facts:
         """Return the facts of a grasp, and of further stages; ``more`` adds facts or replaces some."""
@@ -116,23 +114,6 @@ class GraspFacts:
             **{name: getattr(self, name) for name in ("hand_m", "reach_m", "carried", "off_table")},
         }
         return Facts(**{**common, **more})
-
-
-def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> GraspFacts:
-    """Return the hand's facts with an object in an episode."""
-    position = moments.body_position(f"{prefix}/body")
-    height, held = position[:, 2] - thing.half_height, grasped(moments, robot, prefix)
-    return GraspFacts(
-        moments=moments,
-        robot=robot,
-        position=position,
-        height_m=height,
-        hand_m=tool_distance(moments, robot, prefix),
-        reach_m=thing.half_height + REACH_M,
-        held=held,
-        carried=held & (height > CARRIED_M),
-        off_table=terms.off_the_table(position),
-    )
 
 
 def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
@@ -166,14 +147,6 @@ def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
     return SceneObject(
         prefix=prefix, asset="objects/bin.xml", position=(0.5, y, 0.0), area=area, loose=True, observed_as=prefix
     )
-
-
-def refuse_wider_than_bin(thing: ObjectAsset) -> None:
-    """Raise ConfigError for an object that is wider than the bin's inside."""
-    if thing.footprint_radius > BIN_INSIDE_M:
-        too_wide = f"{2 * thing.footprint_radius:.2f} m across and does not fit into the bin"
-        message = f"object '{thing.name}' is {too_wide}, which is {2 * BIN_INSIDE_M:.2f} m wide inside"
-        raise ConfigError(Problem(message, key="object"))
 
 
 def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:
@@ -216,7 +189,6 @@ class TwoCubesTask(Task):
         self.left = embodiment.workspace.on_table(_LEFT_LOW, _LEFT_HIGH)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw the sides and places of the cubes, and then everything else."""
         places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
         if generator.uniform() < 0.5:
             places.reverse()

@@ -71,19 +71,13 @@ class HumanoidTask(FloorTask):
 
     robot = HUMANOID
     control_dt = 0.02
+    cleared = (*FloorTask.cleared, "previous_action")
 
     def attach(self, backend: Backend) -> None:
-        """Create the tensors that are stored per env slot."""
         super().attach(backend)
         self.previous_action = backend.ctrl.new_zeros(backend.num_envs, len(HUMANOID.joints))
 
-    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Reset the state of env slots (n,), int64, that were just reset."""
-        super().begin(backend, env_ids)
-        self.previous_action[env_ids] = 0
-
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return its proprioception: the pelvis' motion and tilt, its joints, and its last action."""
         last_action = vector_term(JOINTS, "", self.last_action)
         return {**sense_terms(HUMANOID, lambda: self.senses), "last_action": last_action}
 

@@ -53,7 +53,6 @@ class LiftObject(grasping.ObjectTask):
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the object's height and the fingers' contacts."""
         position = backend.body_position(grasping.OBJECT_BODY)
         distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         height = position[:, 2] - self.thing.half_height
@@ -65,15 +64,11 @@ class LiftObject(grasping.ObjectTask):
         return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the object is held high enough."""
-        del env_ids
         height = state.body_position(grasping.OBJECT_BODY)[:, 2] - self.thing.half_height
         return grasping.grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the object: approach, hold, lift."""
-        del env_id
-        grasp = grasping.grasp_facts(moments, self.robot, self.thing)
+        grasp = grasping.GraspFacts(moments, self.robot, self.thing)
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)
         nearly = grasp.held & (grasp.height_m >= grasping.NEARLY * LIFT_HEIGHT_M)

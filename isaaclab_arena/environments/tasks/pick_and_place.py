@@ -11,6 +11,8 @@ from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -33,7 +35,10 @@ class PickAndPlace(grasping.ObjectTask):
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         grasping.refuse_too_wide(thing, embodiment.robot)
-        grasping.refuse_wider_than_bin(thing)
+        if thing.footprint_radius > grasping.BIN_INSIDE_M:
+            too_wide = f"{2 * thing.footprint_radius:.2f} m across and does not fit into the bin"
+            message = f"object '{thing.name}' is {too_wide}, which is {2 * grasping.BIN_INSIDE_M:.2f} m wide inside"
+            raise ConfigError(Problem(message, key="object"))
         super().__init__(
             embodiment,
             thing,
@@ -55,10 +60,10 @@ class PickAndPlace(grasping.ObjectTask):
                 ContactSensor(name=_BIN_TOUCH, body=grasping.OBJECT_BODY, other=_BIN_BODY),
             ),
             sizes=grasping.BIN_SIZES,
+            metrics=(Metric(name="final_bin_distance_m", unit="m", better="lower"),),
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the object's place in the bin's frame, its speed, and the fingers."""
         position, bin_position = backend.body_position(grasping.OBJECT_BODY), backend.body_position(_BIN_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         inside = grasping.inside_bin(backend, grasping.OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
@@ -79,16 +84,12 @@ class PickAndPlace(grasping.ObjectTask):
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the object rests in the bin, released."""
-        del env_ids
         inside = grasping.inside_bin(state, grasping.OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         let_go = ~grasping.touched(state) & (grasping.tool_distance(state, self.robot) > _AWAY_M)
         return _placed(state, inside, let_go)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the object: approach, hold, carry to the bin, put in."""
-        del env_id
-        grasp = grasping.grasp_facts(moments, self.robot, self.thing)
+        grasp = grasping.GraspFacts(moments, self.robot, self.thing)
         inside = grasping.inside_bin(moments, grasping.OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         bin_position = moments.body_position(_BIN_BODY)
         bin_distance = terms.horizontal_distance(grasp.position, bin_position)

@@ -12,7 +12,7 @@ from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 
 LIFT_HEIGHT_M = 0.10
@@ -45,32 +45,27 @@ class PickByColour(grasping.TwoCubesTask):
             ),
             time_limit_s=8.0,
             hold_steps=HOLD_STEPS,
+            metrics=(Metric(name="final_height_m", unit="m", better="higher"),),
         )
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw the cubes' places and the requested colour."""
         return {**super().draw_conditions(generator), _COLOUR: grasping.COLOURS[int(generator.uniform() < 0.5)]}
 
     def instruction_for(self, conditions: Conditions) -> str:
-        """Return the instruction with the drawn colour."""
         return f"pick up the {conditions[_COLOUR]} cube"
 
     def paraphrases_for(self, conditions: Conditions) -> Sequence[str]:
-        """Return the paraphrases with the drawn colour."""
         return [said.format(colour=conditions[_COLOUR]) for said in self.spec.paraphrases]
 
     def attach(self, backend: Backend) -> None:
-        """Create the counters, and the requested colour of each env slot."""
         super().attach(backend)
         self._wants_blue = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Store the requested colour of env slots (n,), int64."""
         for env_id, condition in zip(env_ids.tolist(), conditions, strict=True):
             self._wants_blue[env_id] = condition[_COLOUR] == "blue"
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the heights of both cubes and by the cube between the fingers."""
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         wanted = torch.where(self._wants_blue[:, None], blue, red)
         other = torch.where(self._wants_blue[:, None], red, blue)
@@ -88,7 +83,6 @@ class PickByColour(grasping.TwoCubesTask):
         return Verdict(reward=reward, success=success & ~wrong, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the named cube is held high enough."""
         held_high = [
             grasping.grasped(state, self.robot, colour)
             & (state.body_position(f"{colour}/body")[:, 2] - CUBE.half_height >= LIFT_HEIGHT_M)
@@ -97,9 +91,8 @@ class PickByColour(grasping.TwoCubesTask):
         return torch.where(self._wants_blue[env_ids], *held_high)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the named cube, and with the other one."""
         wanted, other = grasping.COLOURS[::-1] if self._wants_blue[env_id] else grasping.COLOURS
-        grasp, wrong = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
+        grasp, wrong = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         return grasp.then(
             raised,

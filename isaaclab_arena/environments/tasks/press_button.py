@@ -8,7 +8,8 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.articulated_task import ArticulatedTask, MovedJoint
+from isaaclab_arena.environments.tasks.articulated import ArticulatedTask, MovedJoint
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -45,13 +46,13 @@ class PressButton(ArticulatedTask):
             contact_sensors=(ContactSensor(name=_TOUCH, body=embodiment.robot.palm_body, other="button/cap"),),
             sites={"button": "button/top"},
             sizes={"button_travel": TRAVEL_M},
+            metrics=(Metric(name="final_press_m", unit="m", better="higher"),),
         )
         area = embodiment.workspace.on_table(*_AREA)
         button = SceneObject(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0), area=area)
         super().__init__(spec, button, _CAP, embodiment.robot)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the button's way and the contact with it."""
         press = backend.joint_position(self.joint)[:, 0]
         touched = backend.touching(_TOUCH)
         success = self.held(touched & (press >= PRESSED_M), running)
@@ -64,13 +65,9 @@ class PressButton(ArticulatedTask):
         return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the hand holds the button down."""
-        del env_ids
         return state.touching(_TOUCH) & (state.joint_position(self.joint)[:, 0] >= PRESSED_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the button."""
-        del env_id
         press, touched = moments.joint_position(self.joint)[:, 0], moments.touching(_TOUCH)
         share = touched * terms.progress(press, start=0.0, goal=PRESSED_M)
         nearly = (2 * PRESSED_M - TRAVEL_M) / PRESSED_M

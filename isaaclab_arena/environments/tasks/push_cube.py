@@ -58,7 +58,6 @@ class PushCube(PushToGoal):
         self.area = embodiment.workspace.on_table(*_AREA)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
-        """Draw the cube's place, and the disc 10 to 18 cm away from it in any direction."""
         x, y, yaw = draw_uniform(generator, *self.area)
         distance, direction = draw_uniform(generator, (NEAREST_GOAL_M, -np.pi), (FARTHEST_GOAL_M, np.pi))
         return {
@@ -68,13 +67,11 @@ class PushCube(PushToGoal):
         }
 
     def attach(self, backend: Backend) -> None:
-        """Create the counters, and look up the arm's indices."""
         super().attach(backend)
         self._joints, _ = backend.joint_indices(self.robot.arm_joints)
         self._held = backend.actuator_indices(self.robot.arm_actuators)
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return the cube's pose, the disc's place, and the offsets from hand to push point and from cube to disc."""
         return {
             **super().observation_terms(),
             "eef_to_push_point": offset_term(self._hand_to_push_point),
@@ -94,7 +91,6 @@ class PushCube(PushToGoal):
         return point - hand + torch.stack((zero, zero, height), dim=-1)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the cube's distance to the disc, and by the hand's to the push point."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < TOLERANCE_M
@@ -129,14 +125,10 @@ class PushCube(PushToGoal):
         return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the cube is on the disc."""
-        del env_ids
         position, goal = state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY)
         return terms.horizontal_distance(position, goal) < TOLERANCE_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the cube, which need not rest on the disc, and may lie on any side."""
-        del env_id
         any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
         return self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=any_way, stands=any_way)
 

@@ -14,6 +14,7 @@ from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, ObjectTask
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import norm
 
@@ -54,11 +55,11 @@ class PushToGoal(ObjectTask):
             ),
             time_limit_s=15.0,
             hold_steps=HOLD_STEPS,
+            metrics=(Metric(name="final_goal_distance_m", unit="m", better="lower"),),
             things=(SceneObject(prefix="goal", asset="objects/disc.xml", area=area, observed_as="goal"),),
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the object's place on the table, its posture, and its speed."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         goal_distance = terms.horizontal_distance(position, goal)
@@ -76,14 +77,10 @@ class PushToGoal(ObjectTask):
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the object stands on the disc."""
-        del env_ids
         distance = terms.horizontal_distance(state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY))
         return self._stands(state) & (distance < TOLERANCE_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the object: approach it, push it to the disc."""
-        del env_id
         upright = terms.upright(moments.body_orientation(OBJECT_BODY))
         stands = self._stands(moments)
         facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=upright, stands=stands)

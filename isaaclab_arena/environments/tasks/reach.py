@@ -48,7 +48,6 @@ class Reach(Task):
         self.robot = embodiment.robot
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the distance to the target."""
         distance = self._distance(backend)
         success = self.held(distance < TOLERANCE_M, running)
         reward = terms.closeness(distance, half_at=0.1) + success
@@ -56,13 +55,9 @@ class Reach(Task):
         return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the tool centre point is at the target."""
-        del env_ids
         return self._distance(state) < TOLERANCE_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's distance from the target in each moment, as facts."""
-        del env_id
         distance = self._distance(moments)
         met = distance < TOLERANCE_M
         return Facts(

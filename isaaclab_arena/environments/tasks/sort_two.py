@@ -58,7 +58,6 @@ class SortTwo(grasping.TwoCubesTask):
             raise ConfigError(Problem(message, key="embodiment"))
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge each cube by its place in its bin, its speed, and the fingers."""
         sorted_in = {colour: self._is_sorted(backend, colour) for colour in _BIN_OF}
         success = self.held(sorted_in["red"] & sorted_in["blue"], running)
         things = ("red/body", "blue/body", "left_bin/body", "right_bin/body")
@@ -69,14 +68,10 @@ class SortTwo(grasping.TwoCubesTask):
         return Verdict(reward=reward, success=success, lost=off.any(dim=0), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where both cubes rest in their bins, released."""
-        del env_ids
         return self._is_sorted(state, "red") & self._is_sorted(state, "blue")
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the unsorted cube, and the places of the cubes."""
-        del env_id
-        red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        red, blue = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
         swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])
         one_in = red_in | blue_in

@@ -9,6 +9,7 @@ from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -45,10 +46,10 @@ class Stack(grasping.TwoCubesTask):
             time_limit_s=12.0,
             hold_steps=HOLD_STEPS,
             contact_sensors=(touch,),
+            metrics=(Metric(name="final_beside_m", unit="m", better="lower"),),
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the red cube's place above the blue one, their posture and speeds, and the fingers."""
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         beside = terms.horizontal_distance(red, blue)
         above = red[:, 2] - blue[:, 2]
@@ -71,15 +72,11 @@ class Stack(grasping.TwoCubesTask):
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """True where the red cube stands on the blue one, released."""
-        del env_ids
         rests = grasping.at_rest(state, "red") & grasping.at_rest(state, "blue")
         return _on_top(state) & rests & self._let_go(state, grasping.tool_distance(state, self.robot, "red"))
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return the hand's facts with the red cube: approach, hold, carry over the blue one, release."""
-        del env_id
-        red, blue = (grasping.grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        red, blue = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         beside, above = terms.horizontal_distance(red.position, blue.position), red.height_m - blue.height_m
         on_top = _on_top(moments)
         rests = grasping.at_rest(moments, "red") & grasping.at_rest(moments, "blue")

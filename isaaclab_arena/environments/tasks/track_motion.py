@@ -13,12 +13,12 @@ from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
-from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, vector_term
+from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, site_positions, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks import humanoid
 from isaaclab_arena.environments.tasks.humanoid import HUMANOID, JOINTS, PELVIS, HumanoidTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric, draw_uniform, number, point
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm, rotate_inverse, rotation_error
 from isaaclab_arena.sim.scene import ASSETS
@@ -56,6 +56,7 @@ class TrackMotion(HumanoidTask):
     an episode that began later than the motion reaches its end without having followed it.
     """
 
+    cleared = (*HumanoidTask.cleared, "_length", "_keypoint_errors", "_joint_errors")
     moment_fields = ("qpos", "site_xpos")
     capturable = True
 
@@ -64,10 +65,14 @@ class TrackMotion(HumanoidTask):
         self._starts_anywhere = start == "anywhere"
         self._last_frame = motion.num_frames - 1
         duration_s = self._last_frame * self.control_dt
-        super().__init__(TaskSpec(name="track_motion", instruction="follow the motion", time_limit_s=duration_s))
+        metrics = (
+            Metric(name="mpkpe_m", unit="m", better="lower"),
+            Metric(name="joint_error_rad", unit="rad", better="lower"),
+        )
+        words = "follow the motion"
+        super().__init__(TaskSpec(name="track_motion", instruction=words, time_limit_s=duration_s, metrics=metrics))
 
     def attach(self, backend: Backend) -> None:
-        """Copy the motion to the device, and create the frame counter and sums of each env slot."""
         super().attach(backend)
 
         motion, beside = self._motion, backend.qpos.new_tensor
@@ -80,14 +85,12 @@ class TrackMotion(HumanoidTask):
         self._joint_errors = torch.zeros_like(self._keypoint_errors)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw the posture's offset, and the first frame of the motion."""
         offset = draw_uniform(generator, (-_NOISE_RAD,) * len(JOINTS), (_NOISE_RAD,) * len(JOINTS))
         (share,) = draw_uniform(generator, (0.0,), (_LATEST_START,))
         frame = int(share * self._last_frame) if self._starts_anywhere else 0
         return {"motion.start_s": round(frame * self.control_dt, 6), "robot.joint_offset": offset}
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return the motion's state at the first frame, with small offsets of the joints."""
         motion, frame = self._motion, self._frame_at(conditions)
         root = (*motion.root_position[frame].tolist(), *motion.root_orientation[frame].tolist())
         joints = motion.joint_position[frame] + np.array(point(conditions["robot.joint_offset"]))
@@ -99,15 +102,7 @@ class TrackMotion(HumanoidTask):
         )
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Store the first frame of env slots (n,), int64, that were just reset."""
         self._frame[env_ids] = self._frame.new_tensor([self._frame_at(each) for each in conditions])
-
-    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Reset the errors of env slots (n,), int64, that were just reset."""
-        super().begin(backend, env_ids)
-        self._length[env_ids] = 0
-        self._keypoint_errors[env_ids] = 0
-        self._joint_errors[env_ids] = 0
 
     def centre(self) -> torch.Tensor:
         """Return the joint targets of a zero action: the motion's next frame. Shape: (num_envs, num_joints)."""
@@ -118,7 +113,6 @@ class TrackMotion(HumanoidTask):
         return self.actions.last(backend, self._joint_position[self._frame])
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return its proprioception, and the motion's next frame: joints, and root relative to the pelvis."""
         return {
             **super().observation_terms(),
             "motion_phase": number_term("share", "1", lambda _: (self._frame / self._last_frame)[:, None]),
@@ -129,7 +123,6 @@ class TrackMotion(HumanoidTask):
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the distance of joints, pelvis and keypoints from the motion."""
         self._length = self._length + running
         # Env slots that made no step keep their frame and sums.
         self._frame = torch.where(running, self._next_frame(), self._frame)
@@ -161,7 +154,6 @@ class TrackMotion(HumanoidTask):
         return Verdict(reward=reward, success=success, lost=astray | (at_the_end & late & ~success), metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return for each moment how long the motion was followed."""
         last = int(self._frame[env_id])
         first = last + 1 - len(moments.qpos)
 
@@ -222,8 +214,7 @@ def _astray(rise: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
 
 def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
     """Return the mean distance of the keypoints from the motion's [m]. Shape: (n, p, 3) -> (n,)."""
-    points = torch.stack([state.site_position(site) for site in humanoid.KEYPOINTS], dim=1)
-    return total(norm(points - keypoints)) / len(humanoid.KEYPOINTS)
+    return total(norm(site_positions(state, humanoid.KEYPOINTS) - keypoints)) / len(humanoid.KEYPOINTS)
 
 
 def _make_task(config: TrackMotionConfig) -> TrackMotion:

@@ -1,6 +1,5 @@
 """Walk with a commanded velocity, on four legs."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,7 +15,15 @@ from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
 from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
+from isaaclab_arena.interfaces.episode import (
+    Conditions,
+    ConditionValue,
+    Metric,
+    draw_uniform,
+    number,
+    point,
+    upright_pose,
+)
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
 
@@ -31,6 +38,8 @@ SETTLING_S = 1.5
 FILTER_S = 0.25
 
 _LEGS = ("FR", "FL", "RR", "RL")
+_FEET = tuple(f"robot/{leg}_foot" for leg in _LEGS)
+_ACTUATORS = tuple(f"{leg}_{part}" for leg in _LEGS for part in ("hip", "thigh", "calf"))
 _TRUNK_TOUCH = "trunk_touches_floor"
 _START_HEIGHT_M = 0.335
 _STANDING_HEIGHT_M = 0.31
@@ -45,9 +54,9 @@ GO1 = FloorRobot(
     asset="robots/go1.xml",
     root_body="robot/trunk",
     free_joint="robot/free",
-    joints=tuple(f"robot/{leg}_{part}_joint" for leg in _LEGS for part in ("hip", "thigh", "calf")),
+    joints=tuple(f"robot/{actuator}_joint" for actuator in _ACTUATORS),
     default_joint_position=(0.0, 0.8, -1.5) * 4,
-    actuators=tuple(f"robot/{leg}_{part}" for leg in _LEGS for part in ("hip", "thigh", "calf")),
+    actuators=tuple(f"robot/{actuator}" for actuator in _ACTUATORS),
     # Knee targets straighter than the posture carry the robot's weight.
     default_control=(0.0, 0.8, -1.38) * 4,
     action_scale=(0.25,) * 12,
@@ -72,20 +81,27 @@ class VelocityGo1(FloorTask):
     robot = GO1
     control_dt = 0.02
     settling_steps = round(SETTLING_S / control_dt)
+    cleared = (
+        *FloorTask.cleared,
+        *("_length", "_velocity", "_action", "_error_sums", "_worst_errors", "_broke_bounds"),
+    )
     moment_fields = ("qpos", "qvel", "sensordata")
     capturable = True
 
     def __init__(self) -> None:
         feet = (
-            ContactSensor(name=f"{leg}_touches_floor", body=f"robot/{leg}_foot", other="floor", other_is_geom=True)
-            for leg in _LEGS
+            ContactSensor(name=f"{leg}_touches_floor", body=foot, other="floor", other_is_geom=True)
+            for leg, foot in zip(_LEGS, _FEET, strict=True)
         )
         trunk = ContactSensor(name=_TRUNK_TOUCH, body="robot/shell", other="floor", other_is_geom=True)
         spec = TaskSpec(name="velocity_go1", instruction="walk with the commanded velocity", time_limit_s=10.0)
-        super().__init__(replace(spec, contact_sensors=(*feet, trunk)))
+        metrics = (
+            Metric(name="mean_speed_error_m_s", unit="m/s", better="lower"),
+            Metric(name="mean_turn_error_rad_s", unit="rad/s", better="lower"),
+        )
+        super().__init__(replace(spec, contact_sensors=(*feet, trunk), metrics=metrics))
 
     def attach(self, backend: Backend) -> None:
-        """Create the tensors that are stored per env slot."""
         super().attach(backend)
         num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
         self._length = torch.zeros_like(self.held_steps)
@@ -93,8 +109,7 @@ class VelocityGo1(FloorTask):
         self._command, self._velocity = zeros(num_envs, 3), zeros(num_envs, 3)
         self._action, self._feet = zeros(num_envs, len(GO1.actuators)), zeros(num_envs, len(_LEGS), 3)
         self._error_sums, self._worst_errors = zeros(num_envs, 2), zeros(num_envs, 2)
-        phases = [2 * math.pi * step / _GAIT_STEPS for step in range(_GAIT_STEPS)]
-        self._clock = backend.qpos.new_tensor([(math.cos(phase), math.sin(phase)) for phase in phases])
+        self._clock = spaces.gait_clock(_GAIT_STEPS, backend)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
         """Draw the robot's posture and the commanded velocity: forward, left [m/s], turn [rad/s]."""
@@ -107,34 +122,27 @@ class VelocityGo1(FloorTask):
         return {"robot.joint_position": joints, "robot.yaw": yaw, COMMAND: (0.0,) * 3 if stands else command}
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return the robot on its feet."""
         pose = upright_pose((0.0, 0.0, _START_HEIGHT_M), number(conditions["robot.yaw"]))
         return StartState(joint_positions=GO1.by_joint(pose, point(conditions["robot.joint_position"])))
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return its proprioception, its last action, a gait clock, and its command."""
         return {
             **spaces.sense_terms(GO1, lambda: self.senses),
-            "last_action": spaces.last_action_term(GO1, lambda: self.actions),
+            # There are no `actions` before `attach`.
+            "last_action": spaces.vector_term(_ACTUATORS, "", lambda now: self.actions.last(now)),  # noqa: PLW0108
             "gait_clock": spaces.vector_term(("cos", "sin"), "", lambda _: self._gait_clock()),
             "velocity_command": spaces.vector_term(("vx", "vy", "turn"), "m/s, rad/s", lambda _: self._command),
         }
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Store the commands of env slots (n,), int64."""
         commands = [point(condition[COMMAND]) for condition in conditions]
         self._command[env_ids] = self._command.new_tensor(commands).reshape(-1, 3)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Reset the state of env slots (n,), int64."""
         super().begin(backend, env_ids)
-        for kept in (self._length, self._velocity, self._action, self._error_sums, self._worst_errors):
-            kept[env_ids] = 0
-        self._broke_bounds[env_ids] = False
-        self._feet[env_ids] = self._feet_positions(backend)[env_ids]
+        self._feet[env_ids] = spaces.site_positions(backend, _FEET)[env_ids]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by velocity, posture, and the feet's gait."""
         reward = self._reward(backend)
 
         # Env slots that made no step keep their state.
@@ -142,7 +150,7 @@ class VelocityGo1(FloorTask):
         velocity = terms.low_passed(self._velocity, _planar_velocity(self.senses), self.control_dt, FILTER_S)
         self._velocity = torch.where(slots, velocity, self._velocity)
         self._action = torch.where(slots, self.actions.last(backend), self._action)
-        self._feet = torch.where(slots[:, None], self._feet_positions(backend), self._feet)
+        self._feet = torch.where(slots[:, None], spaces.site_positions(backend, _FEET), self._feet)
         self._length = self._length + running
         errors = _errors(self._velocity, self._command) * (slots & (self._length > self.settling_steps)[:, None])
         self._error_sums = self._error_sums + errors
@@ -162,7 +170,6 @@ class VelocityGo1(FloorTask):
         return Verdict(reward=reward, success=ended & ~self._broke_bounds, lost=lost, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return for each moment how long the robot followed its command."""
         senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
 
         def low_passed(so_far: float, value: float) -> float:
@@ -191,15 +198,12 @@ class VelocityGo1(FloorTask):
         """Return the phase of the stride as cosine and sine. Shape: (num_envs, 2)."""
         return self._clock[self._length % _GAIT_STEPS]
 
-    def _feet_positions(self, backend: Backend) -> torch.Tensor:
-        return torch.stack([backend.site_position(f"robot/{leg}_foot") for leg in _LEGS], dim=1)
-
     def _reward(self, backend: Backend) -> torch.Tensor:
         """Return the reward per second."""
         senses, action = self.senses, self.actions.last(backend)
         linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
         touching = torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
-        feet = self._feet_positions(backend)
+        feet = spaces.site_positions(backend, _FEET)
         error, command = _planar_velocity(self.senses) - self._command, self._command
         speed_error = torch.sqrt(total_square(error[:, :2]))
         height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M

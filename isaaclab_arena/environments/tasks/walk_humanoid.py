@@ -1,6 +1,5 @@
 """Walk forward on two legs at the speed that the episode asks for."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,11 +11,26 @@ from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
-from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm, number_term, vector_term
+from isaaclab_arena.environments.mdp.spaces import (
+    FloorSenses,
+    ObservationTerm,
+    gait_clock,
+    number_term,
+    site_positions,
+    vector_term,
+)
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks import humanoid
 from isaaclab_arena.environments.tasks.humanoid import HUMANOID, PELVIS, ROOT, HumanoidTask
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
+from isaaclab_arena.interfaces.episode import (
+    Conditions,
+    ConditionValue,
+    Metric,
+    draw_uniform,
+    number,
+    point,
+    upright_pose,
+)
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor
 
@@ -46,6 +60,7 @@ class WalkHumanoid(HumanoidTask):
     pelvis is lower than 0.5 m or leans by more than 60 degrees.
     """
 
+    cleared = (*HumanoidTask.cleared, "_length")
     moment_fields = ("qpos", "qvel")
     capturable = True
 
@@ -55,23 +70,21 @@ class WalkHumanoid(HumanoidTask):
             for name, foot in zip(_CONTACTS, humanoid.FEET, strict=True)
         )
         spec = TaskSpec(name="walk_humanoid", instruction="walk straight ahead", time_limit_s=_TIME_LIMIT_S)
-        super().__init__(replace(spec, contact_sensors=tuple(feet)))
+        metrics = (Metric(name="distance_m", unit="m", better="higher"),)
+        super().__init__(replace(spec, contact_sensors=tuple(feet), metrics=metrics))
         self._episode_length = round(_TIME_LIMIT_S / self.control_dt)
         self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
-        """Create the command, start and length of each episode, and the table of the gait clock."""
         super().attach(backend)
         num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
         self._speed, self._length = zeros(num_envs), torch.zeros_like(self.held_steps)
         self._start, self._ahead = zeros(num_envs, 2), zeros(num_envs, 2)
         self._feet = zeros(num_envs, len(humanoid.FEET), 3)
-        turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
-        self._clock = backend.qpos.new_tensor([(math.cos(turn), math.sin(turn)) for turn in turns])
+        self._clock = gait_clock(self._gait_steps, backend)
         self._aside = torch.tensor(_ASIDE, device=backend.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw the commanded speed, the initial yaw, and the posture."""
         speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
         num_joints = len(HUMANOID.joints)
         offset = draw_uniform(generator, (-0.03,) * num_joints, (0.03,) * num_joints)
@@ -79,24 +92,19 @@ class WalkHumanoid(HumanoidTask):
         return {"command.speed": speed, "robot.yaw": yaw, "robot.joint_position": joints}
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return the humanoid upright at the origin."""
         root = upright_pose((0.0, 0.0, humanoid.STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"])
         return StartState(joint_positions=HUMANOID.by_joint(root, point(conditions["robot.joint_position"])))
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Store the commanded speed of env slots (n,), int64."""
         self._speed[env_ids] = self._speed.new_tensor([number(each["command.speed"]) for each in conditions])
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Store the start and heading of env slots (n,), int64, that were just reset."""
         super().begin(backend, env_ids)
-        self._length[env_ids] = 0
         self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
         self._ahead[env_ids] = humanoid.heading(backend)[env_ids]
-        self._feet[env_ids] = _feet(backend)[env_ids]
+        self._feet[env_ids] = site_positions(backend, humanoid.FEET)[env_ids]
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return its proprioception, its command, its heading error, and the gait clock."""
         return {
             **super().observation_terms(),
             "speed_command": number_term("x", "m/s", lambda _: self._speed[:, None]),
@@ -105,12 +113,11 @@ class WalkHumanoid(HumanoidTask):
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the distance and the posture."""
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
         fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
         reward = self._reward(backend, running)
-        self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
+        self._feet = torch.where(running[:, None, None], site_positions(backend, humanoid.FEET), self._feet)
         reward = self.control_dt * reward
         success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
         lost = fallen
@@ -118,7 +125,6 @@ class WalkHumanoid(HumanoidTask):
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return for each moment the distance, and whether it fell."""
         place = moments.body_position(PELVIS)[:, :2]
         way, ahead = place - place[:1], humanoid.heading(moments)[:1]
         distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
@@ -154,7 +160,7 @@ class WalkHumanoid(HumanoidTask):
             lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
             touches = backend.touching(contact)
             gait = gait + 0.5 * torch.where(stands, touches.to(gait.dtype), torch.where(touches, 0.0, lifted))
-        feet_velocity = (_feet(backend) - self._feet)[:, :, :2] / self.control_dt
+        feet_velocity = (site_positions(backend, humanoid.FEET) - self._feet)[:, :, :2] / self.control_dt
         touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
         smooth = (
             0.5 * self.jerkiness(backend, running)
@@ -192,11 +198,6 @@ def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
 def _asked_m(speed: torch.Tensor) -> torch.Tensor:
     """Return the required distance [m] at a commanded speed [m/s]. Shape: (n,)."""
     return SHARE_OF_THE_WAY * _TIME_LIMIT_S * speed
-
-
-def _feet(backend: Backend) -> torch.Tensor:
-    """Return the positions of the soles [m]. Shape: (num_envs, 2, 3)."""
-    return torch.stack([backend.site_position(foot) for foot in humanoid.FEET], dim=1)
 
 
 def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,6 @@ from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, 
 from isaaclab_arena.interfaces.episode import (
     Conditions,
     ConditionValue,
-    Episode,
     draw_uniform,
     number,
     point,
@@ -89,15 +88,10 @@ _COLOURS = (
 NUM_PATTERNS = len(_COLOURS)
 
 
-def covered(variations: Sequence[Variation]) -> tuple[str, ...]:
-    """Return the assets of the surfaces that variations change."""
-    return tuple(each.asset for each in variations if each.name == TEXTURE)
-
-
-def surface_textures(scene: str, assets: Sequence[str]) -> Iterator[SceneTexture]:
-    """Yield each mixture of each pattern with each surface's own texture."""
+def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[SceneTexture]:
+    """Yield each mixture of each pattern with the own texture of each surface that variations change."""
     # Integer arithmetic, so that textures are the same on every machine.
-    for asset in assets:
+    for asset in (each.asset for each in variations if each.name == TEXTURE):
         # The scene's own texture is shrunk to the size of the patterns by block means.
         pixels = texture_of(scene, SURFACES[asset])
         tall, wide = (side // _SIZE for side in pixels.shape[:2])
@@ -126,15 +120,6 @@ def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
     )[pattern]
     first, second = _COLOURS[pattern]
     return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
-
-
-def drawn_patterns(conditions: Conditions, episode: Episode) -> dict[str, ConditionValue]:
-    """Draw each covered surface's pattern, independent of its mixture."""
-    return {
-        f"{asset}.{PATTERN}": int(NUM_PATTERNS * episode.variation_generator(f"{asset}.{PATTERN}").random())
-        for asset in SURFACES
-        if f"{asset}.{TEXTURE}" in conditions
-    }
 
 
 def surface_changes(model: mujoco.MjModel, conditions: Conditions) -> Iterator[ModelChange]:
@@ -168,28 +153,18 @@ _ON_TABLE = "for it has to be on the table"
 _ON_ROBOT = "for no joint goes beyond its limits"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scene:
-    """The input of a catalogue."""
-
-    model: mujoco.MjModel
-    task: Task
-    has_distractors: bool  # objects exist that could distract
-    # lowest and highest start of the robot's joints [rad]
-    joint_position_span: tuple[tuple[float, ...], tuple[float, ...]]
-    joint_limits: tuple[tuple[float, ...], tuple[float, ...]]  # of the robot's joints [rad]
-
-
-def catalogue(scene: Scene) -> tuple[Variation, ...]:
-    """Return every variation of an environment, switched off."""
+def catalogue(
+    model: mujoco.MjModel, task: Task, *, joint_position_span: Ends, joint_limits: Ends
+) -> tuple[Variation, ...]:
+    """Return every variation of an environment, switched off; starts and limits of the robot's joints in [rad]."""
     found: dict[str, Variation] = {}
     for variation in (
-        *_starts(scene),
-        *_objects(scene),
-        *_light_and_cameras(scene.model),
-        *_robot_and_table(scene),
-        *_senses(scene),
-        *_language(scene.task),
+        *_starts(model, task),
+        *_objects(model, task),
+        *_light_and_cameras(model),
+        *_robot_and_table(joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
+        *_senses(model),
+        *_language(task),
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
@@ -224,15 +199,15 @@ def _around(ends: Ends, drawn: Ends) -> Ends:
     return tuple(map(min, zip(low, lowest, strict=False))), tuple(map(max, zip(high, highest, strict=False)))
 
 
-def _starts(scene: Scene) -> Iterator[Variation]:
+def _starts(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
     """Yield a variation for each of the task's own draws, which it replaces, and shifts of drawn positions and yaws."""
     # The lowest and highest x and y of the table [m].
-    top = scene.model.geom("table_top")
-    middle = scene.model.body(int(scene.model.geom_bodyid[top.id])).pos[:2] + top.pos[:2]
+    top = model.geom("table_top")
+    middle = model.body(int(model.geom_bodyid[top.id])).pos[:2] + top.pos[:2]
     table = _within((middle - top.size[:2]).tolist(), (middle + top.size[:2]).tolist())
 
     seen: dict[str, list[ConditionValue]] = {}
-    for draw in _draws(scene.task):
+    for draw in _draws(task):
         for key, value in draw.items():
             seen.setdefault(key, []).append(value)
     for key, values in seen.items():
@@ -279,9 +254,8 @@ def _draws(task: Task) -> list[Mapping[str, ConditionValue]]:
     return [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
 
 
-def _objects(scene: Scene) -> Iterator[Variation]:
-    model = scene.model
-    for name, body in object_bodies(model, scene.task).items():
+def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
+    for name, body in object_bodies(model, task).items():
         mass = round(backend.body_mass(model, body), 6)
         yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
         if backend.is_scalable(model, body):
@@ -329,28 +303,28 @@ def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
     return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
 
 
-def _robot_and_table(scene: Scene) -> Iterator[Variation]:
+def _robot_and_table(span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
     words, turn = "start of its joints; replaces the draw around home", (-2 * math.pi, 2 * math.pi)
-    joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn, ())
-    low, high = _around(scene.joint_limits, scene.joint_position_span)
+    joints = _variation("robot", "joint_position", "rad", words, span, turn, ())
+    low, high = _around(limits, span)
     yield replace(joints, is_drawn_anyway=True, lowest=low, highest=high, because=_ON_ROBOT)
-    num_joints = len(scene.joint_position_span[0])
-    words, span = "added to the start of its joints", ((-0.05,) * num_joints, (0.05,) * num_joints)
-    shift = _variation("robot", "joint_shift", "rad", words, span, (-math.pi, math.pi), (0.0,) * num_joints)
-    low, high = _room(scene.joint_limits, scene.joint_position_span)
+    words, nowhere = "added to the start of its joints", (0.0,) * len(span[0])
+    ends = tuple(-0.05 for _ in nowhere), tuple(0.05 for _ in nowhere)
+    shift = _variation("robot", "joint_shift", "rad", words, ends, (-math.pi, math.pi), nowhere)
+    low, high = _room(limits, span)
     yield replace(shift, lowest=low, highest=high, because=_ON_ROBOT)
 
     # A higher table is a lower base of the robot; see `VariedWorld`.
     words = "height of the table above the robot's base"
     yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), 0.0)
-    if scene.has_distractors:
+    if has_distractors:
         words = "number of objects without a part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
         count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
         yield replace(count, integer=True, companions=poses)
 
 
-def _senses(scene: Scene) -> Iterator[Variation]:
+def _senses(model: mujoco.MjModel) -> Iterator[Variation]:
     """Yield the variations of actions, observations, pictures and surfaces."""
     words, seed = "standard deviation of the action noise, as a share of each action's range", (SEEDS[ACTION_NOISE],)
     yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
@@ -359,7 +333,7 @@ def _senses(scene: Scene) -> Iterator[Variation]:
     words = "standard deviation of the noise on each observed number, in its own unit"
     seed = (SEEDS[OBSERVATION_NOISE],)
     yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
-    if camera_assets(scene.model):
+    if camera_assets(model):
         words, seed = "standard deviation of the noise on each colour", (SEEDS[PICTURE_NOISE],)
         yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0, companions=seed)
         words = "standard deviation of a Gaussian blur"
@@ -372,7 +346,7 @@ def _senses(scene: Scene) -> Iterator[Variation]:
         where = {"table": "table", "background": "floor around the table"}[asset]
         words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {where}"
         texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
-        if any(scene.model.material(index).name == material for index in range(scene.model.nmat)):
+        if any(model.material(index).name == material for index in range(model.nmat)):
             yield replace(texture, companions=(f"{asset}.{PATTERN}",))
 
 
@@ -426,12 +400,6 @@ def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
     return tuple(kind for kind in kinds if not said & {kind.name, *kind.words.lower().split()})
 
 
-def most_distractors(variations: Sequence[Variation]) -> int:
-    """Return the number of distractors that an environment has to hold ready."""
-    counts = (max(each.sampler.numbers) for each in variations if each.key == DISTRACTOR_COUNT)
-    return round(next(counts, 0))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Distractors:
     """The distractors that an environment holds ready; unused ones stand on the floor behind the robot."""
@@ -439,10 +407,11 @@ class Distractors:
     things: tuple[ObjectAsset, ...]
 
     @classmethod
-    def ready(cls, task: Task, count: int) -> "Distractors":
-        """Return ``count`` distractors, alternating between all kinds."""
+    def ready(cls, task: Task, variations: Sequence[Variation]) -> "Distractors":
+        """Return as many distractors as variations can ask for, alternating between all kinds."""
+        counts = (max(each.sampler.numbers) for each in variations if each.key == DISTRACTOR_COUNT)
         kinds = distractor_kinds(task)
-        return cls(things=tuple(kinds[index % len(kinds)] for index in range(count)))
+        return cls(things=tuple(kinds[index % len(kinds)] for index in range(round(next(counts, 0)))))
 
     @property
     def names(self) -> tuple[str, ...]:

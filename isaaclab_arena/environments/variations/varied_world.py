@@ -458,7 +458,11 @@ class VariedWorld:
         for noise, seed in SEEDS.items():
             if noise in varied:
                 varied[seed] = episode.noise_seed
-        varied |= catalogue.drawn_patterns(varied, episode)
+        for surface in catalogue.SURFACES:
+            # A surface's pattern is drawn independently of its mixture.
+            if f"{surface}.{catalogue.TEXTURE}" in varied:
+                key = f"{surface}.{catalogue.PATTERN}"
+                varied[key] = int(catalogue.NUM_PATTERNS * episode.variation_generator(key).random())
         if catalogue.DISTRACTOR_COUNT in varied:
             stream = episode.variation_generator("distractors.position")
             varied |= self.distractors.placed(self._footprints, varied, stream)

@@ -11,10 +11,8 @@ import torch
 
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import PANDA
-from isaaclab_arena.environments.tasks.close_drawer import CloseDrawer
+from isaaclab_arena.environments.tasks.articulated import CloseDrawer, OpenDrawer, OpenMicrowave
 from isaaclab_arena.environments.tasks.lift_object import LiftObject
-from isaaclab_arena.environments.tasks.open_drawer import OpenDrawer
-from isaaclab_arena.environments.tasks.open_microwave import OpenMicrowave
 from isaaclab_arena.environments.tasks.pick_and_place import PickAndPlace
 from isaaclab_arena.environments.tasks.pick_by_colour import PickByColour
 from isaaclab_arena.environments.tasks.press_button import PressButton

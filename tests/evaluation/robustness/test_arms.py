@@ -11,7 +11,7 @@ from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.open_drawer import OPEN_DRAWER
+from isaaclab_arena.environments.tasks.articulated import OPEN_DRAWER
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.robustness import robustness_arms
 

@@ -25,7 +25,7 @@ from isaaclab_arena.evaluation.settled import Machinery, settle_backends, settle
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import attempt_numbers, read_run_plan, write_run_plan
-from isaaclab_arena.training.closed_loop import with_settled_backend
+from isaaclab_arena.training.training_run import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
 from tests.evaluation.jobs import coin_job, execute, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment

@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from isaaclab_arena.models.rsl_rl_checkpoint import BEST_FILE, model_path
 from isaaclab_arena.training.checkpoints import Score, best_score, keep_best, score_of
-from isaaclab_arena.training.closed_loop import EvaluatedJob
+from isaaclab_arena.training.training_loop import EvaluatedJob
 
 
 def scores(*jobs: EvaluatedJob) -> list[Score | None]:
@@ -13,24 +15,30 @@ def job(success_rate: float | None, mean_return: float | None, mean_length: floa
     return EvaluatedJob(episodes=10, success_rate=success_rate, mean_return=mean_return, mean_length=mean_length)
 
 
-def test_of_two_that_always_succeed_the_quicker_is_better():
+def better(directory: Path, score: Score | None, other: Score | None) -> bool:
+    """Whether a checkpoint is kept after another one."""
+    assert score is not None
+    assert other is not None
+    model_path(directory, 1).touch()
+    return keep_best(directory, other) and keep_best(directory, score)
+
+
+def test_of_two_that_always_succeed_the_quicker_is_better(tmp_path):
     slow, quick = scores(job(1.0, 10.6, 12.8), job(1.0, 9.5, 10.0))
-    assert quick is not None
-    assert quick.is_better_than(slow)
+    assert better(tmp_path, quick, slow)
 
 
-def test_success_counts_more_than_rewards():
+def test_success_counts_more_than_rewards(tmp_path):
     often, well_paid = (
         score_of([each], 1, evaluation="jobs") for each in (job(0.9, 1.0, 100.0), job(0.8, 50.0, 100.0))
     )
-    assert often is not None
-    assert often.is_better_than(well_paid)
+    assert better(tmp_path, often, well_paid)
 
 
-def test_where_success_is_not_measured_the_sum_of_rewards_decides():
+def test_where_success_is_not_measured_the_sum_of_rewards_decides(tmp_path):
     long, short = scores(job(None, 90.0, 100.0), job(None, 50.0, 50.0))
+    assert better(tmp_path, long, short)
     assert long is not None
-    assert long.is_better_than(short)
     assert long.success_rate == -1
 
 
@@ -48,9 +56,9 @@ def score(success_rate: float, merit: float, iterations: int, evaluation: str = 
     return Score(success_rate=success_rate, merit=merit, iterations=iterations, evaluation=evaluation)
 
 
-def test_of_equal_success_the_better_rewards_are_best():
-    assert score(0.9, 1.5, 2).is_better_than(score(0.9, 1.0, 1))
-    assert not score(0.9, 1.0, 3).is_better_than(score(0.9, 1.0, 1))
+def test_of_equal_success_the_better_rewards_are_best(tmp_path):
+    assert better(tmp_path, score(0.9, 1.5, 1), score(0.9, 1.0, 1))
+    assert not keep_best(tmp_path, score(0.9, 1.5, 1))
 
 
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path):

@@ -11,7 +11,6 @@ from isaaclab_arena.distributed.ranks import PeerStoppedError, Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, StorageError
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.training.checkpoints import (
-    TakenUp,
     newest_readable,
     packed,
     read_learned,
@@ -78,7 +77,7 @@ def test_the_state_of_another_number_of_ranks_is_none(tmp_path):
 def taken_up(*directories: Path) -> list[Any]:
     """Return what came of reading a checkpoint together, by rank; each rank sees the run in a directory of its own."""
 
-    def read(ranks: Ranks, directory: Path) -> TakenUp | ArenaError:
+    def read(ranks: Ranks, directory: Path) -> tuple[dict[str, Any], dict[str, Any] | None] | ArenaError:
         try:
             return read_together(directory, ranks)
         except ArenaError as error:
@@ -100,10 +99,10 @@ def views(tmp_path) -> list[Path]:
 
 def test_all_ranks_go_on_from_one_checkpoint_each_with_its_own_state(views):
     found = taken_up(*views)
-    assert [each.iterations for each in found] == [100, 100]
-    assert [each.rank_state["torch_rng"].tolist() for each in found] == [[0, 0, 0], [1, 1, 1]]
+    assert [learned["iter"] for learned, _ in found] == [100, 100]
+    assert [rank_state["torch_rng"].tolist() for _, rank_state in found] == [[0, 0, 0], [1, 1, 1]]
     model_path(views[0], 100).write_bytes(b"PK torn")
-    assert [each.iterations for each in taken_up(views[0], views[0])] == [50, 50]
+    assert [learned["iter"] for learned, _ in taken_up(views[0], views[0])] == [50, 50]
 
 
 @pytest.mark.parametrize("name", ["model_100.pt", "state_100.pt"])
@@ -132,7 +131,7 @@ def test_a_file_that_one_rank_cannot_read_ends_the_training_and_no_older_one_is_
 def test_where_one_ranks_state_is_damaged_all_begin_new_episodes(views):
     for view in views:
         torch.save({"0": torch.frombuffer(bytearray(packed({})), dtype=torch.uint8), "1": 7}, state_path(view, 100))
-    assert [(each.iterations, each.rank_state) for each in taken_up(*views)] == [(100, None), (100, None)]
+    assert [(learned["iter"], state) for learned, state in taken_up(*views)] == [(100, None), (100, None)]
 
 
 def test_a_damaged_state_is_as_good_as_none(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation
+from isaaclab_arena.training.training_loop import ClosedLoopEvaluation
 from tests.distributed.threads import ranks_in_threads
 from tests.policy.checkpoints import write_checkpoint
 

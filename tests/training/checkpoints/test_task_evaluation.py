@@ -1,8 +1,9 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.closed_loop import environment_job, evaluation_jobs
 from isaaclab_arena.training.config import default_document, merged, read_training, task_document
+from isaaclab_arena.training.learner import environment_job
+from isaaclab_arena.training.training_run import evaluation_jobs
 from tests.training.learning import small_config
 
 

@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.training.checkpoints import packed, unpacked
 from isaaclab_arena.training.config import default_document, merged, overrides_document, read_training, task_document
-from isaaclab_arena.training.learner import Iteration, Learner, learned_state, named_digests
+from isaaclab_arena.training.learner import Learner, learned_state, named_digests
 from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
 from tests.training.learner.test_learner import GRPO, RECURRENT
@@ -39,10 +39,10 @@ def digests(trained: Learner) -> dict[str, int]:
     return named_digests(learned_state(trained.algorithm))
 
 
-def assert_learned_the_same(told: Iteration, expected: Iteration) -> None:
-    assert told.losses == expected.losses
-    assert told.action_std == expected.action_std
-    assert str(told.episodes) == str(expected.episodes)
+def assert_learned_the_same(told: dict[str, float], expected: dict[str, float]) -> None:
+    # The times of a rank are its own.
+    own, others = ({name: value for name, value in each.items() if "Perf" not in name} for each in (told, expected))
+    assert own == others
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -5,8 +5,9 @@ import pytest
 
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.seeding import Stream, episode_seed_sequence
-from isaaclab_arena.training.vec_env import EpisodeStarts
+from isaaclab_arena.training.vec_env import TrainingEnvironment
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build
 from tests.environments.variations.varying import build_varied, everything
 
@@ -29,8 +30,16 @@ def drawn_one_by_one(environment: Environment, index: int) -> Conditions:
     return environment.vary_conditions(environment.draw_conditions(episode.conditions_generator()), episode)
 
 
+def env_slots(environment: Environment) -> TrainingEnvironment:
+    """Return the environment in training, before the first start that a test asks for."""
+    scaler = ActionScaler(environment.action_spec, ActionScaling.AS_IS, device=environment.device)
+    training = TrainingEnvironment(environment, seed=SEED, scaler=scaler, cfg={})
+    training.num_drawn = 0
+    return training
+
+
 def assert_starts_are_those_of_the_episodes(environment: Environment) -> None:
-    starts = EpisodeStarts(environment, seed=SEED)
+    starts = env_slots(environment)
     drawn = [conditions for count in (200, 1, 3, 96) for conditions in starts.next_conditions(count)]
     assert drawn == [drawn_one_by_one(environment, index) for index in range(300)]
     for conditions in drawn:
@@ -51,6 +60,6 @@ def test_every_environment_with_everything_varied_starts_as_its_episodes_do(name
 
 def test_starts_go_on_from_where_a_checkpoint_left_them():
     environment = build("reach")
-    starts = EpisodeStarts(environment, seed=SEED)
+    starts = env_slots(environment)
     starts.num_drawn = 2**32 - 2
     assert starts.next_conditions(4) == [drawn_one_by_one(environment, 2**32 - 2 + each) for each in range(4)]

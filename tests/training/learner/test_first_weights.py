@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.learner import Learner, begin_with, networks_of
+from isaaclab_arena.training.checkpoints import begin_with, networks_of
+from isaaclab_arena.training.learner import Learner
 from tests.models.trainings import trained
 from tests.training.learning import small_learner
 from tests.training.rsl_rl_checkpoints import NUM_ACTIONS, NUM_NUMBERS, PLAIN, SIZES, old_checkpoint, perceptron

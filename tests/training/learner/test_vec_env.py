@@ -8,7 +8,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
-from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
+from isaaclab_arena.training.vec_env import TrainingEnvironment
 from tests.environments.building import build
 from tests.fakes_environment import ScriptedEnvironment
 
@@ -21,13 +21,14 @@ def env_slots(
     scaling: ActionScaling = ActionScaling.AS_IS,
     **options,
 ) -> TrainingEnvironment:
-    starts = EpisodeStarts(environment, seed=seed, group_size=group_size)
     scaler = ActionScaler(environment.action_spec, scaling, device=environment.device)
-    return TrainingEnvironment(environment, starts, **{"scaler": scaler, "cfg": {}, **options})
+    training = TrainingEnvironment(environment, seed=seed, **{"scaler": scaler, "cfg": {}, **options})
+    training.group_size = group_size
+    return training
 
 
-def taken(training: TrainingEnvironment) -> EpisodeStatistics:
-    return statistics_of(training.counter.take(), training.counter.metrics)
+def taken(training: TrainingEnvironment) -> dict[str, float]:
+    return training.counter.measures(training.counter.take())
 
 
 def run_until_an_episode_ends(training: TrainingEnvironment):
@@ -69,7 +70,7 @@ def test_env_slots_begin_as_if_in_the_middle_so_that_not_all_end_at_once():
     _, _, dones, extras = training.step(torch.zeros(2, 3))
     assert dones.tolist() == [True, False]
     assert extras["time_outs"].tolist() == [True, False]
-    assert taken(training).num_episodes == 0, "an episode that was cut short is none"
+    assert taken(training)["Train/num_episodes"] == 0, "an episode that was cut short is none"
 
 
 def test_ranks_of_other_seeds_begin_other_episodes():
@@ -107,9 +108,9 @@ def test_an_episode_that_began_as_if_in_the_middle_counts_for_nothing_however_it
     ended = sum(int(training.step(torch.zeros(64, 3))[2].sum()) for _ in range(8))
     told = taken(training)
     assert 0 < late < 64
-    assert told.num_episodes == ended - late
-    assert told.mean_length >= 3
-    assert told.lost_rate == 1.0
+    assert told["Train/num_episodes"] == ended - late
+    assert told["Train/mean_episode_length"] >= 3
+    assert told["Train/lost_rate"] == 1.0
 
 
 def test_outputs_can_be_shares_of_the_actions_bounds():

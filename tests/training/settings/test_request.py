@@ -6,7 +6,6 @@ import yaml
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.training.config import TrainingConfig, document_of
 from isaaclab_arena.training.options import (
-    envs_of_a_rank,
     read_train_options,
     run_to_resume,
     training_config,
@@ -27,7 +26,7 @@ def left_behind(directory: Path, config: TrainingConfig) -> Path:
 
 
 def test_env_slots_are_shared_evenly():
-    assert envs_of_a_rank(64, 4) == 16
+    assert asked("cartpole", "--num_envs_total", 64, world_size=4).num_envs == 16
 
 
 @pytest.mark.parametrize(("total", "nearest"), [(10, "8 or 12"), (3, "4")])
@@ -35,7 +34,7 @@ def test_env_slots_that_do_not_divide_are_refused_with_numbers_that_do(total, ne
     with pytest.raises(
         ConfigError, match=f"--num_envs_total: {total} env slots do not divide over 4 ranks; use {nearest}$"
     ):
-        envs_of_a_rank(total, 4)
+        asked("cartpole", "--num_envs_total", total, world_size=4)
 
 
 def test_the_command_line_is_above_the_users_file_and_that_above_the_task(tmp_path):

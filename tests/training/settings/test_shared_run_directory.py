@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.training.config import new_run_directory
-from isaaclab_arena.training.options import LATEST, announce, await_announcement
+from isaaclab_arena.training.training_run import LATEST, announce, await_announcement
 
 
 def test_ranks_wait_for_a_slow_rank_zero(tmp_path):

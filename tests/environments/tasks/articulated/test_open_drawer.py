@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena.environments.tasks.open_drawer import OPEN_M, PULLED_M
+from isaaclab_arena.environments.tasks.articulated import OPEN_M, PULLED_M
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, play, start
 

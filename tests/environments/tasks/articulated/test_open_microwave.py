@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena.environments.tasks.open_microwave import NUM_WAYPOINTS, OPEN_RAD, PULLED_RAD
+from isaaclab_arena.environments.tasks.articulated import NUM_WAYPOINTS, OPEN_RAD, PULLED_RAD
 from tests.environments.building import build, hold_still, start
 from tests.environments.moving import solve, turn_joint
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from isaaclab_arena.training.algorithms import GradientExchange
-from isaaclab_arena.training.learner import networks_of
+from isaaclab_arena.training.checkpoints import networks_of
+from isaaclab_arena.training.ppo import GradientExchange
 from tests.training.learner.test_learner import GRPO, RECURRENT
 from tests.training.learning import small_learner
 from tests.training.messages import Messages, pretended_ranks
@@ -29,8 +29,7 @@ def test_a_mini_batch_costs_one_message_and_an_iteration_a_few_more(words, besid
         learner = small_learner(*words, context=context)
         with Messages() as messages:
             learner.iterate()
-    of_algorithm = getattr(learner.algorithm, "settings", learner.algorithm)
-    num_mini_batches = of_algorithm.num_learning_epochs * of_algorithm.num_mini_batches
+    num_mini_batches = learner.algorithm.num_learning_epochs * learner.algorithm.num_mini_batches
     weights = sum(one.numel() for network in networks_of(learner.algorithm).values() for one in network.parameters())
     assert messages.sizes.count(weights + beside_gradient) == num_mini_batches
     assert len(messages.sizes) == num_mini_batches + once

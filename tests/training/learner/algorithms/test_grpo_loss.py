@@ -9,7 +9,7 @@ from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
-from isaaclab_arena.training.algorithms import GRPO, GrpoSettings
+from isaaclab_arena.training.grpo import GRPO
 
 NUM_STEPS, NUM_ENVS, NUM_NUMBERS, NUM_ACTIONS = 2, 4, 3, 2
 HALF = math.sqrt(0.5)
@@ -47,7 +47,7 @@ def learner(*, num_steps: int = NUM_STEPS, num_envs: int = NUM_ENVS, **settings:
             distribution_cfg={"class_name": "GaussianDistribution", "init_std": 0.7},
         )
     storage = RolloutStorage("rl", num_envs, num_steps, example, [NUM_ACTIONS])
-    algorithm = GRPO(actor, storage, GrpoSettings(**chosen), device="cpu")
+    algorithm = GRPO(actor, storage, "cpu", **chosen)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in actor.parameters():
@@ -244,21 +244,6 @@ def test_losses_are_summed_in_double_precision_in_the_order_of_the_mini_batches(
     losses = algorithm.update()
     summed = [sum(float(each[part]) for each in told) / 12 for part in range(3)]
     assert list(losses.values()) == summed
-
-
-@pytest.mark.parametrize(("iteration", "rate"), [(0, 0.1), (5, 0.05), (9, 0.01), (10, 0.0), (12, 0.0)])
-def test_a_linear_schedule_falls_to_zero_after_the_last_iteration(iteration, rate):
-    algorithm = learner(schedule="linear", max_iterations=10)
-    algorithm.begin_iteration(3)
-    algorithm.begin_iteration(iteration)
-    assert algorithm.learning_rate == pytest.approx(rate)
-    assert [group["lr"] for group in algorithm.optimizer.param_groups] == [pytest.approx(rate)]
-
-
-def test_a_fixed_rate_stays():
-    algorithm = learner(schedule="fixed", max_iterations=10)
-    algorithm.begin_iteration(7)
-    assert [group["lr"] for group in algorithm.optimizer.param_groups] == [0.1]
 
 
 def test_what_is_drawn_is_kept_with_the_probability_it_was_drawn_with():

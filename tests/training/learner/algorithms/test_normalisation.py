@@ -2,7 +2,7 @@ import pytest
 import torch
 from rsl_rl.modules import EmpiricalNormalization
 
-from isaaclab_arena.training.algorithms import RanksNormalization, message_of, moments_of, normalised_over_ranks
+from isaaclab_arena.training.ppo import RanksNormalization, message_of, moments_of, normalised_over_ranks
 
 
 def test_advantages_have_mean_0_and_the_unbiased_deviation_1():
@@ -20,10 +20,10 @@ def test_equal_advantages_are_nothing_and_no_nan():
 def test_what_ranks_tell_of_their_samples_gives_the_moments_of_all_samples():
     """Ranks of unlike size and unlike means: 1, 2 and 3, and 11."""
     told = [message_of(torch.tensor([[1.0], [2.0], [3.0]])), message_of(torch.tensor([[11.0]]))]
-    of_all = moments_of(torch.stack(told))
-    assert of_all.count.item() == 4
-    assert of_all.mean.tolist() == [17 / 4]
-    assert of_all.squares.tolist() == pytest.approx([1 + 4 + 9 + 121 - 17**2 / 4])
+    count, mean, squares = moments_of(torch.stack(told))
+    assert count.item() == 4
+    assert mean.tolist() == [17 / 4]
+    assert squares.tolist() == pytest.approx([1 + 4 + 9 + 121 - 17**2 / 4])
 
 
 def test_observations_are_normalised_as_rsl_rl_does():

@@ -1,7 +1,6 @@
 import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.training.algorithms import falling_learning_rate
 from isaaclab_arena.training.learner import learned_state, named_digests
 from tests.training.learner.test_learner import RECURRENT
 from tests.training.learning import small_learner
@@ -26,8 +25,3 @@ def test_the_learning_rate_follows_the_divergence_of_all_ranks_as_it_does_alone(
     assert (alone.algorithm.learning_rate > 0.001) == (desired_kl > 1), "the rate has moved"
     assert named_digests(learned_state(among_ranks.algorithm)) == named_digests(learned_state(alone.algorithm))
     assert among_ranks.algorithm.learning_rate == alone.algorithm.learning_rate
-
-
-@pytest.mark.parametrize(("iteration", "rate"), [(0, 0.1), (1, 0.075), (3, 0.025), (4, 0.0), (9, 0.0)])
-def test_a_falling_learning_rate_falls_in_equal_steps(iteration, rate):
-    assert falling_learning_rate(0.1, iteration, 4) == pytest.approx(rate)

@@ -1,0 +1,371 @@
+"""Tasks in which a hand moves the one joint of a thing on the table: drawers and doors, and what such tasks share."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.events import Facts, approach, arm_facts
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, position_term
+from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric, draw_uniform, number
+from isaaclab_arena.sim.backend import Backend, NamedState, StartState
+from isaaclab_arena.sim.math import dot, norm
+from isaaclab_arena.sim.scene import ContactSensor, Robot
+
+REACH_M = 0.08
+NEARLY = 0.8
+_MOVED = 0.1
+
+_FINGER_TOUCHES = ("left_finger_touches_handle", "right_finger_touches_handle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedJoint:
+    """The joint that a task moves."""
+
+    joint: str  # name in the thing's file
+    called: str  # name of its position in observations and conditions
+    unit: str  # of its position: m or rad
+    site: str  # goal of the hand: a site in the file
+    observed_as: str = "handle"  # prefix of the site's position in observations
+    starts: tuple[float, float] | None = None  # lowest and highest start; None: as in the file
+    # from the site to both ends of the handle, in world axes [m]
+    bar: tuple[tuple[float, float, float], tuple[float, float, float]] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    thick_m: float = 0.008  # from the handle's middle line to its surface [m]
+
+
+class ArticulatedTask(Task):
+    """A task that moves one joint of one thing: its start and its observation terms."""
+
+    def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, robot: Robot) -> None:
+        self.joint, self.site = f"{thing.prefix}/{moved.joint}", f"{thing.prefix}/{moved.site}"
+        asset = ArticulatedAsset(root_body=thing.body, joints=(self.joint,))
+        super().__init__(replace(spec, things=(thing,), articulations={thing.name: asset}))
+        self.moved = moved
+        self.robot = robot
+        self._start_condition = f"{thing.name}.{moved.called}"
+
+    def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
+        conditions = dict(super().draw_conditions(generator))
+        if self.moved.starts is not None:
+            low, high = self.moved.starts
+            (conditions[self._start_condition],) = draw_uniform(generator, (low,), (high,))
+        return conditions
+
+    def start_state(self, conditions: Conditions) -> StartState:
+        start = super().start_state(conditions)
+        if self.moved.starts is None:
+            return start
+        return replace(start, joint_positions={self.joint: (number(conditions[self._start_condition]),)})
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        moved = self.moved
+        return {
+            f"{moved.observed_as}_pos": position_term(lambda backend: backend.site_position(self.site)),
+            moved.called: number_term(moved.called, moved.unit, lambda backend: backend.joint_position(self.joint)),
+        }
+
+    def hand_distance(self, backend: NamedState) -> torch.Tensor:
+        """Return the distance from the tool centre point to the site [m]. Shape: (num_envs,)."""
+        return terms.distance(backend.site_position(self.robot.tcp_site), backend.site_position(self.site))
+
+    def moved_facts(
+        self,
+        moments: NamedState,
+        *,
+        touched: torch.Tensor,
+        share: torch.Tensor,
+        met: torch.Tensor,
+        nearly: float = NEARLY,
+        is_pulled: bool = False,
+    ) -> Facts:
+        """Return the hand's facts: its approach to the handle, its touch, and the joint's ``share`` of its way."""
+        # ``nearly`` is the share from which the joint is nearly there. ``is_pulled``: the hand has to stay with the
+        # joint, so it may let go too early.
+        reach_m = self.moved.thick_m + REACH_M
+        # The hand's distance is that of the tool centre point from the handle's middle line.
+        start, end = (moments.qpos.new_tensor(each) for each in self.moved.bar)
+        line = end - start
+        way = moments.site_position(self.robot.tcp_site) - moments.site_position(self.site) - start
+        along = (dot(way, line) / dot(line, line).clamp(min=1e-12)).clamp(0, 1)
+        hand_m = norm(way - along[:, None] * line)
+        return Facts(
+            stages=(approach(hand_m, reach_m), touched, touched.any() * share),
+            arm=arm_facts(moments, self.robot),
+            hand_m=hand_m,
+            reach_m=reach_m,
+            taken=touched,
+            # A handle that was touched but not moved counts as missed.
+            carried=touched & (share > _MOVED) if is_pulled else None,
+            delivered=met if is_pulled else None,
+            met=met,
+            nearly=share >= nearly,
+        )
+
+
+class MovedByHandTask(ArticulatedTask):
+    """An articulated task that counts how far the hand moves the joint, in the joint's unit."""
+
+    cleared = (*Task.cleared, "by_hand")
+    # After the last step, (num_envs,). Motion without the hand, or faster than a hand moves, does not count.
+    position: torch.Tensor
+    by_hand: torch.Tensor  # counted way so far, (num_envs,)
+
+    def attach(self, backend: Backend) -> None:
+        super().attach(backend)
+        self.position = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
+        self.by_hand = torch.zeros_like(self.position)
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        super().begin(backend, env_ids)
+        self.position[env_ids] = backend.joint_position(self.joint)[env_ids, 0]
+
+    def count_way(
+        self, position: torch.Tensor, running: torch.Tensor, touched: torch.Tensor, *, sign: int, fastest: float
+    ) -> None:
+        """Add a step's way to the way by hand; ``sign`` is 1 for a growing position, -1 for a shrinking one."""
+        # Only the way under a touch counts, and at most ``fastest`` in one step.
+        by_hand = terms.moved_by_hand(self.by_hand, sign * (position - self.position), touched, fastest)
+        self.by_hand = torch.where(running, by_hand, self.by_hand)
+        self.position = torch.where(running, position, self.position)
+
+
+class OpenByHandle(MovedByHandTask):
+    """A door or a drawer that a finger has to pull open at its handle; ConfigError for a robot without fingers."""
+
+    capturable = True
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        thing: SceneObject,
+        moved: MovedJoint,
+        robot: Robot,
+        *,
+        quantity: str,
+        open_from: float,
+        pulled: float,
+        fastest: float,
+    ) -> None:
+        # All lengths are in the joint's unit: the position from which it is open, the least way pulled by a finger, and
+        # the longest way of a pull in one step.
+        handle = f"{thing.prefix}/{moved.site}"
+        sensors = tuple(
+            ContactSensor(name=name, body=finger, other=handle, other_is_geom=True)
+            for name, finger in zip(_FINGER_TOUCHES, robot.fingers, strict=True)
+        )
+        self.final = f"final_{quantity}_{moved.unit}"
+        metrics = (Metric(name=self.final, unit=moved.unit, better="higher"),)
+        super().__init__(replace(spec, contact_sensors=sensors, metrics=metrics), thing, moved, robot)
+        self.open_from, self.pulled, self.fastest = open_from, pulled, fastest
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        position = backend.joint_position(self.joint)[:, 0]
+        at_handle = _at_handle(backend)
+        self.count_way(position, running, at_handle, sign=1, fastest=self.fastest)
+        success = self.held((position >= self.open_from) & (self.by_hand >= self.pulled), running)
+        reward = (
+            0.3 * terms.closeness(self.hand_distance(backend), half_at=0.1)
+            + 0.2 * at_handle
+            + 0.5 * terms.progress(self.by_hand, start=0.0, goal=self.open_from)
+            + success
+        )
+        metrics = {self.final: position, f"pulled_{self.moved.unit}": self.by_hand}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        return state.joint_position(self.joint)[:, 0] >= self.open_from
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        position = moments.joint_position(self.joint)[:, 0]
+        share = terms.progress(position, start=float(position[0]), goal=self.open_from)
+        met = position >= self.open_from
+        return self.moved_facts(moments, touched=_at_handle(moments), share=share, met=met, is_pulled=True)
+
+
+def _at_handle(state: NamedState) -> torch.Tensor:
+    """True where a finger touches the handle. Shape: (num_envs,), bool."""
+    left, right = _FINGER_TOUCHES
+    return state.touching(left) | state.touching(right)
+
+
+OPEN_M = 0.15
+PULLED_M = 0.10
+
+_DRAWER = MovedJoint(
+    joint="slide",
+    called="drawer_opening",
+    unit="m",
+    site="handle",
+    starts=(0.0, 0.02),
+    bar=((0.0, -0.065, 0.0), (0.0, 0.065, 0.0)),
+)
+_FASTEST_M = 0.05
+
+
+def _cabinet(x: float, low: tuple[float, float], high: tuple[float, float]) -> SceneObject:
+    return SceneObject(prefix="cabinet", asset="objects/cabinet.xml", position=(x, 0.0, 0.0), area=(low, high))
+
+
+class OpenDrawer(OpenByHandle):
+    """Solved when the drawer has been open by 0.15 m for 0.15 s, at least 0.1 m of it pulled by a finger at the handle.
+
+    Way that the drawer makes without a finger at its handle, or faster than a hand pulls (1 m/s), is not pulled: a
+    drawer that is knocked or squeezed open does not count.
+    """
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        spec = TaskSpec(
+            name="open_drawer",
+            instruction="open the drawer",
+            paraphrases=(
+                "please open the drawer",
+                "pull the drawer wide open",
+                "pull out the drawer by its handle",
+                "take the handle and draw it towards you until something slides out of the cabinet",
+                "slide out what is inside that cabinet",
+            ),
+            time_limit_s=10.0,
+            hold_steps=3,
+            sites={"handle": "cabinet/handle"},
+            sizes={"drawer_threshold": OPEN_M},
+        )
+        super().__init__(
+            spec,
+            _cabinet(0.7, (0.68, -0.10), (0.74, 0.10)),
+            _DRAWER,
+            embodiment.robot,
+            quantity="opening",
+            open_from=OPEN_M,
+            pulled=PULLED_M,
+            fastest=_FASTEST_M,
+        )
+
+
+OPEN_DRAWER = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: OpenDrawer(embodiment))
+
+
+SHUT_M = 0.01
+
+_TOUCH = "hand_touches_drawer"
+_SHARE_BY_HAND = 0.5
+
+
+class CloseDrawer(MovedByHandTask):
+    """Solved when the drawer has been shut, to 1 cm, for 0.25 s, at least half of its way pushed by the hand.
+
+    Way that the drawer makes without the hand on it, or faster than a hand pushes (1 m/s), is not pushed.
+    """
+
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        spec = TaskSpec(
+            name="close_drawer",
+            instruction="close the drawer",
+            paraphrases=(
+                "please close the drawer",
+                "push the drawer shut",
+                "push the drawer back until it is shut",
+                "the cabinet should not be left with its drawer out",
+                "slide everything back inside that cabinet",
+            ),
+            time_limit_s=10.0,
+            hold_steps=5,
+            sites={"handle": "cabinet/handle", "closed_handle": "cabinet/closed_handle"},
+            contact_sensors=(ContactSensor(name=_TOUCH, body=embodiment.robot.palm_body, other="cabinet/drawer"),),
+            metrics=(Metric(name="final_opening_m", unit="m", better="lower"),),
+        )
+        cabinet = _cabinet(0.74, (0.72, -0.10), (0.76, 0.10))
+        super().__init__(spec, cabinet, replace(_DRAWER, starts=(0.12, 0.18)), embodiment.robot)
+
+    def attach(self, backend: Backend) -> None:
+        """Create the counters, and the initial opening of each drawer [m]."""
+        super().attach(backend)
+        self.first_m = torch.zeros_like(self.position)
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        super().begin(backend, env_ids)
+        self.first_m[env_ids] = self.position[env_ids]
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        opening = backend.joint_position(self.joint)[:, 0]
+        self.count_way(opening, running, backend.touching(_TOUCH), sign=-1, fastest=_FASTEST_M)
+        success = self.held((opening <= SHUT_M) & (self.by_hand >= _SHARE_BY_HAND * self.first_m), running)
+        reward = (
+            0.3 * terms.closeness(self.hand_distance(backend), half_at=0.1)
+            + 0.7 * (self.by_hand / self.first_m.clamp(min=SHUT_M)).clamp(max=1.0)
+            + success
+        )
+        metrics = {"final_opening_m": opening, "pushed_m": self.by_hand}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        return state.joint_position(self.joint)[:, 0] <= SHUT_M
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        opening = moments.joint_position(self.joint)[:, 0]
+        first = float(opening[0])
+        share = terms.progress(opening, start=first, goal=SHUT_M)
+        nearly = (first - 2 * SHUT_M) / (first - SHUT_M)
+        touched = moments.touching(_TOUCH)
+        return self.moved_facts(moments, touched=touched, share=share, met=opening <= SHUT_M, nearly=nearly)
+
+
+CLOSE_DRAWER = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: CloseDrawer(embodiment))
+
+
+OPEN_RAD = 1.0
+PULLED_RAD = 0.6
+NUM_WAYPOINTS = 5
+
+
+class OpenMicrowave(OpenByHandle):
+    """Solved when the door has been open by 1 rad for 0.15 s, at least 0.6 rad of it pulled by a finger at the handle.
+
+    Way that the door makes without a finger at its handle, or faster than a hand pulls (3 rad/s), is not pulled.
+    """
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        spec = TaskSpec(
+            name="open_microwave",
+            instruction="open the microwave",
+            paraphrases=(
+                "please open the microwave",
+                "pull the microwave wide open",
+                "pull the door of the microwave towards you",
+                "swing the door of the oven aside",
+                "I want to look inside that oven",
+            ),
+            time_limit_s=12.0,
+            hold_steps=3,
+            sites={
+                "handle": "microwave/handle",
+                **{f"way_{number}": f"microwave/way_{number}" for number in range(1, NUM_WAYPOINTS + 1)},
+            },
+        )
+        microwave = SceneObject(
+            prefix="microwave",
+            asset="objects/microwave.xml",
+            position=(0.7, 0.0, 0.0),
+            area=((0.66, -0.05), (0.72, 0.05)),
+        )
+        bar = ((0.0, 0.0, -0.135), (0.0, 0.0, 0.018))
+        super().__init__(
+            spec,
+            microwave,
+            MovedJoint(joint="hinge", called="door_angle", unit="rad", site="handle", bar=bar),
+            embodiment.robot,
+            quantity="angle",
+            open_from=OPEN_RAD,
+            pulled=PULLED_RAD,
+            fastest=0.15,
+        )
+
+
+OPEN_MICROWAVE = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: OpenMicrowave(embodiment))
