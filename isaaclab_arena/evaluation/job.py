@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import Any, Protocol, Self
 
 import torch
@@ -245,15 +245,6 @@ def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
             f"but policy '{config.policy_type}' has nothing to play in episode {beyond}"
         )
     return replace(config, num_episodes=num_episodes, num_steps=num_steps)
-
-
-def indices_that_start(job: Job, policy: PolicyBase, *, started: int, supply: EpisodeSupply) -> Iterator[int]:
-    """Return the episodes of a rebuild of a job limited by steps; `started` in earlier rebuilds. May be endless."""
-    ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
-    if job.config.max_episodes is not None:
-        ends.append(job.config.max_episodes)
-    indices = range(started, min(ends)) if ends else count(started)
-    return takewhile(lambda index: not supply.ends_early() and policy.can_play(index), indices)
 
 
 def beginning(job: Job, indices: Iterable[int], supply: EpisodeSupply) -> Iterator[Episode]:

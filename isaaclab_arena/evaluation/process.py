@@ -141,14 +141,6 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
 
 
-def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) -> float:
-    """Return the longest time without a finished control step [s], 0 for no limit."""
-    # A limit of 0 turns the watchdog off. The time limit of an episode is checked only between two steps.
-    if step_timeout_s == 0 or episode_timeout_s is None:
-        return step_timeout_s
-    return episode_timeout_s + 60.0
-
-
 class Watchdog:
     """Ends the process with exit code 1 if a job makes no progress for too long; one in a process."""
 

@@ -10,7 +10,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.nodes import NodeNeeds, RunOrders, needs_of
 from isaaclab_arena.evaluation.cluster.supervisor import RankSupervisor
-from isaaclab_arena.evaluation.heartbeat import RankWatch
+from isaaclab_arena.evaluation.heartbeat import RankState, RankWatch
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
@@ -62,7 +62,7 @@ class ClusterHost(Host):
     is_whole_program = writes_report = ranks_are_elsewhere = True
 
     def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: NodeNeeds) -> None:
-        super().__init__(DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks))
+        self.context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
         self._cluster, self._options, self._needs = cluster, options, needs
 
     def begin(self, request: RunRequest) -> StartedRun:
@@ -78,8 +78,8 @@ class ClusterHost(Host):
     @contextmanager
     def ready(
         self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
-    ) -> Iterator[Callable[[], Played]]:
-        """Yield the function that runs the ranks to their end."""
+    ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
+        """Yield the function that runs the ranks to their end; there is no other rank to wait for."""
         del request, watch
         directory, options = started.output_directory, self._options
         if self._needs.working_directory is None and directory.is_relative_to(Path.cwd()):
@@ -105,9 +105,9 @@ class ClusterHost(Host):
             fail_fast=options.fail_fast,
         )
 
-        def play() -> Played:
+        def play() -> RankState:
             self._cluster.start_claim_server(orders)
             supervisor.work(options.start_timeout_s)
-            return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
+            return RankState.FINISHED if supervisor.failure is None else RankState.FAILED
 
-        yield play
+        yield play, lambda state: Played(merges=True, failed=state is RankState.FAILED, all_ended=True)

@@ -26,7 +26,6 @@ from isaaclab_arena.distributed.context import (
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
-from isaaclab_arena.evaluation.builds import rank_settings
 from isaaclab_arena.evaluation.claims import Claim, Measured, claims_directory, is_taken_over
 from isaaclab_arena.evaluation.cluster.claim_server import (
     FILES_OF_JOB,
@@ -36,8 +35,8 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     interval_s,
 )
 from isaaclab_arena.evaluation.cluster.nodes import Life, RefusedError, RunOrders, checked_request
-from isaaclab_arena.evaluation.heartbeat import RankStatus, StatusPublisher, status_path
-from isaaclab_arena.evaluation.job_run import run_jobs
+from isaaclab_arena.evaluation.heartbeat import status_path
+from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.queues import claimed_work
@@ -290,30 +289,24 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             is_over=lambda job: job in ledger.jobs_over,
             rest_s=interval_s(orders.num_ranks),
         )
-        settings = rank_settings(
-            options,
-            context,
-            output_directory=directory,
-            attempt=attempt,
-            config_hash=orders.config_hash,
-            questions=request.questions,
-        )
-        settings = replace(settings, num_threads=options.num_threads or max(1, int(needs.cpus)))
+        own: dict[str, Any] = {"num_threads": options.num_threads or max(1, int(needs.cpus))}
         if is_own:
             # The program that drives the run makes the datasets at the end.
-            settings = replace(settings, consolidates=False, commits=ledger.commits)
-        status = RankStatus.of_this_process(rank=life.rank, run_id=attempt.run_id, episodes_total=work.num_episodes)
+            own |= {"consolidates": False, "commits": ledger.commits}
+        ready = ready_to_run(
+            work,
+            request,
+            attempt,
+            context,
+            directory,
+            config_hash=orders.config_hash,
+            stop_requested=must_stop,
+            **own,
+        )
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with StatusPublisher(directory, status) as publisher, ledger, log:
-            return run_jobs(
-                work,
-                settings,
-                publisher,
-                stop_requested=must_stop,
-                fail_fast=options.fail_fast,
-                asks_questions=bool(request.questions),
-            )
+        with ready as (_, play), ledger, log:
+            return play()
 
 
 def _context(orders: RunOrders, life: Life, *, device: str | None) -> DistributedContext:
