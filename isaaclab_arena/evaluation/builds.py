@@ -15,7 +15,7 @@ import torch
 
 from isaaclab_arena.config.schema import PolicyServerConfig, Question, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.batching import (
     MULTIPLES,
     ProbeResult,
@@ -24,8 +24,7 @@ from isaaclab_arena.evaluation.batching import (
     probe_policy,
     unlike_itself,
 )
-from isaaclab_arena.evaluation.contents import refuse_changed
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job import ContentReader, Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
@@ -45,6 +44,7 @@ from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
 from isaaclab_arena.storage.atomic import FileThereError, write_text
 from isaaclab_arena.storage.commits import StartUp
+from isaaclab_arena.storage.contents import changes
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
 from isaaclab_arena.storage.recorded_episode import Compression
@@ -377,7 +377,11 @@ class GroupBuilder:
             # A file may have changed since the run began. Only what was built for this job has read it again.
             begun = settings.entry(config.name).contents
             if begun is not None and (self._has_new_environment or self._has_new_policy):
-                refuse_changed(job, begun, environment=self._has_new_environment, policy=self._has_new_policy)
+                read = ContentReader().read(job)
+                changed = [*(changes(begun.environment, read.environment) if self._has_new_environment else ())]
+                changed += changes(begun.policy, read.policy) if self._has_new_policy else ()
+                why = "it changed while the run went on; put back what it was, or run the job anew: --resume --rerun "
+                refuse([Problem(f"{how}; {why}{config.name}", job=config.name, key=key) for key, how in changed])
             for environment, policy in zip(environments, policies, strict=True):
                 if type(environment).load_renderer is Environment.load_renderer:
                     continue

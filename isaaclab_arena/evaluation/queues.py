@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, of_ranges, remaining_episodes
 from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured, slots_to_use
 from isaaclab_arena.evaluation.heartbeat import RankWatch
-from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job, UntilOver
+from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.evaluation.planning import (
     DividedJob,
@@ -543,7 +543,8 @@ def work_of_rank(
     split = options.mode is Assignment.SPLIT
     assigned = []
     for each in jobs_of_rank(request.jobs, attempt, rank=rank, split=split, questions=request.questions):
-        supply = UntilOver(supply=each.supply, is_over=partial(watch.lets_stop, each.job.config.name))
+        share: Any = each.supply
+        supply = replace(share, is_over=partial(watch.lets_stop, each.job.config.name))
         assigned.append(replace(each, supply=supply))
     return RankWork(
         queue=FixedQueue(assigned, partial(watch.is_over, now=True)),

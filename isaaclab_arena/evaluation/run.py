@@ -37,10 +37,9 @@ from isaaclab_arena.evaluation.heartbeat import (
 )
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import RunOptions, is_run
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.queues import work_of_rank
-from isaaclab_arena.evaluation.settled import running_policy_servers, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file

@@ -23,8 +23,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.builds import rank_settings
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.contents import contents_of_jobs
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job import Job, contents_of_jobs
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.queues import jobs_of_rank

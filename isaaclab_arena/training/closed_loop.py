@@ -17,10 +17,9 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends
 from isaaclab_arena.evaluation.process import generators_put_back, put_back
 from isaaclab_arena.evaluation.run import RankHost, run
-from isaaclab_arena.evaluation.settled import Machinery, settle_backends
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE

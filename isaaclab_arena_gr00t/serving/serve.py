@@ -20,8 +20,7 @@ from isaaclab_arena.distributed.context import limit_threads, take_rank_of_sched
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.contents import ContentReader
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job import ContentReader, Job
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
 from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost

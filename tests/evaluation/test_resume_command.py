@@ -9,8 +9,8 @@ import pytest
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, main
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from isaaclab_arena.evaluation.run import how_to_go_on, resuming_command, typed_command
 from tests.end_to_end.launching import write_jobs
 

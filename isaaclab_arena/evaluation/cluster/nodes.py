@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
-from isaaclab_arena.evaluation.contents import contents_of_jobs
+from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.provenance import versions

@@ -37,10 +37,9 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 from isaaclab_arena.evaluation.cluster.nodes import Life, RefusedError, RunOrders, checked_request
 from isaaclab_arena.evaluation.heartbeat import status_path
 from isaaclab_arena.evaluation.job_run import ready_to_run
-from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
+from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs, settled_jobs
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.queues import claimed_work
-from isaaclab_arena.evaluation.settled import settled_jobs
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.atomic import storage_errors, write_text

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.evaluation.job import FixedShare, UntilOver
+from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.queues import FixedQueue, jobs_of_rank
 from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.jobs import coin_job
@@ -117,7 +117,7 @@ def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
 
 def test_a_supply_hands_out_nothing_once_its_job_is_over():
     answers = iter([False, False, True])
-    supply = UntilOver(supply=FixedShare(), is_over=lambda: next(answers))
+    supply = FixedShare(is_over=lambda: next(answers))
     assert list(supply.take(range(10))) == [0, 1]
 
 

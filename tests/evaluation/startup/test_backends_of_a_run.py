@@ -20,8 +20,7 @@ from isaaclab_arena.evaluation import verification_worker
 from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.settled import Machinery, settle_backends, settled_jobs
+from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.run_plan import attempt_numbers, read_run_plan, revise_run_plan
