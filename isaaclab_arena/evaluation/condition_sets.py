@@ -1,7 +1,6 @@
 """Saved conditions: what the episodes of a job started from, in a file, for any policy to meet the same ones."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.json_values import json_line, json_text
+from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run_plan import read_run_plan
 
@@ -131,13 +130,6 @@ def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
             Problem(f"holds no set '{job}'{did_you_mean(job, (each.job for each in sets))}", file=str(path))
         )
     return named
-
-
-def agreed_hash(config_hash: str, conditions: Sequence[Sequence[Conditions] | None]) -> str:
-    """Return a hash of the jobs and of their saved conditions (None for a job without), for ranks to compare."""
-    if not any(conditions):
-        return config_hash
-    return hashlib.sha256(json_line([config_hash, conditions]).encode()).hexdigest()[:16]
 
 
 def saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directory: Path) -> ConditionSet:

@@ -1,5 +1,6 @@
 """The plan of a run, the turns and pieces of its jobs, and what one rank settles before the plan is written."""
 
+import hashlib
 import json
 import logging
 import time
@@ -9,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -240,6 +241,14 @@ class RunRequest:
     options: RunOptions  # shared by all jobs
     questions: tuple[Question, ...] = ()  # about the jobs, which stop as soon as they are answered
     import_s: float | None = None  # from this process's start to the program's [s], own on each rank; None if unknown
+
+    @classmethod
+    def of(cls, jobs: tuple[Job, ...], file_hash: str, **others: Any) -> Self:
+        """Return the request for the jobs of a file, by the hash of the file; it also holds for saved conditions."""
+        saved = [job.saved_conditions for job in jobs]
+        if any(saved):
+            file_hash = hashlib.sha256(json_line([file_hash, saved]).encode()).hexdigest()[:16]
+        return cls(jobs=jobs, config_hash=file_hash, **others)
 
 
 def plan_run(
