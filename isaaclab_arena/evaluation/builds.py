@@ -5,15 +5,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import torch
-
-from isaaclab_arena.config.schema import PolicyServerConfig, Question, compared_groups
+from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.batching import (
@@ -30,24 +28,20 @@ from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
-from isaaclab_arena.evaluation.provenance import modules_of_object, provenance_on
+from isaaclab_arena.evaluation.provenance import modules_of_object
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.announced import announced_pictures
 from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.recording.arrays import RecordedObservations
-from isaaclab_arena.recording.recorder import Commits, RecordingOptions
-from isaaclab_arena.recording.video_options import VideoOptions
-from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.recording.recorder import Commits
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
 from isaaclab_arena.storage.atomic import FileThereError, write_text
 from isaaclab_arena.storage.commits import StartUp
 from isaaclab_arena.storage.contents import changes
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
-from isaaclab_arena.storage.recorded_episode import Compression
 from isaaclab_arena.storage.recovery import EpisodeCommits
 from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, SettledBatch, read_settled, settle
 from isaaclab_arena.workers.worker_process import spare_workers_kept
@@ -236,33 +230,18 @@ class StartUpClock(Observer):
         )
 
 
-# The settings that all jobs of one rank share, from the options of its run.
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankSettings:
     """The settings that all jobs of one rank share."""
 
-    rank: int
-    world_size: int
-    device: torch.device  # of the simulation
-    num_threads: int  # of the physics
+    context: DistributedContext  # the rank, and the device of its simulation
+    options: RunOptions
     output_directory: Path
-    attempt: int  # number of this start of the program on the run, from 1
-    run: str | None = None  # name of the run, None if unknown
-    recording: RecordingOptions
-    video: VideoOptions = field(default_factory=VideoOptions)
-    num_groups: int = 1  # of a job's env slots; while one is simulated the policy acts for another
-    eager_pictures: bool = False  # draw every picture, also those that no reader asks for
-    policy_batch: int | None = None  # env slots of each policy call, None for the job's num_envs
-    # Longest time without a finished control step before the process is ended [s]; 0 for no limit.
-    step_timeout_s: float = 0.0
-    # Longest time to build a job's environment and policy before the process is ended [s]; 0 for no limit.
-    build_timeout_s: float = 0.0
+    attempt: Attempt  # this start of the program on the run
+    num_threads: int  # of the physics
     import_s: float | None = None  # from the start of this process to that of the program [s], None if unknown
     # Facts that identify the run, kept with every recording: versions, configuration hash.
     provenance: Mapping[str, str] = field(default_factory=dict)
-    entries: Mapping[str, AttemptEntry] = field(default_factory=dict)  # of the attempt, by job
     policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)  # shared by jobs
     # By compared job: the names of the jobs with which it takes turns, its own included.
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -270,46 +249,11 @@ class RankSettings:
     # By a job's directory and the rank: what commits its episodes there, or hands them over to another process.
     commits: Callable[[Path, int], Commits] = EpisodeCommits
 
-    def entry(self, job: str) -> AttemptEntry:
-        """Return the entry of a job in the attempt, an empty one if the attempt does not name the job."""
-        return self.entries.get(job, AttemptEntry(job=job))
-
-
-def rank_settings(
-    options: RunOptions,
-    context: DistributedContext,
-    *,
-    output_directory: Path,
-    attempt: Attempt,
-    config_hash: str,
-    questions: tuple[Question, ...] = (),
-    **own: Any,
-) -> RankSettings:
-    """Return the settings of a rank: `own`, and those that follow from the options, the attempt and the questions."""
-    settings = RankSettings(
-        rank=context.rank,
-        world_size=context.world_size,
-        device=context.device,
-        num_threads=options.num_threads or default_num_threads(context.local_world_size),
-        output_directory=output_directory,
-        recording=RecordingOptions(
-            write_dataset=not options.no_dataset,
-            observations=RecordedObservations(options.record_observations),
-            compression=Compression(options.compression),
-        ),
-        video=options.video_options(),
-        attempt=attempt.number,
-        run=attempt.run,
-        num_groups=options.pipeline,
-        eager_pictures=options.eager_pictures,
-        policy_batch=options.fixed_policy_batch(),
-        step_timeout_s=options.step_timeout_s,
-        build_timeout_s=options.build_timeout_s,
-        provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
-        entries={work.job: work for work in attempt.jobs},
-        turns={name: tuple(sorted(group)) for group in compared_groups(questions) for name in group},
-    )
-    return replace(settings, **own)
+    @cached_property
+    def entries(self) -> Mapping[str, AttemptEntry]:
+        """The entries of the attempt, by job; empty ones for jobs that it does not name."""
+        found = {work.job: work for work in self.attempt.jobs}
+        return defaultdict(lambda: AttemptEntry(job=""), found)
 
 
 # Build the environments and policies of a job, one of each for every group of its env slots.
@@ -334,9 +278,8 @@ class GroupBuilder:
         self._settings = settings
         self.set_by_code = Settings()  # process-wide settings that foreign code changes
         self._taking_turns: tuple[str, ...] = ()
-        # Jobs that take turns have caches of their own, by the key of the environment and the name of the job.
-        self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
-        self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
+        # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
+        self._kept: defaultdict[tuple[str, str], BuildCache[Any]] = defaultdict(BuildCache)
         self._probed: dict[tuple[str, str, int, bool], ProbeResult] = {}
         self._probed_environments: dict[tuple[str, bool], str | None] = {}
         self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
@@ -356,26 +299,25 @@ class GroupBuilder:
                 self.clear()
                 self._taking_turns = taking_turns
             self._has_new_environment = self._has_new_policy = False
-            sizes = group_sizes(config.num_envs, min(settings.num_groups, config.num_envs))
+            sizes = group_sizes(config.num_envs, min(settings.options.pipeline, config.num_envs))
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
             def new_environment(others: Sequence[Environment]) -> Environment:
                 self._has_new_environment = True
                 own = jobs[len(others)]
-                return own.build_environment(device=settings.device, num_threads=settings.num_threads)
+                return own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
 
             # Worker processes of the previous environment may serve this one.
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
-                environments = self._environments[job.environment_key if taking_turns else ""].get(
-                    [each.environment_key for each in jobs], new_environment
-                )
+                kept = self._kept["environment", job.environment_key if taking_turns else ""]
+                environments = kept.get([each.environment_key for each in jobs], new_environment)
             start_up.finish(StartUpPart.ENVIRONMENT)
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
                 policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
             start_up.finish(StartUpPart.POLICY)
 
             # A file may have changed since the run began. Only what was built for this job has read it again.
-            begun = settings.entry(config.name).contents
+            begun = settings.entries[config.name].contents
             if begun is not None and (self._has_new_environment or self._has_new_policy):
                 read = ContentReader().read(job)
                 changed = [*(changes(begun.environment, read.environment) if self._has_new_environment else ())]
@@ -399,10 +341,9 @@ class GroupBuilder:
 
     def clear(self) -> None:
         """Close everything that was built."""
-        for cache in (*self._policies.values(), *self._environments.values()):
-            cache.clear()
-        self._policies.clear()
-        self._environments.clear()
+        # Policies first.
+        for key in sorted(self._kept, reverse=True):
+            self._kept.pop(key).clear()
 
     def _asked_policies(
         self, job: Job, directory: Path, environments: Sequence[Environment]
@@ -411,14 +352,15 @@ class GroupBuilder:
         # A network's last digits change with the batch size, so the size belongs to the job. On some processors they
         # also change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe
         # tests whether places still matter. Results are `bitwise` only if they do not.
-        fixed, traits = self._settings.policy_batch, job.policy_traits
+        fixed, traits = self._settings.options.fixed_policy_batch(), job.policy_traits
+        device = self._settings.context.device.type
         num_envs = fixed or max(environment.num_envs for environment in environments)
         make = partial(self._make_policies, job, environments, [])
 
         # The environment is checked first: if it rules out the same bits, the policies are not probed.
         because = None
-        if self._settings.device.type != "cpu":
-            because = f"simulated on {self._settings.device.type}, which promises no order of its sums"
+        if device != "cpu":
+            because = f"simulated on {device}, which promises no order of its sums"
         elif not all(environment.reproducible for environment in environments):
             because = "the environment does not promise that an episode follows from its conditions and actions alone"
 
@@ -488,7 +430,7 @@ class GroupBuilder:
 
         # If no batch size passes, use the smallest padding. An earlier start or another rank may have stored another.
         chosen, problem = batch if result.passes else sizes[0], None
-        counts = self._settings.entry(job.config.name).policy_batch
+        counts = self._settings.entries[job.config.name].policy_batch
         try:
             counts = counts or settle(directory, SettledBatch(policy_batch=chosen)).policy_batch
             if counts < num_envs:
@@ -521,7 +463,7 @@ class GroupBuilder:
 
     def _batch_sizes(self, job: Job, directory: Path, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
         """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
-        earlier = self._settings.entry(job.config.name).policy_batch
+        earlier = self._settings.entries[job.config.name].policy_batch
         if earlier is None:
             # `_settled_batch` reports a damaged file.
             with suppress(ConfigError):
@@ -547,8 +489,8 @@ class GroupBuilder:
             own, sharing = jobs[len(others)], others[0].with_own_memory() if others else None
             return own.build_policy(self._network_of(own)) if sharing is None else sharing
 
-        cache = self._policies[job.config.name if self._taking_turns else ""]
-        policies = cache.get([each.policy_key for each in jobs], new_policy, are_lent=job.lent is not None)
+        kept = self._kept["policy", job.config.name if self._taking_turns else ""]
+        policies = kept.get([each.policy_key for each in jobs], new_policy, are_lent=job.lent is not None)
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):
                 policy.reset()

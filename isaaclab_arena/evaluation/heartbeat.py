@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -157,52 +157,42 @@ class RankReport:
     silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock
 
 
+@dataclass(kw_only=True)
 class RankWatch:
     """Reads the status of every rank and judges which of them are alive."""
 
     # A rank on this node is alive while its process exists. A rank on another node is alive while its heartbeat
     # changes, by this node's monotonic clock. Clocks of different nodes are never compared.
-    def __init__(
-        self,
-        output_directory: Path,
-        *,
-        world_size: int,
-        run_id: str,  # of this start of the program
-        dead_after_s: float = 60.0,  # without a heartbeat, for a rank on another node
-        missing_after_s: float = 20.0,  # for a rank that has never written a status
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._output_directory = output_directory
-        self._world_size = world_size
-        self._run_id = run_id
-        self._dead_after_s = dead_after_s
-        self._missing_after_s = missing_after_s
-        self._clock = clock
-        self._machine = machine_identity()
-        self._last_beat: dict[int, tuple[int, float]] = {}
+    output_directory: Path = field(kw_only=False)
+    world_size: int
+    run_id: str  # of this start of the program
+    dead_after_s: float = 60.0  # without a heartbeat, for a rank on another node
+    missing_after_s: float = 20.0  # for a rank that has never written a status
+    clock: Callable[[], float] = time.monotonic
+    last_beat: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank: the latest beat, and its time
 
     def look(self) -> tuple[RankReport, ...]:
         """Read every rank's status, and return one report per rank, by rank."""
-        reports = []
-        for rank in range(self._world_size):
-            status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
+        reports, machine = [], machine_identity()
+        for rank in range(self.world_size):
+            status = read_rank_status(self.output_directory, rank, run_id=self.run_id)
 
             # The silence counts from the moment at which this process first saw the latest heartbeat.
-            beat, at_s = -1 if status is None else status.beat, self._clock()
-            last_beat, since = self._last_beat.get(rank, (None, at_s))
+            beat, at_s = -1 if status is None else status.beat, self.clock()
+            last_beat, since = self.last_beat.get(rank, (None, at_s))
             if beat != last_beat:
                 since = at_s
-                self._last_beat[rank] = (beat, at_s)
+                self.last_beat[rank] = (beat, at_s)
             silent_s = at_s - since
 
             if status is None:
-                alive = silent_s < self._missing_after_s
+                alive = silent_s < self.missing_after_s
             elif status.exited:
                 alive = False
-            elif status.machine == self._machine:
+            elif status.machine == machine:
                 alive = process_is_running(status.pid, status.start_ticks)
             else:
-                alive = silent_s < self._dead_after_s
+                alive = silent_s < self.dead_after_s
 
             if status is not None and status.state.is_final:
                 fate = RankFate(status.state)

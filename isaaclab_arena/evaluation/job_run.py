@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, takewhile
 from pathlib import Path
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import JobConfig, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
 from isaaclab_arena.evaluation.batching import PolicyWrapper
-from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock, rank_settings
+from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
@@ -31,6 +31,7 @@ from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.process import Watchdog, put_back
+from isaaclab_arena.evaluation.provenance import provenance_on
 from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
@@ -44,11 +45,14 @@ from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
+from isaaclab_arena.recording.arrays import RecordedObservations
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 from isaaclab_arena.storage.contents import SERVED_MODEL
 from isaaclab_arena.storage.layout import job_directory, traceback_file_name
+from isaaclab_arena.storage.recorded_episode import Compression
 from isaaclab_arena.storage.run_plan import Attempt
 
 if TYPE_CHECKING:
@@ -238,16 +242,16 @@ class JobRun:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self.results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        watch, built = self.stopwatch, self._built
+        settings, watch, built = self._settings, self.stopwatch, self._built
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
         return JobReport(
             job=self.job.config.name,
-            rank=self._settings.rank,
-            attempt=self._settings.attempt,
-            run=self._settings.run,
-            device=str(self._settings.device),
+            rank=settings.context.rank,
+            attempt=settings.attempt.number,
+            run=settings.attempt.run,
+            device=str(settings.context.device),
             status=status or (ReportedStatus.FAILED if error else ended),
             started_at=self._started_at,
             ended_at=now(),
@@ -271,8 +275,8 @@ class JobRun:
             policy_server=self._server_usage,
             query_s=None if self.job.latency is None else self._query_times.sample_s(),
             query_pace=self._query_times.pace,
-            processor=self._settings.provenance.get("cpu"),
-            device_kind=self._settings.provenance.get("device"),
+            processor=settings.provenance.get("cpu"),
+            device_kind=settings.provenance.get("device"),
             simulated_by=self._simulated_by,
             metrics=self._metrics,
             error=error,
@@ -283,8 +287,8 @@ class JobRun:
         """Return the groups of the job's env slots. Reuse the previous job's if they are equal, unless `anew`."""
         if anew:
             self._builder.clear()
-        config, silence_s = self.job.config, self._settings.build_timeout_s
-        entry = self._settings.entry(config.name)
+        config, silence_s = self.job.config, self._settings.options.build_timeout_s
+        entry = self._settings.entries[config.name]
         watched = watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self.stopwatch.measure(Phase.BUILD):
             built = self._builder.build(self.job, directory, self.start_up)
@@ -319,25 +323,30 @@ class JobRun:
             facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
             recorded_job = RecordedJob(
                 name=config.name,
-                rank=settings.rank,
-                world_size=settings.world_size,
-                attempt=settings.attempt,
+                rank=settings.context.rank,
+                world_size=settings.context.world_size,
+                attempt=settings.attempt.number,
                 env_args=environment_args(self.job),
                 provenance=facts,
-                contents=settings.entry(config.name).contents,
+                contents=settings.entries[config.name].contents,
             )
-            may_commit = self._turn.still_holds
+            recording = RecordingOptions(
+                write_dataset=not settings.options.no_dataset,
+                observations=RecordedObservations(settings.options.record_observations),
+                compression=Compression(settings.options.compression),
+            )
+            may_commit, video = self._turn.still_holds, settings.options.video_options()
             files.recorder = EpisodeRecorder(
-                directory, recorded_job, settings.recording, may_commit=may_commit, commits=settings.commits
+                directory, recorded_job, recording, may_commit=may_commit, commits=settings.commits
             )
-            if settings.video.wanted:
+            if video.wanted:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  see above
 
                 files.videos = VideoRecorder(
                     directory,
                     config.name,
-                    settings.video,
+                    video,
                     names_rebuilds=config.num_rebuilds > 1,
                     num_threads=settings.num_threads,
                 )
@@ -404,56 +413,52 @@ class _InstructionWatch(Observer):
 # Run one job after the other on a rank, and write a report of each, even if it fails.
 
 
+@dataclass(kw_only=True)
 class JobRunner:
     """Runs jobs one after the other on this rank."""
 
-    def __init__(
-        self,
-        settings: RankSettings,
-        *,
-        # Called before every step; True ends the job under way.
-        stop_requested: Callable[[], bool] = lambda: False,
-        # Receives the start-up phase of a job in words, None after its first control step.
-        tell: Callable[[str | None], None] = lambda _: None,
-        # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
-        consolidations: Consolidations | None = None,
-        # Receives each report after it is written, also from the thread of `consolidations`.
-        ended: Callable[[JobReport], None] = lambda _: None,
-    ) -> None:
-        self._settings = settings
-        self._tell = tell
-        self._stop_requested = stop_requested
-        self._consolidations = consolidations
-        self._ended = ended
-        self._builder = GroupBuilder(settings)
+    settings: RankSettings = field(kw_only=False)
+    # Called before every step; True ends the job under way.
+    stop_requested: Callable[[], bool] = lambda: False
+    # Receives the start-up phase of a job in words, None after its first control step.
+    tell: Callable[[str | None], None] = lambda _: None
+    # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
+    consolidations: Consolidations | None = None
+    # Receives each report after it is written, also from the thread of `consolidations`.
+    ended: Callable[[JobReport], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._builder = GroupBuilder(self.settings)
         self._open: dict[str, JobRun] = {}
-        self._import_s = settings.import_s
-        self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
+        self._import_s = self.settings.import_s
+        self._watchdog = Watchdog(
+            self.settings.output_directory / "logs" / f"rank{self.settings.context.rank}.watchdog.txt"
+        )
 
     def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
         """Run a job, this rank's part of it or one turn, and write its report. A failed job is reported, not raised."""
         # Raises `DiskUnusableError` and `ClaimsLostError` (also of the job before), because the next job would fail as
         # well; and `StorageError` if a report cannot be written. With `consolidations` the report is written later.
         name = job.config.name
-        if self._consolidations is not None:
+        if self.consolidations is not None:
             # If a rank takes work over, the same job runs again, into the directory that is being consolidated.
-            self._consolidations.wait(name)
-        taking_turns = self._settings.turns.get(name, ())
+            self.consolidations.wait(name)
+        taking_turns = self.settings.turns.get(name, ())
         # The reports of jobs that take turns are written when another job begins.
         for other in [each for each in self._open if each not in taking_turns]:
             self._end(self._open.pop(other))
-        directory = job_directory(self._settings.output_directory, name)
+        directory = job_directory(self.settings.output_directory, name)
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
 
         job_run = self._open.pop(name, None)
         if job_run is None:
-            start_up = StartUpClock(name, import_s=self._import_s, tell=self._tell)
+            start_up = StartUpClock(name, import_s=self._import_s, tell=self.tell)
             # Jobs after the first import nothing.
             self._import_s = None if self._import_s is None else 0.0
-            job_run = JobRun(job, self._settings, self._builder, start_up)
+            job_run = JobRun(job, self.settings, self._builder, start_up)
         else:
-            self._tell(None)
+            self.tell(None)
 
         watchdog, stopwatch, limit_s = self._watchdog, job_run.stopwatch, job.config.timeout_s
 
@@ -461,14 +466,14 @@ class JobRunner:
             watchdog.step_finished()
             if limit_s is not None and stopwatch.elapsed_s() > limit_s:
                 raise JobTimeoutError(f"job '{name}' took longer than {limit_s:g} s, its timeout_s")
-            return self._stop_requested()
+            return self.stop_requested()
 
         # A limit of 0 turns the watchdog off. The time limit of an episode is checked only between two steps.
-        silence_s, episode_timeout_s = self._settings.step_timeout_s, job.config.episode_timeout_s
+        silence_s, episode_timeout_s = self.settings.options.step_timeout_s, job.config.episode_timeout_s
         if silence_s > 0 and episode_timeout_s is not None:
             silence_s = episode_timeout_s + 60.0
         # An observer that overrides no hook makes the environment draw every picture.
-        eager = [Observer()] if self._settings.eager_pictures else []
+        eager = [Observer()] if self.settings.options.eager_pictures else []
         key = job.environment_key + job.policy_key
         with self._surviving(name) as failure, job_run.closed_if_it_fails():
             stopwatch.go_on()
@@ -491,7 +496,7 @@ class JobRunner:
                             stopwatch=stopwatch,
                         )
                     job_run.results.append(result)
-        if not failure and taking_turns and not self._stop_requested():
+        if not failure and taking_turns and not self.stop_requested():
             self._open[name] = job_run
             job_run.stopwatch.rest()
             return job_run.report()
@@ -504,8 +509,8 @@ class JobRunner:
                 self._end(self._open.pop(name))
             self._builder.clear()
         finally:
-            if self._consolidations is not None:
-                self._consolidations.close()
+            if self.consolidations is not None:
+                self.consolidations.close()
 
     @contextmanager
     def _surviving(self, name: str) -> Iterator[list[str]]:
@@ -525,7 +530,7 @@ class JobRunner:
     def _end(self, job_run: JobRun, failure: Sequence[str] = ()) -> JobReport:
         """End a job, and write its report or hand that to `consolidations`."""
         name = job_run.job.config.name
-        is_cut_short = name in self._settings.turns and self._stop_requested()
+        is_cut_short = name in self.settings.turns and self.stop_requested()
         files = None
         if not failure:
             with self._surviving(name) as failure_at_end:
@@ -539,9 +544,9 @@ class JobRunner:
         # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
         finish = partial(self._finish, files, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
-        if self._consolidations is None or files is None or job_run.job.config.num_episodes is None:
+        if self.consolidations is None or files is None or job_run.job.config.num_episodes is None:
             return finish()
-        self._consolidations.begin(name, finish)
+        self.consolidations.begin(name, finish)
         return report
 
     def _finish(self, files: JobFiles | None, report: JobReport) -> JobReport:
@@ -550,7 +555,7 @@ class JobRunner:
             begin_s, loss = time.perf_counter(), None
             try:
                 with nullcontext() if files.videos is None else closing(files.videos):
-                    if files.recorder is not None and self._settings.consolidates:
+                    if files.recorder is not None and self.settings.consolidates:
                         loss = files.recorder.consolidate().loss
                 # The undamaged episodes are in the dataset by now.
                 if loss is not None:
@@ -563,14 +568,14 @@ class JobRunner:
             # The report was made before the consolidation, so its time is added here.
             took_s = time.perf_counter() - begin_s
             report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
-        write_job_report(job_directory(self._settings.output_directory, report.job), report)
-        self._ended(report)
+        write_job_report(job_directory(self.settings.output_directory, report.job), report)
+        self.ended(report)
         return report
 
     def _write_traceback(self, name: str) -> str:
-        settings = self._settings
+        settings = self.settings
         directory = job_directory(settings.output_directory, name)
-        path = directory / traceback_file_name(settings.rank, settings.attempt)
+        path = directory / traceback_file_name(settings.context.rank, settings.attempt.number)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
         _LOG.error("job '%s' failed; its traceback is in %s", name, path)
@@ -601,6 +606,7 @@ def ready_to_run(
     *,
     config_hash: str,  # of the plan, not of the request: they may differ in num_envs in a deterministic run
     stop_requested: Callable[[], bool],  # True if this rank was asked to stop
+    num_threads: int | None = None,  # of the physics, None for this rank's share of the cores
     **own: Any,  # settings of this rank, see `RankSettings`
 ) -> Iterator[tuple[StatusPublisher, Callable[[], RankState]]]:
     """Publish this rank's status within a `with` block; yield its publisher, and the function that runs the jobs."""
@@ -608,27 +614,30 @@ def ready_to_run(
         rank=context.rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
     )
     with StatusPublisher(output_directory, status) as publisher:
-        settings = rank_settings(
-            request.options,
-            context,
+        settings = RankSettings(
+            context=context,
+            options=request.options,
             output_directory=output_directory,
             attempt=attempt,
-            config_hash=config_hash,
-            questions=request.questions,
+            num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
+            provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
+            turns={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
             **own,
         )
-        yield publisher, partial(run_jobs, work, request, settings, publisher, stop_requested)
+        asks = bool(request.questions)
+        yield publisher, partial(run_jobs, work, settings, publisher, stop_requested, asks_questions=asks)
 
 
 def run_jobs(
     work: RankWork,
-    request: RunRequest,
     settings: RankSettings,
     publisher: StatusPublisher,
     stop_requested: Callable[[], bool],
+    *,
+    asks_questions: bool,  # answers end jobs early
 ) -> RankState:
     """Run the jobs of one rank until its queue is empty. Publish and return the final state."""
-    fail_fast = request.options.fail_fast
+    fail_fast = settings.options.fail_fast
 
     def ended(report: JobReport) -> None:
         if report.status is not ReportedStatus.INTERRUPTED:
@@ -664,7 +673,7 @@ def run_jobs(
     # A stop outranks every other state. After answered questions the remaining episodes are not needed.
     if stop_requested():
         state = RankState.INTERRUPTED
-    elif request.questions:
+    elif asks_questions:
         publisher.update(episodes_total=publisher.status.episodes_done)
     publisher.set_state(state)
     return state

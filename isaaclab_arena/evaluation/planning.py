@@ -252,14 +252,34 @@ class RunRequest:
 
 
 def plan_run(
-    request: RunRequest,
-    world_size: int,
-    devices: Sequence[str],
-    *,
-    run_id: str,
-    contents: Mapping[str, Contents] | None = None,
+    request: RunRequest, world_size: int, devices: Sequence[str], *, run_id: str, contents: Mapping[str, Contents]
 ) -> RunPlan:
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
+    # A job has its rank in the plan if that is assigned before the start.
+    is_assigned = request.options.mode is Assignment.ROUND_ROBIN
+    turns = jobs_taking_turns(request.jobs, request.questions)
+    entries = []
+    for job in request.jobs:
+        config, builder, saved = job.config, job.builder, job.saved_conditions
+        # The task in results: the job's label, else the environment's task, else the environment's name.
+        task = config.labels.get("task")
+        if task is None:
+            task = builder.task_name(job.environment_config)
+        has_rank = is_assigned and config.status is JobStatus.PENDING
+        entries.append(
+            PlanEntry(
+                config=config,
+                rank=home_index(config.index, turns) % world_size if has_rank else None,
+                task=task or config.environment,
+                embodiment=builder.robot_name(job.environment_config) or job.environment_option("embodiment"),
+                object=job.environment_option("object"),
+                policy_config=job.policy_options,
+                variations=spelled(job.variations),
+                conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
+                contents=contents.get(config.name),
+                latency=None if job.latency is None else job.latency.delays,
+            )
+        )
     return RunPlan(
         run_id=run_id,
         created_at=now(),
@@ -271,41 +291,11 @@ def plan_run(
         git_revision=provenance.git_revision(Path.cwd()),
         machine=provenance.node(),
         devices=tuple(devices),
-        jobs=plan_entries(request, world_size, contents or {}),
+        jobs=tuple(entries),
         settings=request.options.result_settings(),
         questions=request.questions,
         working_directory=str(Path.cwd()),
     )
-
-
-def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlanEntry, ...]:
-    """Return the jobs of the plan, each with its rank if that is assigned before the start."""
-    is_settled = request.options.mode is Assignment.ROUND_ROBIN
-    turns = jobs_taking_turns(request.jobs, request.questions)
-    entries = []
-    for job in request.jobs:
-        config, builder, saved = job.config, job.builder, job.saved_conditions
-        has_rank = is_settled and config.status is JobStatus.PENDING
-        # The task in results: the job's label, else the environment's task, else the environment's name.
-        task, robot = config.labels.get("task"), job.environment_option("embodiment")
-        if task is None:
-            task = builder.task_name(job.environment_config)
-        robot = builder.robot_name(job.environment_config) or robot
-        entries.append(
-            PlanEntry(
-                config=config,
-                rank=home_index(config.index, turns) % world_size if has_rank else None,
-                task=task or config.environment,
-                embodiment=robot,
-                object=job.environment_option("object"),
-                policy_config=job.policy_options,
-                variations=spelled(job.variations),
-                conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
-                contents=contents.get(config.name),
-                latency=None if job.latency is None else job.latency.delays,
-            )
-        )
-    return tuple(entries)
 
 
 def plan_differences(

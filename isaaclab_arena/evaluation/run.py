@@ -85,17 +85,14 @@ class Host(ABC):
     shows_progress: bool = True  # on stderr
     shows_results: bool = True  # on stdout
     writes_report: bool = False  # unless an option forbids it
-    ranks_are_elsewhere: bool = False  # on other nodes, where they never make datasets
+    # On other nodes, where they never make datasets; one without a status may wait for resources, and is not dead.
+    ranks_are_elsewhere: bool = False
     # Listens for signals that ask to stop, from the plan to the tables.
     listen: Callable[[], AbstractContextManager[Interruption]] = staticmethod(watch_for_interruption)
 
     @abstractmethod
     def begin(self, request: RunRequest) -> StartedRun:
         """Begin the run, or go on with it."""
-
-    def watch(self, directory: Path, attempt: Attempt) -> RankWatch:
-        """Return the watch of all ranks."""
-        return RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id)
 
     @abstractmethod
     def ready(
@@ -132,7 +129,10 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
         stack.enter_context(log_file(directory / "logs" / f"{name}.log", context.rank))
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
-        watch = host.watch(directory, attempt)
+        missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
+        watch = RankWatch(
+            directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
+        )
         if context.is_rank_zero and options.tracking:
             # It loads pandas, which takes half a second.
             live_tracking = imported("isaaclab_arena.tracking.watched_run:LiveTracking")

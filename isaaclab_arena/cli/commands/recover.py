@@ -9,7 +9,7 @@ import tyro
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.planning import RunRequest, plan_entries, plan_run
+from isaaclab_arena.evaluation.planning import RunRequest, plan_run
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import run_plan
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -41,11 +41,11 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> run_plan.RunPla
     latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
     grown = run_plan.grown_jobs(run_plan.read_attempts(output_directory, attempt.run)[0])
     jobs = []
-    for job in plan_entries(request, attempt.world_size, contents):
+    plan = plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id, contents=contents)
+    for job in plan.jobs:
         config = replace(job.config, num_episodes=grown.get(job.name, job.config.num_episodes))
         latency = latencies.get(job.name, job.latency)
         jobs.append(replace(job, config=config, backend=backends.get(job.name), latency=latency))
-    plan = plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id)
     return replace(
         plan,
         created_at=attempt.started_at,

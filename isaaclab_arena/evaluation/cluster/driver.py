@@ -70,11 +70,6 @@ class ClusterHost(Host):
         device = self._options.device or ("cuda" if self._options.gpus_per_rank else "cpu")
         return start_run_alone(request, self.context, [device] * self._options.num_ranks)
 
-    def watch(self, directory: Path, attempt: Attempt) -> RankWatch:
-        """Return a watch that calls no rank dead: one without a status may be waiting for resources."""
-        never = float("inf")
-        return RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=never)
-
     @contextmanager
     def ready(
         self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
@@ -100,7 +95,10 @@ class ClusterHost(Host):
         supervisor = RankSupervisor(
             self._cluster,
             orders,
-            self.watch(directory, attempt).look,
+            # A rank without a status may be waiting for resources.
+            RankWatch(
+                directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=float("inf")
+            ).look,
             interruption,
             fail_fast=options.fail_fast,
         )

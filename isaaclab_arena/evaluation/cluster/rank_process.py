@@ -288,10 +288,8 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             is_over=lambda job: job in ledger.jobs_over,
             rest_s=interval_s(orders.num_ranks),
         )
-        own: dict[str, Any] = {"num_threads": options.num_threads or max(1, int(needs.cpus))}
-        if is_own:
-            # The program that drives the run makes the datasets at the end.
-            own |= {"consolidates": False, "commits": ledger.commits}
+        # The program that drives the run makes the datasets at the end.
+        own: dict[str, Any] = {"consolidates": False, "commits": ledger.commits} if is_own else {}
         ready = ready_to_run(
             work,
             request,
@@ -300,6 +298,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             directory,
             config_hash=orders.config_hash,
             stop_requested=must_stop,
+            num_threads=max(1, int(needs.cpus)),
             **own,
         )
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)

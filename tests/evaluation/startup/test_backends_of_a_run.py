@@ -216,7 +216,7 @@ def test_groups_of_env_slots_share_what_was_measured_for_the_largest(builder, tm
     settled = job.with_settled(settle_backends([job], machinery)["coins"])
     assert [num_envs for num_envs, _ in builder.measured] == [measured]
     clock = StartUpClock("coins", import_s=None)
-    GroupBuilder(settings(tmp_path, num_groups=num_groups)).build(settled, tmp_path / "coins", clock)
+    GroupBuilder(settings(tmp_path, pipeline=num_groups)).build(settled, tmp_path / "coins", clock)
     assert builder.backends == ["warp"] * min(num_groups, 5)
 
 
