@@ -34,8 +34,8 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
+from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import VideoFile, VideoRecorder
-from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.pictures import VisibleWorld
 from isaaclab_arena.sim.threads import available_cores
 from isaaclab_arena.sim.warp.cameras import Camera, RayTracer

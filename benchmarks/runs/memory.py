@@ -22,8 +22,8 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage.commits import ReportedStatus
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.storage.reports import ReportedStatus
 
 ENVIRONMENTS: tuple[dict[str, Any], ...] = (
     {"environment": "reach"},

@@ -16,17 +16,9 @@ from benchmarks.harness.measure import Page, PageOptions, Table, median, run
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import merge_results, write_tables
-from isaaclab_arena.storage.commits import (
-    CommitLine,
-    CommitWriter,
-    JobReport,
-    ReportedStatus,
-    Reproducible,
-    write_job_report,
-)
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.ledger import CommitLine, CommitWriter, PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, write_job_report
 
 WHEN = "2026-01-01T00:00:00.000+00:00"
 RANKS = 8
@@ -70,7 +62,7 @@ def write_run(directory: Path, *, num_jobs: int, num_episodes: int, policy_seed:
     write_run_plan(directory, plan)
     conditions, outcomes = np.random.default_rng(0), np.random.default_rng((1, policy_seed))
     for job in jobs:
-        of_job = job_directory(directory, job.name)
+        of_job = directory / job.name
         of_job.mkdir()
         writer = CommitWriter(of_job, job.rank or 0)
         for line in lines(job, conditions, outcomes):

@@ -22,8 +22,7 @@ from benchmarks.scheduling.scale import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured
-from isaaclab_arena.evaluation.cluster.claim_server import interval_s
-from isaaclab_arena.evaluation.cluster.nodes import Life, RunOrders, needs_of, request_of
+from isaaclab_arena.evaluation.cluster.claim_server import Life, RunOrders, interval_s, needs_of, request_of
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
 from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, asking
 from isaaclab_arena.evaluation.eval_runner import asked_for
@@ -31,9 +30,8 @@ from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text
-from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.ledger import CommitLine, read_commits
 
 JOB = "coins"
 POLLS_PER_S = 5
@@ -109,14 +107,14 @@ class Player:
         """Claim and commit until nothing is left, and return the number of claimed pieces."""
         directory = Path(tempfile.mkdtemp(prefix="claim_rate_"))
         ledger = RemoteLedger(self._orders, self._life, self._jobs, self._ask, directory, is_own=True)
-        commits, generator, num_pieces = ledger.commits(directory, self._life.rank), np.random.default_rng(0), 0
+        generator, num_pieces = np.random.default_rng(0), 0
         with ledger:
             while (claim := ledger.claim_next(None)) is not None:
                 episodes = sorted(of_ranges(ledger.jobs[claim.job_index].pieces[claim.piece] or ()))
                 ledger.begin(claim, episodes[0], episodes[-1])
                 for index in episodes:
                     line = _tossed(index, self._life.rank, heads=generator.random() < 0.5)
-                    commits.commit(line, json_line(line), None)
+                    ledger.commit(directory, line, json_line(line), None)
                 ledger.finish(claim, Measured(episodes=1, env_steps=1, seconds=0.001))
                 num_pieces += 1
         shutil.rmtree(directory)
@@ -238,7 +236,7 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
         moments.append(Moment(at_s=at_s, state=state, memory_mb=memory_mb, head_mb=_head_mb()))
     num_claims = sum(ray.get(playing))
     cpu_after_s: float = ray.get(claim_server.cpu_s.remote())
-    lines = read_commits(job_directory(output_directory, JOB), JOB).lines
+    lines = read_commits(output_directory / JOB, JOB).lines
     assert sorted(line.episode_index for line in lines) == list(range(options.episodes)), "not every episode once"
     return moments, num_claims, cpu_after_s - cpu_before_s
 

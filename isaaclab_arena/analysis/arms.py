@@ -15,8 +15,7 @@ from isaaclab_arena.results.merge import Tables, keys_in, read
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.contents import Contents, Provenance
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts
-from isaaclab_arena.storage.videos import videos_of_job
+from isaaclab_arena.storage.ledger import PlanEntry, RunPlan, contents_in_effect, read_attempts, videos_of_job
 
 # Read the runs whose jobs are compared: their tables, their plans, and their versions and machines.
 

@@ -35,15 +35,14 @@ from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.recording.recorder import Commits
+from isaaclab_arena.recording.recorder import HandOver
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
 from isaaclab_arena.storage.atomic import FileThereError, write_text
-from isaaclab_arena.storage.commits import StartUp
 from isaaclab_arena.storage.contents import changes
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
-from isaaclab_arena.storage.recovery import EpisodeCommits
-from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, SettledBatch, read_settled, settle
+from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, SettledBatch, read_settled, settle
+from isaaclab_arena.storage.reports import StartUp
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 
 # A cache of size one: the objects of the last job, reused if the next job needs equal ones.
@@ -246,8 +245,7 @@ class RankSettings:
     # By compared job: the names of the jobs with which it takes turns, its own included.
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consolidates: bool = True  # put recorded episodes into datasets; False leaves that to another process
-    # By a job's directory and the rank: what commits its episodes there, or hands them over to another process.
-    commits: Callable[[Path, int], Commits] = EpisodeCommits
+    hand_over: HandOver | None = None  # gives episodes to another process, which commits them; None to commit here
 
     @cached_property
     def entries(self) -> Mapping[str, AttemptEntry]:

@@ -15,10 +15,9 @@ from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankWatch
 from isaaclab_arena.evaluation.planning import DividedJob
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
-from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.json_values import read_json
-from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name, job_directory
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY
+from isaaclab_arena.storage.ledger import Attempt, read_commits
 
 # One claim on a piece of a job, and the names of the claim files.
 
@@ -42,7 +41,7 @@ class Claim:
 
 def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
     """Return the directory of an attempt's claims."""
-    return output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem
+    return output_directory / CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
 
 
 def is_taken_over(directory: Path, claim: Claim) -> bool:
@@ -71,11 +70,7 @@ class Measured:
     seconds: float
 
     def __add__(self, other: "Measured") -> "Measured":
-        return Measured(
-            episodes=self.episodes + other.episodes,
-            env_steps=self.env_steps + other.env_steps,
-            seconds=self.seconds + other.seconds,
-        )
+        return Measured(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
 class Measurements:
@@ -126,14 +121,13 @@ def order_of_work(open_work: Sequence[OpenWork]) -> list[OpenWork]:
     """Return the jobs in the order of work: most work per rank first, long pieces first near the end."""
     left_s = sum(work.expected_s for work in open_work) / max(1, sum(work.num_ranks for work in open_work))
 
-    def urgency_s(work: OpenWork) -> float:
+    # The end begins for a job if each rank has less left than eight of its pieces. The time of a piece then counts 16
+    # times: the makespan of a simulated hour hardly changes between 8 and 32.
+    def place(work: OpenWork) -> tuple[float, int]:
         share_s = work.expected_s / (1 + work.num_ranks)
-        # The end begins for a job if each rank has less left than eight of its pieces. The time of a piece then counts
-        # 16 times: the makespan of a simulated hour hardly changes between 8 and 32.
-        is_the_end = 8 * work.piece_s > left_s
-        return share_s + 16 * work.piece_s if is_the_end else share_s
+        return -(share_s + 16 * work.piece_s if 8 * work.piece_s > left_s else share_s), work.job_index
 
-    return sorted(open_work, key=lambda work: (-urgency_s(work), work.job_index))
+    return sorted(open_work, key=place)
 
 
 def choose(order: Sequence[OpenWork], built_environment: str | None) -> int:
@@ -355,36 +349,29 @@ class ClaimTable:
 
     def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
         """Claim a piece of the next job for `rank` (None: this rank). None if no piece is free."""
-        self.refresh()
-        claim = self._claim_known(built_environment, rank)
-        if claim is None and self._watch is not None:
-            # The table may be a second old, and other ranks' pieces may have become free.
-            self.refresh(now=True)
-            claim = self._claim_known(built_environment, rank)
-        return claim
-
-    def _claim_known(self, built_environment: str | None, rank: int | None) -> Claim | None:
-        # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
-        order = order_of_work(list(self._open_work())) if self._order is None else self._order
-        self._order = order
-        while order:
-            work = order.pop(choose(order, built_environment))
-            # Among jobs that take turns, the one with the earliest open round comes first.
-            open_rounds = [
-                (self.jobs[each].round_of(min(open_pieces)), each)
-                for each in self.jobs[work.job_index].takes_turns_with
-                if each in self.jobs and (open_pieces := self.open_pieces(each))
-            ]
-            job_index = min(open_rounds)[1] if open_rounds else work.job_index
-            pieces = self.open_pieces(job_index)
-            if not pieces:
-                continue
-            claim = self.claim(job_index, min(pieces), rank=rank)
-            if self.open_pieces(work.job_index):
-                # This rank or another one took the piece, so one more rank is at work on this job.
-                order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
-            if claim is not None:
-                return claim
+        # The table may be a second old, and other ranks' pieces may have become free: then look again.
+        for is_new in (False, True) if self._watch is not None else (False,):
+            self.refresh(now=is_new)
+            # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
+            self._order = order = order_of_work(list(self._open_work())) if self._order is None else self._order
+            while order:
+                work = order.pop(choose(order, built_environment))
+                # Among jobs that take turns, the one with the earliest open round comes first.
+                open_rounds = [
+                    (self.jobs[each].round_of(min(open_pieces)), each)
+                    for each in self.jobs[work.job_index].takes_turns_with
+                    if each in self.jobs and (open_pieces := self.open_pieces(each))
+                ]
+                job_index = min(open_rounds)[1] if open_rounds else work.job_index
+                pieces = self.open_pieces(job_index)
+                if not pieces:
+                    continue
+                claim = self.claim(job_index, min(pieces), rank=rank)
+                if self.open_pieces(work.job_index):
+                    # This rank or another one took the piece, so one more rank is at work on this job.
+                    order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
+                if claim is not None:
+                    return claim
         return None
 
     def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
@@ -419,7 +406,7 @@ class ClaimTable:
         # Only this attempt's commits count: errors of an earlier one may have to run again.
         divided = self.jobs[key[0]]
         name, piece = divided.job.config.name, divided.pieces[key[1]]
-        lines = read_commits(job_directory(self._output_directory, name), name).lines
+        lines = read_commits(self._output_directory / name, name).lines
         committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
         return committed if piece is None else committed & of_ranges(piece)
 

@@ -19,10 +19,8 @@ from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Va
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.json_values import json_text
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_commits, read_run_plan
 
 SCHEMA_VERSION = 1
 
@@ -85,7 +83,7 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
     """Return the conditions of a run's complete jobs, and the names of jobs with missing episodes."""
     sets, incomplete = [], []
     for job in read_run_plan(output_directory).jobs:
-        directory = job_directory(output_directory, job.name)
+        directory = output_directory / job.name
         lines = read_commits(directory, job.name, seed=job.config.seed).lines
         if not job.is_to_run:
             continue

@@ -25,7 +25,6 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.options import (
     Assignment,
@@ -90,6 +89,9 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         if options.list_variations:
             return show_variations(request.jobs)
         if options.cluster is not None:
+            # Only a run on a cluster loads what drives one.
+            from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster  # noqa: PLC0415
+
             return execute_on_cluster(request, options)
         with joined(context, options) as host:
             return run(request, host).exit_code

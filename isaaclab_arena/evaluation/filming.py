@@ -16,13 +16,11 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmPlace, VideoRecorder
-from isaaclab_arena.recording.video_options import VideoOptions
-from isaaclab_arena.storage.commits import CommitLine, read_commits
-from isaaclab_arena.storage.hdf5.episodes import read_attributes
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.episodes import locate_episodes, read_attributes
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.ledger import CommitLine, read_commits, read_run_plan
 
 # Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
 
@@ -57,7 +55,7 @@ def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[
     """Return the episodes of each job that `choice` selects, ascending."""
     chosen: dict[str, list[int]] = {}
     for job in jobs:
-        lines = read_commits(job_directory(run, job), job).lines
+        lines = read_commits(run / job, job).lines
         if choice is Choice.REASONS:
             # For each decisive event three failures, as many as the report shows; no errors.
             groups: dict[str | None, list[int]] = {}
@@ -146,7 +144,7 @@ def film_episodes(
     # The films go to the jobs' directories in `output_directory`, by default the run. `tell` gets each result at once.
     entries = {job.name: job for job in read_run_plan(run).jobs}
     for name, indices in episodes.items():
-        directory = job_directory(run, name)
+        directory = run / name
         lines = {line.episode_index: line for line in read_commits(directory, name).lines}
         located, problems = locate_episodes(directory, name)
         files: dict[int, Path] = {}
@@ -164,7 +162,7 @@ def film_episodes(
         if not files:
             continue
         recorder = _Recorder(
-            job_directory(output_directory or run, name),
+            (output_directory or run) / name,
             name,
             options,
             num_threads=settings.num_threads,

@@ -49,11 +49,11 @@ from isaaclab_arena.recording.arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 from isaaclab_arena.storage.contents import SERVED_MODEL
-from isaaclab_arena.storage.layout import job_directory, traceback_file_name
-from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.layout import traceback_file_name
+from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder
@@ -337,7 +337,7 @@ class JobRun:
             )
             may_commit, video = self._turn.still_holds, settings.options.video_options()
             files.recorder = EpisodeRecorder(
-                directory, recorded_job, recording, may_commit=may_commit, commits=settings.commits
+                directory, recorded_job, recording, may_commit=may_commit, hand_over=settings.hand_over
             )
             if video.wanted:
                 # Encoders load slowly, and only films need them.
@@ -447,7 +447,7 @@ class JobRunner:
         # The reports of jobs that take turns are written when another job begins.
         for other in [each for each in self._open if each not in taking_turns]:
             self._end(self._open.pop(other))
-        directory = job_directory(self.settings.output_directory, name)
+        directory = self.settings.output_directory / name
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
 
@@ -568,13 +568,13 @@ class JobRunner:
             # The report was made before the consolidation, so its time is added here.
             took_s = time.perf_counter() - begin_s
             report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
-        write_job_report(job_directory(self.settings.output_directory, report.job), report)
+        write_job_report(self.settings.output_directory / report.job, report)
         self.ended(report)
         return report
 
     def _write_traceback(self, name: str) -> str:
         settings = self.settings
-        directory = job_directory(settings.output_directory, name)
+        directory = settings.output_directory / name
         path = directory / traceback_file_name(settings.context.rank, settings.attempt.number)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")

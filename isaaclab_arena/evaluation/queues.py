@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, of_ranges, remaining_episodes
@@ -31,7 +31,7 @@ from isaaclab_arena.evaluation.planning import (
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.ledger import Attempt
 
 # The queue from which a rank takes its jobs, and the queue of jobs that are assigned before the start.
 
@@ -44,18 +44,6 @@ class AssignedJob:
     supply: EpisodeSupply
     num_episodes: int | None  # in the supply; None if not known beforehand
     observers: tuple[Observer, ...] = ()  # called after the episodes are committed
-
-
-class JobQueue(Protocol):
-    """The jobs of one rank, one after the other."""
-
-    def next_job(self) -> AssignedJob | None:
-        """Return the next job, None if nothing is left for this rank. May wait for other ranks."""
-        ...
-
-    def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Report that the rank has left the job it was given last."""
-        ...
 
 
 class FixedQueue:
@@ -93,65 +81,43 @@ def jobs_of_rank(
     rank: int,
     split: bool,
     questions: tuple[Question, ...] = (),
+    is_over: Callable[[str], bool] = lambda _: False,  # job name -> it needs no further episode
 ) -> list[AssignedJob]:
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
-    # question compares are on the same rank and take turns.
+    # question compares are on the same rank and take turns, round by round; any other job has a single round.
     turns, finished = jobs_taking_turns(jobs, questions), unfinished(jobs, attempt)
     assigned: list[AssignedJob] = []
-    for index, done in finished.items():
+    for index in finished:
         first_rank = home_index(index, turns) % attempt.world_size
-        members = [member for member in turns.get(index, ()) if member in finished]
-        if members:
-            # The first of the jobs that take turns brings the others along.
-            if index == members[0]:
-                group = {member: finished[member] for member in members}
-                assigned += _turns(jobs, group, attempt, rank=rank, first_rank=first_rank, split=split)
+        members = [member for member in turns.get(index, (index,)) if member in finished]
+        # The first of the jobs that take turns brings the others along.
+        if index != members[0]:
             continue
-        num_episodes = jobs[index].config.num_episodes
-        left = () if num_episodes is None else remaining_episodes(num_episodes, done)
-        # A job whose episodes have all finished is assigned too: it may still owe its report.
-        share, is_assigned = None, rank == first_rank
-        if split and left:
-            left = share = split_shares(left, attempt.world_size, first_rank=first_rank)[rank]
-            is_assigned = bool(share)
-        if is_assigned:
-            supply = FixedShare(finished=done, share=share)
-            number = None if num_episodes is None else count_episodes(left)
-            assigned.append(AssignedJob(job=jobs[index], supply=supply, num_episodes=number))
+        size = round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
+        rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
+        for member in members:
+            length = jobs[member].config.num_episodes
+            left = None if length is None else remaining_episodes(length, finished[member])
+            # A job whose episodes have all finished comes first: it may still owe its report.
+            rounds[member] = (
+                {0: left} if left and index not in turns else dict(rounds_of(left or (), size)) or {-1: left}
+            )
+
+        for number in sorted({number for each in rounds.values() for number in each}):
+            for member in (member for member in members if number in rounds[member]):
+                job, share = jobs[member], rounds[member][number]
+                if split and share:
+                    share = split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
+                    is_assigned = bool(share)
+                else:
+                    is_assigned = rank == first_rank
+                if is_assigned:
+                    over = partial(is_over, job.config.name)
+                    supply = FixedShare(finished=finished[member], share=share, is_over=over)
+                    num_episodes = None if share is None else count_episodes(share)
+                    assigned.append(AssignedJob(job=job, supply=supply, num_episodes=num_episodes))
     return assigned
-
-
-def _turns(
-    jobs: Sequence[Job],
-    group: Mapping[int, EpisodeRanges],
-    attempt: Attempt,
-    *,
-    rank: int,
-    first_rank: int,
-    split: bool,
-) -> Iterator[AssignedJob]:
-    """Yield the rank's shares of jobs that take turns, round by round. `group`: finished episodes by job index."""
-    # All ranks share each round with `split`; otherwise `first_rank` runs every round.
-    size = round_size((jobs[index] for index in group), num_ranks=attempt.world_size if split else 1)
-    left = {index: remaining_episodes(jobs[index].config.num_episodes or 0, done) for index, done in group.items()}
-    rounds = {index: rounds_of(remaining, size) for index, remaining in left.items()}
-
-    # A job whose episodes have all finished may still owe its report.
-    for index, remaining in left.items():
-        if not remaining and rank == first_rank:
-            yield AssignedJob(job=jobs[index], supply=FixedShare(finished=group[index], share=()), num_episodes=0)
-
-    for number in sorted({number for each in rounds.values() for number in each}):
-        for index, each in rounds.items():
-            share = each.get(number, ())
-            if split and share:
-                share = split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
-            elif rank != first_rank:
-                share = ()
-            if share:
-                supply = FixedShare(share=share)
-                yield AssignedJob(job=jobs[index], supply=supply, num_episodes=count_episodes(share))
 
 
 # Give a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.
@@ -466,7 +432,7 @@ class _HeldPiece:
 class RankWork:
     """The work of one rank."""
 
-    queue: JobQueue
+    queue: FixedQueue | DynamicQueue
     num_jobs: int  # 0 if ranks share jobs
     num_episodes: int  # as far as known
     # Silence [s] after which a rank is not waited for at the end; None to wait without a limit.
@@ -517,10 +483,6 @@ def work_of_rank(
         attempt=attempt.number,
         max_equal_errors=options.max_equal_errors,
     )
-
-    def fails(job: Job) -> bool:
-        return watch.fails(job.config.name, job.config.num_episodes)
-
     if options.mode is Assignment.DYNAMIC:
         table = ClaimTable(
             divided_jobs(request.jobs, attempt, request.questions),
@@ -538,18 +500,15 @@ def work_of_rank(
             stop_requested=stop_requested,
             is_over=watch.lets_stop,
         )
-        return replace(work, stalled_after_s=options.lease_s, observers=(watch,), fails=fails)
-
-    split = options.mode is Assignment.SPLIT
-    assigned = []
-    for each in jobs_of_rank(request.jobs, attempt, rank=rank, split=split, questions=request.questions):
-        share: Any = each.supply
-        supply = replace(share, is_over=partial(watch.lets_stop, each.job.config.name))
-        assigned.append(replace(each, supply=supply))
-    return RankWork(
-        queue=FixedQueue(assigned, partial(watch.is_over, now=True)),
-        num_jobs=0 if split else len({each.job.config.name for each in assigned}),
-        num_episodes=sum(each.num_episodes or 0 for each in assigned),
-        observers=(watch,),
-        fails=fails,
-    )
+        work = replace(work, stalled_after_s=options.lease_s)
+    else:
+        split = options.mode is Assignment.SPLIT
+        assigned = jobs_of_rank(
+            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=watch.lets_stop
+        )
+        work = RankWork(
+            queue=FixedQueue(assigned, partial(watch.is_over, now=True)),
+            num_jobs=0 if split else len({each.job.config.name for each in assigned}),
+            num_episodes=sum(each.num_episodes or 0 for each in assigned),
+        )
+    return replace(work, observers=(watch,), fails=lambda job: watch.fails(job.config.name, job.config.num_episodes))

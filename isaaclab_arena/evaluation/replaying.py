@@ -28,10 +28,10 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes
-from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
+from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode, checksum
+from isaaclab_arena.storage.episodes import read_env_args, read_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS
-from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode, checksum
 
 # Find the first control step and field in which two recordings of one episode differ, to the last bit.
 

@@ -45,10 +45,9 @@ from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.storage.commits import ReportedStatus, failed_report, read_job_reports, write_job_report
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.recovery import Leftovers, consolidate_leftovers
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.reports import ReportedStatus, failed_report, read_job_reports, write_job_report
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -345,24 +344,24 @@ def consolidate_what_ranks_left(
     """Move episodes that ranks left into their datasets; all ranks must have ended."""
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
     for job in (work.job for work in attempt.jobs):
-        directory = job_directory(output_directory, job)
+        directory = output_directory / job
         try:
-            done = consolidate_leftovers(directory, job, is_all=is_all)
+            notes, loss = consolidate_leftovers(directory, job, is_all=is_all)
         except DiskUnusableError:
             raise
         except StorageError as error:
-            done = Leftovers(loss=str(error))
-        for note in done.notes:
+            notes, loss = [], str(error)
+        for note in notes:
             _LOG.log(logging.DEBUG if is_all else logging.WARNING, "%s", note)
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
-        if done.loss is None:
+        if loss is None:
             continue
         reports, _ = read_job_reports(directory, job, attempt.run)
         if any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports):
             continue
-        _LOG.error("job '%s' has failed: %s", job, done.loss)
+        _LOG.error("job '%s' has failed: %s", job, loss)
         device = attempt.devices[rank]
-        report = failed_report(job, done.loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+        report = failed_report(job, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
         write_job_report(directory, report)
 
 

@@ -41,12 +41,14 @@ from isaaclab_arena.evaluation.planning import (
 from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import run_plan
-from isaaclab_arena.storage.commits import ReportedStatus, Reproducible, read_commits, read_job_reports
+from isaaclab_arena.storage import ledger
+from isaaclab_arena.storage.atomic import RunLock, move_aside
 from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
-from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.recovery import move_aside, recover_run, set_job_aside
+from isaaclab_arena.storage.episodes import locate_episodes
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE
+from isaaclab_arena.storage.ledger import read_commits
+from isaaclab_arena.storage.recovery import recover_run, set_job_aside
+from isaaclab_arena.storage.reports import ReportedStatus, Reproducible, read_job_reports
 
 
 def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
@@ -100,7 +102,7 @@ def _listed(names: Sequence[str], most: int) -> str:
 _LOG = logging.getLogger(__name__)
 
 
-def directory_to_resume(options: RunOptions, plan: run_plan.RunPlan) -> Path | None:
+def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | None:
     """Return the directory of the run to resume, None if no run has begun there; `ConfigError` if there is no run."""
     # `--resume` may name the directory; it is empty without a value.
     if options.resume:
@@ -117,7 +119,7 @@ def directory_to_resume(options: RunOptions, plan: run_plan.RunPlan) -> Path | N
     able = None
     for run in runs:
         try:
-            begun = run_plan.read_run_plan(run)
+            begun = ledger.read_run_plan(run)
         except ConfigError as error:
             # The user may mean a run that cannot be read, so say that it is skipped.
             _LOG.warning("%s is passed over: %s", run, error)
@@ -138,21 +140,21 @@ def _directory_of_run(path: Path, *, option: str) -> Path:
     message = f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out"
     if not path.is_dir():
         message = f"there is no directory '{path}'"
-    elif run_plan.plan_copy_path(path).is_file():
+    elif ledger.plan_copy_path(path).is_file():
         message = f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
     raise ConfigError(message, key=option)
 
 
 def check_same_run(
-    output_directory: Path, plan: run_plan.RunPlan
-) -> tuple[run_plan.RunPlan, run_plan.RunPlan, Mapping[str, int], Callable[[str], bool]]:
+    output_directory: Path, plan: ledger.RunPlan
+) -> tuple[ledger.RunPlan, ledger.RunPlan, Mapping[str, int], Callable[[str], bool]]:
     """Return the plan of a run before and from now on, see `take_up` for the others; `ConfigError` if it is another."""
-    begun = run_plan.read_run_plan(output_directory)
+    begun = ledger.read_run_plan(output_directory)
 
     @cache
     def has_recorded(job: str) -> bool:
         """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
-        directory = job_directory(output_directory, job)
+        directory = output_directory / job
         log = read_commits(directory, job)
         files, problems = locate_episodes(directory, job)
         reports, _ = read_job_reports(directory, job, begun.run_id)
@@ -168,7 +170,7 @@ def check_same_run(
     }
     differences = planning.plan_differences(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        reports, _ = read_job_reports(job_directory(output_directory, name), name, begun.run_id)
+        reports, _ = read_job_reports(output_directory / name, name, begun.run_id)
         only_plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
         if only_plan is not None:
             because = only_plan.plan_because or "nothing promises more"
@@ -187,8 +189,8 @@ def check_same_run(
 
 def jobs_to_run_anew(
     output_directory: Path,
-    begun: run_plan.RunPlan,  # of the run's beginning
-    now: run_plan.RunPlan,  # the requested one
+    begun: ledger.RunPlan,  # of the run's beginning
+    now: ledger.RunPlan,  # the requested one
     rerun: Sequence[str],
     has_recorded: Callable[[str], bool],
 ) -> tuple[str, ...]:
@@ -196,8 +198,8 @@ def jobs_to_run_anew(
     # A job without recordings continues with its present contents. A job that ``--rerun`` names keeps its episodes if
     # its contents are the same, so the same command can be repeated after an interruption. A job with unknown contents
     # runs again.
-    attempts, _ = run_plan.read_attempts(output_directory, begun.run_id)
-    before = run_plan.contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
+    attempts, _ = ledger.read_attempts(output_directory, begun.run_id)
+    before = ledger.contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
     wanted = {job.name: job for job in now.jobs if job.name in before}
     if unsaid := sorted(name for name in wanted if before[name] is None and name not in rerun):
         _LOG.warning(
@@ -247,14 +249,14 @@ def _jobs_in_words(names: Sequence[str]) -> str:
 
 def take_up(
     output_directory: Path,
-    begun: run_plan.RunPlan,  # of the run so far
-    plan: run_plan.RunPlan,  # with which the run goes on
+    begun: ledger.RunPlan,  # of the run so far
+    plan: ledger.RunPlan,  # with which the run goes on
     options: RunOptions,
     *,
     anew: Sequence[str],  # jobs whose episodes do not count any more
     played_with: Mapping[str, int],  # by job: num_envs of the recorded episodes, if the job has another one now
     has_recorded: Callable[[str], bool],  # by job name
-) -> tuple[int, tuple[run_plan.AttemptEntry, ...]]:
+) -> tuple[int, tuple[ledger.AttemptEntry, ...]]:
     """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
     # The caller holds the run's lock alone. Until the attempt is written, the jobs to run anew still count with their
     # old episodes, and this may be repeated after an interruption.
@@ -265,17 +267,17 @@ def take_up(
     }
     for name, num_episodes in grown.items():
         _LOG.info("job '%s' goes on to %d episodes", name, num_episodes)
-    number = max(run_plan.attempt_numbers(output_directory), default=0) + 1
+    number = max(ledger.attempt_numbers(output_directory), default=0) + 1
     for name in anew:
         why = f"{RERUN}: its episodes were made with something else"
-        for line in set_job_aside(job_directory(output_directory, name), name, attempt=number - 1, why=why):
+        for line in set_job_aside(output_directory / name, name, attempt=number - 1, why=why):
             _LOG.warning("%s", line)
     recovery = recover_run(output_directory, plan, retry_errors=options.retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)
 
-    attempts, _ = run_plan.read_attempts(output_directory, plan.run_id)
-    batches = run_plan.policy_batches_in_effect(output_directory, plan.jobs, attempts)
+    attempts, _ = ledger.read_attempts(output_directory, plan.run_id)
+    batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
     finished = {each.job.name: each.finished for each in recovery.jobs}
 
     # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
@@ -293,7 +295,7 @@ def take_up(
     # need another batch size.
     begin = {*anew, *(job.job for job in left if not has_recorded(job.job))}
     for name in begin:
-        directory = job_directory(output_directory, name)
+        directory = output_directory / name
         if (directory / SETTLED_FILE).exists():
             move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{number - 1}")
     return number, tuple(
@@ -315,9 +317,9 @@ class StartedRun:
     """A run that all ranks have begun."""
 
     output_directory: Path  # as this rank sees it
-    plan: run_plan.RunPlan  # as written when the run began
-    attempt: run_plan.Attempt | None  # None if everything is done and intact
-    lock: run_plan.RunLock  # held by this rank until it exits
+    plan: ledger.RunPlan  # as written when the run began
+    attempt: ledger.Attempt | None  # None if everything is done and intact
+    lock: RunLock  # held by this rank until it exits
 
 
 def start_run(request: planning.RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
@@ -360,11 +362,11 @@ def start_run(request: planning.RunRequest, context: DistributedContext, ranks: 
             announce_run_directory(path)
             lock = begin.lock.share()
     said = ranks.share_from_rank_zero("attempt", said)
-    lock = lock or run_plan.RunLock(path).share()
+    lock = lock or RunLock(path).share()
     # No rank may leave before all of them hold the lock.
     ranks.gather("lock", "held")
-    attempt = None if said == "nothing" else run_plan.read_attempt(path, int(said))
-    return StartedRun(output_directory=path, plan=run_plan.read_run_plan(path), attempt=attempt, lock=lock)
+    attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
+    return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
 
 
 def start_run_alone(request: planning.RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
@@ -374,7 +376,7 @@ def start_run_alone(request: planning.RunRequest, context: DistributedContext, d
     begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
     attempt = begin.begin()
     announce_run_directory(begin.path)
-    plan = run_plan.read_run_plan(begin.path)
+    plan = ledger.read_run_plan(begin.path)
     return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.share())
 
 
@@ -440,15 +442,15 @@ class _Beginning:
         self.path = resumed or make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
-        self.lock = run_plan.RunLock(self.path).hold_alone()
+        self.lock = RunLock(self.path).hold_alone()
 
-    def begin(self) -> run_plan.Attempt | None:
+    def begin(self) -> ledger.Attempt | None:
         """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
         try:
             request, options, path = self._request, self._request.options, self.path
             names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
             number, anew, begun, going_on = 1, (), None, None
-            jobs: Sequence[run_plan.AttemptEntry] = [run_plan.AttemptEntry(job=name) for name in names]
+            jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=name) for name in names]
             # A resumed run keeps the backends and latencies that were settled before.
             known: dict[str, str] = {}
             measured: dict[str, Delays] = {}
@@ -488,9 +490,9 @@ class _Beginning:
                     replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
                     for job in self._plan.jobs
                 )
-                run_plan.write_run_plan(path, replace(self._plan, jobs=planned))
+                ledger.write_run_plan(path, replace(self._plan, jobs=planned))
             elif going_on is not begun:
-                run_plan.revise_run_plan(path, going_on)
+                ledger.write_run_plan(path, going_on, revises=True)
             entries = tuple(
                 replace(
                     job,
@@ -502,7 +504,7 @@ class _Beginning:
                 for job in jobs
             )
             plan = self._plan
-            attempt = run_plan.Attempt(
+            attempt = ledger.Attempt(
                 number=number,
                 # This start of the program has an id of its own, the whole run that of its first start.
                 run_id=plan.run_id,
@@ -520,7 +522,7 @@ class _Beginning:
                 max_equal_errors=options.max_equal_errors,
             )
             # Before anything runs.
-            run_plan.write_attempt(path, attempt)
+            ledger.write_attempt(path, attempt)
         except BaseException:
             # Release the lock, because the caller may try again in this process.
             self.lock.release()

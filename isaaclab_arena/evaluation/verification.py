@@ -21,22 +21,24 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.in_memory import STATE
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
-from isaaclab_arena.storage.commits import CommitLine, JobReport, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
-from isaaclab_arena.storage.diagnosis import read_recordings
-from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import ACTIONS, demo_name, job_directory
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
-from isaaclab_arena.storage.recordings import datasets, in_words, locate_episodes
-from isaaclab_arena.storage.run_plan import (
+from isaaclab_arena.storage.layout import ACTIONS, demo_name
+from isaaclab_arena.storage.ledger import (
     Attempt,
+    CommitLine,
     PlanEntry,
     RunPlan,
     contents_in_effect,
+    datasets,
     read_attempts,
+    read_commits,
     read_run_plan,
 )
+from isaaclab_arena.storage.recovery import read_recordings
+from isaaclab_arena.storage.reports import JobReport, read_job_reports
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
 
@@ -48,7 +50,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
         lacks = f" and lacks {in_words(missing.episode_indices)}" if missing.episode_indices else ""
         yield f"job '{missing.job}' is {missing.status}{lacks}"
     for job in merged.plan.jobs:
-        directory = job_directory(output_directory, job.name)
+        directory = output_directory / job.name
         try:
             wrong = [*_check_recordings(directory, job.name), *_check_totals(directory, job.name)]
         except StorageError as error:
@@ -145,7 +147,7 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
     gone = jobs_of_one_program(plan)
     finished = {}
     for name in (job.name for job in plan.jobs if job.name not in gone):
-        lines = read_commits(job_directory(output_directory, name), name).lines
+        lines = read_commits(output_directory / name, name).lines
         finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
     return finished
 
@@ -248,7 +250,7 @@ def _recorded_jobs(output_directory: Path, names: Iterable[str]) -> dict[str, _R
     contents = {**contents_in_effect(plan.jobs, attempts), **read_contents(output_directory)}
     entries, jobs = {job.name: job for job in plan.jobs}, {}
     for name in names:
-        directory = job_directory(output_directory, name)
+        directory = output_directory / name
         jobs[name] = _RecordedJob(
             job=entries[name],
             lines=read_commits(directory, name).lines,

@@ -32,11 +32,10 @@ from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import read_whole, write_text
-from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter, json_text
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.run_plan import (
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.ledger import (
     Attempt,
     AttemptEntry,
     PlanEntry,
@@ -44,6 +43,7 @@ from isaaclab_arena.storage.run_plan import (
     policy_batches_in_effect,
     read_attempt,
     read_attempts,
+    read_commits,
     read_run_plan,
     write_attempt,
     write_run_plan,
@@ -149,7 +149,7 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
         # The backend of the run is used again, even if another one would be faster here, and its conditions.
         settled = job.with_settled(planned.backend, planned.latency)
         if planned.conditions_checksum is not None:
-            lines = read_commits(job_directory(source, planned.name), planned.name).lines
+            lines = read_commits(source / planned.name, planned.name).lines
             saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
             settled = dataclasses.replace(settled, saved_conditions=conditions)

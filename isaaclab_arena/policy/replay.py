@@ -17,10 +17,15 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.hdf5.episodes import read_actions, read_attributes, read_env_args
+from isaaclab_arena.storage.episodes import (
+    find_recordings,
+    index_episodes,
+    read_actions,
+    read_attributes,
+    read_env_args,
+)
+from isaaclab_arena.storage.episodes import in_words as demos_in_words
 from isaaclab_arena.storage.layout import demo_index, demo_name
-from isaaclab_arena.storage.recordings import find_recordings, index_episodes
-from isaaclab_arena.storage.recordings import in_words as demos_in_words
 
 WAY_OUT = "policy_config_dict.episodes: present plays those that are there, one after the other"
 """The advice for recordings with gaps."""

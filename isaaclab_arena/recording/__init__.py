@@ -1,1 +1,33 @@
-"""Observers that write episodes to disk: recordings, videos, contact sheets."""
+"""Observers that write episodes to disk: recordings, videos, contact sheets; and the options of videos."""
+
+from dataclasses import dataclass
+
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    """The films of a job."""
+
+    camera: bool = False  # a video of each camera that policies see or could see
+    viewport: bool = False  # a video of the whole scene
+    first_episodes: int | None = None  # number of filmed episodes, from episode 0; None for all
+    only_failures: bool = False  # True: only episodes that did not succeed are kept
+    frames_per_second: float = 10.0  # of the robot's time; at most one frame per control step
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the options ask for any video."""
+        return self.camera or self.viewport
+
+    def films(self, episode: Episode) -> bool:
+        """Whether an episode is filmed."""
+        return self.first_episodes is None or episode.episode_index < self.first_episodes
+
+    def keeps(self, record: EpisodeRecord) -> bool:
+        """Whether the videos of a finished episode are kept."""
+        return not self.only_failures or record.success is not True
+
+    def steps_per_frame(self, control_dt: float) -> int:
+        """Return the number of control steps per frame, at least 1. ``control_dt`` is the control step [s]."""
+        return max(1, round(1 / (self.frames_per_second * control_dt)))

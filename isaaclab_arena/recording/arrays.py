@@ -18,16 +18,10 @@ from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.storage import layout
 
 
-class SlotNumbers:
-    """Number the env slots of several environments consecutively from 0; those of any other keep their numbers."""
-
-    def __init__(self, environments: Sequence[Environment] = ()) -> None:
-        sizes = accumulate((environment.num_envs for environment in environments), initial=0)
-        self._first = dict(zip(environments, sizes, strict=False))
-
-    def of(self, environment: Environment, env_id: int) -> int:
-        """Return the job-wide number of an environment's env slot."""
-        return self._first.get(environment, 0) + env_id
+def first_slots(environments: Sequence[Environment]) -> dict[Environment, int]:
+    """Number the env slots of several environments consecutively: the number of the first one of each."""
+    sizes = accumulate((environment.num_envs for environment in environments), initial=0)
+    return dict(zip(environments, sizes, strict=False))
 
 
 class StepRing:
@@ -295,17 +289,12 @@ class EpisodeArrays:
                 tensors.append(terms.together)
             else:
                 tensors.append(torch.cat([terms[name] for name in names], dim=1))
-        if not self._host_parts:
-            tensors += self._states_of_step().values()
+        # The parts of a state in host memory are written apart.
+        if not self._host_parts and self._state_parts:
+            tensors.append(torch.cat(self._state_parts, dim=1))
+        elif not self._host_parts:
+            tensors += self._state(layout.STATES).values()
         return tensors
-
-    def _states_of_step(self) -> dict[str, torch.Tensor]:
-        """Return the state after a step as tensors, empty if its parts are in host memory."""
-        if self._host_parts:
-            return {}
-        if self._state_parts:
-            return {_PARTS: torch.cat(self._state_parts, dim=1)}
-        return self._state(layout.STATES)
 
     def _arrays_in(self, transition: Transition) -> list[dict[str, torch.Tensor]]:
         """Return the named arrays in each tensor of `_tensors`."""
@@ -315,7 +304,10 @@ class EpisodeArrays:
             terms = value_at(transition.observation, path)
             named = {"/".join((observation_path(group), *keys, name)): terms[name] for name in names}
             arrays += [named] if path in self._together else [{name: term} for name, term in named.items()]
-        return [*arrays, *({name: state} for name, state in self._states_of_step().items())]
+        if not self._host_parts:
+            parts = {_PARTS: torch.cat(self._state_parts, dim=1)} if self._state_parts else self._state(layout.STATES)
+            arrays += [{name: state} for name, state in parts.items()]
+        return arrays
 
     def _lay_out(self, transition: Transition) -> None:
         """Decide the layout: vectors of one dtype share a pack; images are large enough for a pack of their own."""

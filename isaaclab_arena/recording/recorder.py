@@ -6,8 +6,9 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias, cast
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
@@ -15,16 +16,14 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.paths import now
-from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, SlotNumbers
+from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, first_slots
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.commits import CommitContext, CommitLine, commit_line
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.hdf5.dataset import Consolidation, consolidate
-from isaaclab_arena.storage.hdf5.episode_file import check_compression
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.dataset import Consolidation, consolidate
+from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, check_compression, checksum
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
-from isaaclab_arena.storage.recordings import attributes_of
+from isaaclab_arena.storage.ledger import CommitLine, attributes_of, commit_line
 from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
 
 _LOG = logging.getLogger(__name__)
@@ -56,16 +55,8 @@ class RecordedJob:
     contents: Contents | None = None  # evaluated contents; None if unknown
 
 
-class Commits(Protocol):
-    """Commits the finished episodes of a job; see `EpisodeCommits`."""
-
-    def commit(self, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
-        """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
-        ...
-
-    def close(self) -> None:
-        """Release the job's commit file. May be called more than once."""
-        ...
+HandOver: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
+"""Takes the job's directory, and what `EpisodeCommits.commit` takes."""
 
 
 class EpisodeRecorder(Observer):
@@ -78,7 +69,7 @@ class EpisodeRecorder(Observer):
         options: RecordingOptions,
         *,
         may_commit: Callable[[int], bool] = lambda _: True,
-        commits: Callable[[Path, int], Commits] = EpisodeCommits,
+        hand_over: HandOver | None = None,  # gives episodes to another process, which commits them
     ) -> None:
         # An episode's file is renamed into place, and then its line is appended to the commit file. So every committed
         # episode has a complete file, also after a crash. `consolidate` turns the files into one dataset.
@@ -90,8 +81,8 @@ class EpisodeRecorder(Observer):
         self._may_commit = may_commit
         self._contents = None if job.contents is None else json_line(job.contents)
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
-        # By the job's directory and the rank: commits there, or hands the episodes over to another process that does.
-        self._commits = commits(job_directory, job.rank)
+        self._commit_file = commits = None if hand_over else EpisodeCommits(job_directory, job.rank)
+        self._commit = commits.commit if commits else partial(cast(HandOver, hand_over), job_directory)
         self._started_s: dict[int, float] = {}
         self._first_seen: dict[int, int] = {}
         self._finished_in_env: dict[int, int] = {}
@@ -99,7 +90,7 @@ class EpisodeRecorder(Observer):
         # The arrays of an environment's running episodes, None without recording; and the identity of the run and of
         # the simulated world, as JSON.
         self._underway: dict[Environment, tuple[EpisodeArrays | None, str]] = {}
-        self._slots = SlotNumbers()
+        self._first_slots: Mapping[Environment, int] = {}
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -110,8 +101,8 @@ class EpisodeRecorder(Observer):
             # Called once: it may hash the whole model.
             provenance = json_line({**environment.provenance(), **self._job.provenance})
             self._underway[environment] = EpisodeArrays(environment, observations) if is_on else None, provenance
-        started_s = time.perf_counter()
-        self._started_s.update({self._slots.of(environment, start.env_id): started_s for start in starts})
+        first_slot, started_s = self._first_slots.get(environment, 0), time.perf_counter()
+        self._started_s.update({first_slot + start.env_id: started_s for start in starts})
         for start in starts:
             # A seed may have no effect, which shows in the first observation. Images may not be rendered yet, and the
             # other terms may leave out what they show.
@@ -120,7 +111,7 @@ class EpisodeRecorder(Observer):
                 crc = 0
                 for _, values in leaves(observation):
                     crc = zlib.crc32(values[start.env_id].cpu().contiguous().numpy().tobytes(), crc)
-                self._first_seen[self._slots.of(environment, start.env_id)] = crc
+                self._first_seen[first_slot + start.env_id] = crc
         arrays, _ = self._underway[environment]
         if arrays is not None:
             arrays.start([start.env_id for start in starts])
@@ -140,7 +131,7 @@ class EpisodeRecorder(Observer):
         elif underway is not None:
             underway.forget(record.env_id)
         # From here on the slot has its number among all slots of the job.
-        record = dataclasses.replace(record, env_id=self._slots.of(environment, record.env_id))
+        record = dataclasses.replace(record, env_id=self._first_slots.get(environment, 0) + record.env_id)
         if not self._may_commit(record.episode.episode_index):
             del self._started_s[record.env_id]
             self._first_seen.pop(record.env_id, None)
@@ -151,7 +142,8 @@ class EpisodeRecorder(Observer):
         crc = None if arrays is None else checksum(arrays)
         finished = self._finished_in_env.get(record.env_id, 0)
         self._finished_in_env[record.env_id] = finished + 1
-        context = CommitContext(
+        line = commit_line(
+            record,
             rank=self._job.rank,
             attempt=self._job.attempt,
             episode_in_env=finished,
@@ -162,10 +154,9 @@ class EpisodeRecorder(Observer):
             checksum=crc,
             start=self._first_seen.pop(record.env_id, None),
         )
-        line = commit_line(record, context)
         text = json_line(line)
         if arrays is None:
-            self._commits.commit(line, text, None)
+            self._commit(line, text, None)
             return
 
         # The recording holds the text of its commit line, too.
@@ -178,13 +169,13 @@ class EpisodeRecorder(Observer):
             episode_index=line.episode_index, arrays=arrays, attributes=attributes, env_args=env_args
         )
         compression = self._options.compression
-        self._commits.commit(line, text, lambda path: write_episode(path, episode, compression, crc=crc))
+        self._commit(line, text, lambda path: write_episode(path, episode, compression, crc=crc))
         self._parts.append(self._episodes_directory / name)
 
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
         """Release the previous environments, and number the env slots of the new ones consecutively."""
         self._underway.clear()
-        self._slots = SlotNumbers(environments)
+        self._first_slots = first_slots(environments)
 
     def consolidate(self) -> Consolidation:
         """Turn the episode files into ``dataset_<job>….hdf5``, and remove them. They remain on a StorageError."""
@@ -199,5 +190,6 @@ class EpisodeRecorder(Observer):
 
     def close(self) -> None:
         """Close the commit file and drop running episodes; episode files stay in place."""
-        self._commits.close()
+        if self._commit_file is not None:
+            self._commit_file.close()
         self.begin_rebuild(())

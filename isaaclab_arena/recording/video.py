@@ -22,8 +22,8 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
-from isaaclab_arena.recording.arrays import SlotNumbers
-from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.recording import VideoOptions
+from isaaclab_arena.recording.arrays import first_slots
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_bytes
 from isaaclab_arena.storage.layout import poster_file
@@ -300,16 +300,12 @@ Strip: TypeAlias = tuple[EpisodeRecord, Sequence[np.ndarray]]
 """An episode, and its first, middle and last frame at strip height. Shape of each: (height, width, 3), uint8."""
 
 
-def _in_words(outcome: Outcome | None) -> str:
-    return "not measured" if outcome is None else str(outcome)
-
-
 def _write_sheet(path: Path, strips: Sequence[Strip]) -> None:
     """Write the sheet of a job as PNG atomically, in columns with gaps, by episode index."""
     images = []
     for record, frames in sorted(strips, key=lambda strip: strip[0].episode.episode_index):
-        lines = [_in_words(record.outcome), f"episode {record.episode.episode_index}", f"{record.length} steps"]
-        lines.append(f"return {record.episode_return:.2f}")
+        lines = [str(record.outcome or "not measured"), f"episode {record.episode.episode_index}"]
+        lines += [f"{record.length} steps", f"return {record.episode_return:.2f}"]
         text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=_COLOURS[record.outcome])
         images.append(np.concatenate([*frames, text], axis=1))
 
@@ -374,7 +370,7 @@ class EpisodeVideo:
 
         def finish() -> None:
             self._bars = {}
-            self._write_latest(f": {_in_words(record.outcome)}")
+            self._write_latest(f": {record.outcome or 'not measured'}")
             for camera, file in self.files.items():
                 # The poster is written first: a finished video always has one.
                 write_poster(poster_file(file.path), self._latest[camera])
@@ -445,7 +441,7 @@ class VideoRecorder(Observer):
         # `places` maps an episode to its slot, for films of a finished run; by default the slot it runs in now.
         self._places = places or {}
         self._rebuild = 0
-        self._slots = SlotNumbers()
+        self._first_slots: Mapping[Environment, int] = {}
         self._threads = FilmThreads(num_threads)
         self._films: dict[Environment, dict[int, EpisodeVideo]] = {}
         self._sheet: list[Strip] = []
@@ -455,7 +451,7 @@ class VideoRecorder(Observer):
     def begin_rebuild(self, rebuild: int, environments: Sequence[Environment]) -> None:
         """Set the rebuild and the environments of the next episodes, and discard the videos of running ones."""
         self._rebuild = rebuild
-        self._slots = SlotNumbers(environments)
+        self._first_slots = first_slots(environments)
         while self._films:
             _, films = self._films.popitem()
             for film in films.values():
@@ -488,8 +484,8 @@ class VideoRecorder(Observer):
         rebuild = self._rebuild if self._names_rebuilds else None
         for start in filmed:
             index = start.episode.episode_index
-            here = FilmPlace(env_id=self._slots.of(environment, start.env_id), rebuild=rebuild)
-            place = self._places.get(index, here)
+            env_id = self._first_slots.get(environment, 0) + start.env_id
+            place = self._places.get(index, FilmPlace(env_id=env_id, rebuild=rebuild))
             files = {}
             for camera in cameras:
                 shown = None if camera == VIEWPORT else camera

@@ -20,13 +20,13 @@ from isaaclab_arena.registry import imported
 from isaaclab_arena.report.groups import Curve, Matrix, PairOnPage, SuiteOnPage, curves, matrix, pairs_on_page
 from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, ON_PAGE, JobOnPage, job_on_page, reasons
 from isaaclab_arena.results.console import caveats, describe_missing
+from isaaclab_arena.results.freshness import read_verification
 from isaaclab_arena.results.merge import Tables
 from isaaclab_arena.results.rows import of_conditions, short_policy_name
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
-from isaaclab_arena.storage.run_plan import RunPlan, read_verification
-from isaaclab_arena.storage.videos import videos_of_job
+from isaaclab_arena.storage.ledger import RunPlan, videos_of_job
 
 if TYPE_CHECKING:
     from isaaclab_arena.analysis.robustness import ShownRobustness

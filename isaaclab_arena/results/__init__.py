@@ -7,14 +7,14 @@ from isaaclab_arena.registry import attach
 if TYPE_CHECKING:
     from isaaclab_arena.results.merge import MergedResults, Tables, merge_results, read
     from isaaclab_arena.results.statistics import Interval, wilson_interval
-    from isaaclab_arena.storage.hdf5.episodes import (
+    from isaaclab_arena.storage.episode_file import RecordedEpisode
+    from isaaclab_arena.storage.episodes import (
         list_episodes,
         read_attributes,
         read_episode,
         verify_episodes,
         write_episode,
     )
-    from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 __all__ = [
     "Interval",
@@ -34,16 +34,16 @@ __all__ = [
 _HOMES = {
     "Interval": "isaaclab_arena.results.statistics",
     "MergedResults": "isaaclab_arena.results.merge",
-    "RecordedEpisode": "isaaclab_arena.storage.recorded_episode",
+    "RecordedEpisode": "isaaclab_arena.storage.episode_file",
     "Tables": "isaaclab_arena.results.merge",
-    "list_episodes": "isaaclab_arena.storage.hdf5.episodes",
+    "list_episodes": "isaaclab_arena.storage.episodes",
     "merge_results": "isaaclab_arena.results.merge",
     "read": "isaaclab_arena.results.merge",
-    "read_attributes": "isaaclab_arena.storage.hdf5.episodes",
-    "read_episode": "isaaclab_arena.storage.hdf5.episodes",
-    "verify_episodes": "isaaclab_arena.storage.hdf5.episodes",
+    "read_attributes": "isaaclab_arena.storage.episodes",
+    "read_episode": "isaaclab_arena.storage.episodes",
+    "verify_episodes": "isaaclab_arena.storage.episodes",
     "wilson_interval": "isaaclab_arena.results.statistics",
-    "write_episode": "isaaclab_arena.storage.hdf5.episodes",
+    "write_episode": "isaaclab_arena.storage.episodes",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""
 

@@ -22,9 +22,7 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
-from isaaclab_arena.storage.atomic import check_plain, storage_errors
-from isaaclab_arena.storage.commits import CommitLine, counts_before, parse_line
-from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, job_directory
+from isaaclab_arena.storage.ledger import CommitLine, counts_before, fresh_lines
 
 _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.2
@@ -55,7 +53,7 @@ class AnswerWatch(Observer):
         self._read_bytes: dict[Path, int] = {}
         self._lines: defaultdict[str, dict[int, CommitLine]] = defaultdict(dict)
         self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._asked}
-        self._answering = self._begun_anew()
+        self._answering = [Answering(each, num_questions=len(self._questions)) for each in self._questions]
         self._looked_at: dict[str, float] = {}
         self._begun: set[str] = set()
         self._suspects: Counter[str] = Counter()
@@ -134,9 +132,6 @@ class AnswerWatch(Observer):
             raise ConfigError(Problem(message, job=job))
         return is_over
 
-    def _begun_anew(self) -> list[Answering]:
-        return [Answering(question, num_questions=len(self._questions)) for question in self._questions]
-
     def _is_time(self, what: str, *, now: bool) -> bool:
         """Whether the next read of a job is due, or, for "", of all jobs with questions."""
         at, before = self._clock(), self._looked_at.get(what)
@@ -148,30 +143,14 @@ class AnswerWatch(Observer):
     def _read(self, job: str) -> None:
         """Read the new commit lines of a job."""
         lines = self._lines[job]
-        for path in sorted(job_directory(self._output_directory, job).glob(COMMIT_FILE_PATTERN)):
-            begin = self._read_bytes.get(path, 0)
-            check_plain(path)
-            with storage_errors("read", path), path.open("rb") as file:
-                file.seek(begin)
-                content = file.read()
-            # The part after the last newline is still being written.
-            whole = content[: content.rfind(b"\n") + 1]
-            self._read_bytes[path] = begin + len(whole)
-            for text in whole.splitlines():
-                try:
-                    line = parse_line(text)
-                except ValueError:
-                    # The merge reports it.
-                    continue
-                known = lines.get(line.episode_index)
-                if line.job_name != job or self._runs_again(line):
-                    continue
-                if known is not None and not counts_before(line, known):
-                    continue
-                lines[line.episode_index] = line
-                if job not in self._asked:
-                    continue
-                self._finished[job][line.episode_index] = finished_episode(line)
-                if known is not None:
-                    # A later attempt replaced an error, which may change earlier answers, so all of them start again.
-                    self._answering = self._begun_anew()
+        for line in fresh_lines(self._output_directory / job, job, self._read_bytes):
+            known = lines.get(line.episode_index)
+            if self._runs_again(line) or (known is not None and not counts_before(line, known)):
+                continue
+            lines[line.episode_index] = line
+            if job not in self._asked:
+                continue
+            self._finished[job][line.episode_index] = finished_episode(line)
+            if known is not None:
+                # A later attempt replaced an error, which may change earlier answers, so all of them start again.
+                self._answering = [Answering(each, num_questions=len(self._questions)) for each in self._questions]

@@ -32,9 +32,9 @@ from isaaclab_arena.results.rows import (
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.commits import JobResultStatus
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import PlanEntry
+from isaaclab_arena.storage.ledger import PlanEntry
+from isaaclab_arena.storage.reports import JobResultStatus
 
 # The merged results as a table for a terminal.
 

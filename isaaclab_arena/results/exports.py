@@ -15,13 +15,11 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.commits import CommitLine, JobResultStatus, read_commits
-from isaaclab_arena.storage.hdf5.episodes import read_array
+from isaaclab_arena.storage.episodes import locate_episodes, read_array
 from isaaclab_arena.storage.json_values import json_line, json_text
-from isaaclab_arena.storage.layout import REWARDS, job_directory, parse_video_file_name
-from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run_plan import PlanEntry
-from isaaclab_arena.storage.videos import videos_of_job
+from isaaclab_arena.storage.layout import REWARDS, parse_video_file_name
+from isaaclab_arena.storage.ledger import CommitLine, PlanEntry, read_commits, videos_of_job
+from isaaclab_arena.storage.reports import JobResultStatus
 
 # A run as the files of Isaac Lab Arena's experiments, which its report, plots and sensitivity analysis read.
 
@@ -41,7 +39,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
     policies = {job.name: short_policy_name(job.config.policy_type) for job in jobs}
     result: dict[str, Any] = {}
     for job in jobs:
-        directory, completed = job_directory(run, job.name), status[job.name] is JobResultStatus.COMPLETED
+        directory, completed = run / job.name, status[job.name] is JobResultStatus.COMPLETED
         rebuilds = _rebuilds_of(job, read_commits(directory, job.name, seed=job.config.seed).lines)
         # A completed job without episodes still gets one empty rebuild.
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
@@ -171,7 +169,7 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
     tasks: dict[str, EvaluatedTask] = {}
     sizes: Counter[str] = Counter()
     for job in merged.plan.jobs:
-        directory, group = job_directory(run, job.name), job.config.environment
+        directory, group = run / job.name, job.config.environment
         finished = records(merged.episodes_of[job.name])
         # Episodes beyond a decision do not count, because their question was already answered. LeRobot has no errors
         # and no unmeasured success. Each omission is noted, so that a user can reconcile the numbers with the table of

@@ -24,28 +24,24 @@ from isaaclab_arena.results.rows import JobEvidence, suites_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
-from isaaclab_arena.storage.commits import (
-    CommitLog,
-    JobResultStatus,
-    ReportedStatus,
-    read_commits,
-    read_job_reports,
-)
 from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.json_values import json_text, plain, read_json
-from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
-from isaaclab_arena.storage.run_plan import (
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
+from isaaclab_arena.storage.ledger import (
     INSTEAD_OF_ATTEMPT,
     Attempt,
+    CommitLog,
     PlanEntry,
     RunPlan,
     attempt_numbers,
     attempt_path,
     contents_in_effect,
     read_attempts,
+    read_commits,
     read_run_plan,
     times_rerun,
 )
+from isaaclab_arena.storage.reports import JobResultStatus, ReportedStatus, read_job_reports
 
 # The tables of a run as data frames.
 
@@ -205,7 +201,7 @@ class RunFiles:
         grown &= self.jobs.keys()
         for name in grown:
             seed = self.jobs[name].config.seed
-            self._logs[name] = read_commits(job_directory(self._directory, name), name, seed=seed)
+            self._logs[name] = read_commits(self._directory / name, name, seed=seed)
         self._read_attempts()
 
         # Answers need the episodes of all jobs, so they come before the evidence of each job. The episodes of one job
@@ -247,7 +243,7 @@ class RunFiles:
         self.problems, self._unread = [*problems, *self._changes, *missing], (named | lost) - known
 
     def _evidence(self, job: PlanEntry, **more: Any) -> JobEvidence:
-        directory, commits = job_directory(self._directory, job.name), self._logs[job.name]
+        directory, commits = self._directory / job.name, self._logs[job.name]
         reports, unread = read_job_reports(directory, job.name, self._plan.run_id)
         twice = (
             f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
@@ -272,7 +268,7 @@ class RunFiles:
             return evidence
 
         # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
-        from isaaclab_arena.storage.recordings import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
+        from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
 
         for number in sorted(self._unread & {line.attempt for line in evidence.finished}):
             lines = (line for line in evidence.finished if line.attempt == number and line.checksum is not None)
@@ -503,7 +499,7 @@ def _stored(output_directory: Path, plan: RunPlan, episode_columns: Sequence[str
     jobs = _joined(output_directory, "results", "timing")
     if episode_columns is None:
         episodes = _joined(output_directory, "episodes", "episode_timing")
-        directories = ((job.name, job_directory(output_directory, job.name)) for job in plan.jobs)
+        directories = ((job.name, output_directory / job.name) for job in plan.jobs)
         reports = ((name, read_job_reports(directory, name, plan.run_id)) for name, directory in directories)
         remarks = _remarks((name, report.remarks) for name, (found, _) in reports for report in found)
     else:

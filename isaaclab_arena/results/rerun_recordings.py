@@ -10,12 +10,10 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_me
 from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path
-from isaaclab_arena.storage.hdf5.episodes import read_episode
-from isaaclab_arena.storage.layout import ACTIONS, CAMERA_OBSERVATIONS, OBSERVATIONS, REWARDS, STATES, job_directory
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
-from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run_plan import read_run_plan
-from isaaclab_arena.storage.videos import videos_of_job
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import locate_episodes, read_episode
+from isaaclab_arena.storage.layout import ACTIONS, CAMERA_OBSERVATIONS, OBSERVATIONS, REWARDS, STATES
+from isaaclab_arena.storage.ledger import read_run_plan, videos_of_job
 
 _STEP, _TIME = "step", "time"
 _PROPERTIES = (
@@ -35,7 +33,7 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
         if name not in names:
             raise ConfigError(Problem(f"the run has no job '{name}'{did_you_mean(name, names)}", key="--job"))
     for name in jobs or names:
-        found, problems = locate_episodes(job_directory(run, name), name)
+        found, problems = locate_episodes(run / name, name)
         films: dict[int, dict[str, Path]] = {}
         for said, film in videos_of_job(run, name):
             films.setdefault(said.episode_index, {})[said.camera or "viewport"] = film

@@ -30,8 +30,10 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
-from isaaclab_arena.storage.commits import (
-    CommitLine,
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
+from isaaclab_arena.storage.reports import (
     JobReport,
     JobResultStatus,
     JobStanding,
@@ -39,9 +41,6 @@ from isaaclab_arena.storage.commits import (
     ServerUsage,
     job_standing,
 )
-from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import PlanEntry
 
 # The evidence of a job. A property is what several columns need; the columns are in `isaaclab_arena.results.columns`.
 

@@ -1,20 +1,28 @@
-"""Write files atomically, so that a crash leaves a file complete or not at all."""
+"""Write files atomically, so that a crash leaves a file complete or not at all, and lock directories."""
 
 import errno
+import fcntl
+import logging
 import os
+import shutil
 import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count, takewhile
 from pathlib import Path
+from typing import Self
 
-from isaaclab_arena.errors import DamagedFileError, DiskUnusableError, StorageError
+from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, Problem, StorageError
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
+
+_LOG = logging.getLogger(__name__)
 
 # EFBIG: a limit on file size (RLIMIT_FSIZE), which the next file meets too.
 _LARGEST_FILE_BYTES = 2**63 - 1
 _LARGEST_READ_BYTES = 2**30
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
@@ -107,25 +115,21 @@ def write_bytes(path: Path, content: bytes | bytearray, *, overwrite: bool = Fal
     with storage_errors("write", path):
         try:
             try:
-                _write_whole(temporary, content)
+                descriptor = os.open(temporary, _NEW, 0o666)
             except FileNotFoundError:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _write_whole(temporary, content)
+                descriptor = os.open(temporary, _NEW, 0o666)
+            try:
+                left = memoryview(content)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            finally:
+                os.close(descriptor)
             _refuse_existing(path, overwrite=overwrite)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def _write_whole(path: Path, content: bytes | bytearray) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
-    finally:
-        os.close(descriptor)
 
 
 def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:
@@ -169,3 +173,93 @@ def append_line(descriptor: int, line: str, path: Path) -> None:
 def _refuse_existing(path: Path, *, overwrite: bool) -> None:
     if not overwrite and path.exists():
         raise FileThereError(f"{path} exists already and is not written over")
+
+
+# One run at a time in a directory: the system releases the lock if its holders die.
+#
+# The rank that sets a run up holds the lock alone during repair and planning. Then all ranks of the run share it until
+# they exit, so no other run can begin while one of them may still write.
+
+
+class RunLock:
+    """The lock of one existing output directory, held by this process."""
+
+    def __init__(self, output_directory: Path) -> None:
+        self._path = output_directory / LOCK_FILE
+        with storage_errors("make", self._path):
+            # Child processes must not keep the lock after this process has ended, hence O_CLOEXEC. A child that
+            # inherits the descriptor on purpose holds the lock as long as it runs.
+            self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def hold_alone(self) -> Self:
+        """Take the lock exclusively. ConfigError if another run holds it."""
+        return self._take(fcntl.LOCK_EX)
+
+    def share(self) -> Self:
+        """Share the lock with this run's ranks, also from an exclusive hold. ConfigError if another run holds it."""
+        return self._take(fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Release the lock. May be called more than once; the end of the process releases it too."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def _take(self, kind: int) -> Self:
+        try:
+            fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                # The error is not from another run: this file system has no locks, and reports that in one of several
+                # ways.
+                cannot = "cannot be locked on this file system"
+                _LOG.warning("%s %s (%s): never start two runs in one directory", self._path, cannot, error.strerror)
+                return self
+            message = "another run is at work in this directory; wait until it has ended, or choose another one"
+            raise ConfigError(Problem(message, file=str(self._path.parent))) from error
+        return self
+
+
+# Set files aside: they move to a directory such as ``set_aside/`` of a job.
+
+
+def move_aside(path: Path, directory: Path) -> Path:
+    """Move a file into a directory, under a new name if its name is taken, and return its new path."""
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        target = free_name(directory, path.name)
+        path.rename(target)
+    return target
+
+
+def keep_aside(path: Path, directory: Path) -> None:
+    """Keep a copy of a file in a directory before the file is replaced."""
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(kept.samefile(path) for kept in takewhile(Path.exists, names_aside(directory, path.name))):
+            return
+        target = free_name(directory, path.name)
+        try:
+            os.link(path, target)
+        except OSError:
+            # Some file systems lack hard links. If the disk is at fault, the copy fails too.
+            with written_in_place(target) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+def names_aside(directory: Path, name: str) -> Iterator[Path]:
+    """Yield candidate names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
+    yield directory / name
+    for number in count(1):
+        yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
+
+
+def free_name(directory: Path, name: str) -> Path:
+    """Return the first free one of `names_aside`."""
+    return next(path for path in names_aside(directory, name) if not os.path.lexists(path))

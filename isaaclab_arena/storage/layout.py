@@ -22,7 +22,6 @@ JOB_REPORT_PATTERN = "job_report_rank*.json"
 JOB_BEGUN_PATTERN = "job_begun_rank*.json"
 EPISODE_FILE_PATTERN = "e*.h5"
 
-MAX_LIVES = 10_000  # how often a rank may take up the same job; see `commit_file_name`
 DATA_GROUP = "data"
 COMMIT_ATTRIBUTE = "commit"
 CONTENTS_ATTRIBUTE = "contents"
@@ -42,12 +41,6 @@ _VIDEO_FILE = re.compile(
     r"(?:viewport|robot-cam)(?:-rebuild\d{1,9})?-env(?P<env>\d{1,18})(?:-(?P<camera>.+))?-episode-(?P<episode>\d{1,18})\.mp4",
     re.ASCII,
 )
-_ATTEMPT_FILE = re.compile(r"attempt_([1-9]\d{0,5})\.json", re.ASCII)
-
-
-def job_directory(output_directory: Path, job: str) -> Path:
-    """Return the directory of a job's files."""
-    return output_directory / job
 
 
 def dataset_file_name(job: str, rank: int, world_size: int) -> str:
@@ -110,35 +103,9 @@ def episode_index_of_file(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def commit_file_name(rank: int, life: int = 0) -> str:
-    """Return the name of a rank's commit file; `life` counts how often this rank began the job before."""
-    return f"episode_results_rank{rank}{f'_life{life}' if life else ''}.jsonl"
-
-
-def job_report_file_name(rank: int, life: int = 0) -> str:
-    """Return the name of the report that a rank writes when it leaves a job; see `commit_file_name`."""
-    return f"job_report_rank{rank}{f'_life{life}' if life else ''}.json"
-
-
-def job_begun_file_name(rank: int, attempt: int) -> str:
-    """Return the name of the file that a rank writes when it begins a job; its report replaces that file."""
-    return f"job_begun_rank{rank}_attempt{attempt}.json"
-
-
 def traceback_file_name(rank: int, attempt: int) -> str:
     """Return the name of a job's file with the traceback of a failure on a rank."""
     return f"traceback_rank{rank}{f'_attempt{attempt}' if attempt > 1 else ''}.txt"
-
-
-def attempt_file_name(number: int) -> str:
-    """Return the name of an attempt's file: ``attempt_1.json``."""
-    return f"attempt_{number}.json"
-
-
-def attempt_number(name: str) -> int | None:
-    """Return the number in a name of `attempt_file_name`, None for any other name."""
-    match = _ATTEMPT_FILE.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def demo_name(episode_index: int) -> str:

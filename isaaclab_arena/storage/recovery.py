@@ -1,93 +1,71 @@
-"""The recovery of a run's directory after a crash: repairs, files set aside, and what is left to run."""
+"""The recovery of a run's directory after a crash: its diagnosis, repairs, and what is left to run."""
 
-import dataclasses
 import errno
 import logging
 import os
 import re
-import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count, takewhile
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
 from pathlib import Path
+from typing import TypeAlias
 
 from isaaclab_arena.config.schema import RESERVED_NAMES
-from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, of_ranges
+from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, contain, of_ranges
 from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage import atomic, commits, layout, run_plan
-from isaaclab_arena.storage.atomic import FileThereError, storage_errors, written_in_place
-from isaaclab_arena.storage.diagnosis import (
-    Diagnosis,
-    PlannedEpisodes,
-    RecordedCopy,
-    dataset_named_by,
-    diagnose,
-    read_recordings,
-    recorded_config_hash,
+from isaaclab_arena.storage import layout, ledger
+from isaaclab_arena.storage.atomic import (
+    FileThereError,
+    RunLock,
+    check_plain,
+    flush_to_disk,
+    free_name,
+    keep_aside,
+    move_aside,
+    names_aside,
+    storage_errors,
+    write_bytes,
+    written_in_place,
 )
-from isaaclab_arena.storage.hdf5.dataset import consolidate, make_dataset
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_checksums, verify_episodes
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
+from isaaclab_arena.storage.dataset import consolidate, make_dataset
+from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
+from isaaclab_arena.storage.episodes import (
+    EpisodeExaminer,
+    in_words,
+    list_episodes,
+    read_attributes,
+    read_checksums,
+    verify_episodes,
+)
+from isaaclab_arena.storage.ledger import CommitLine, CommitLog, contradiction, datasets, episode_files, parse_line
+from isaaclab_arena.storage.reports import JobReport, JobResultStatus, job_standing, read_job_reports
 
-# The steps of a run in its directory, in order. A process may die between any two of them: then the next start goes on,
-# or a rank that is left. `tests/faults/test_transitions.py` cuts a run at each step.
-#
-# step                      on disk from then on                            after a death before the next step
-# the run is planned        run.json, then its copy attempts/plan.json      all episodes are left
-# an attempt begins         attempts/attempt_<n>.json                       the next attempt reads the files again
-# a piece is claimed        claims/attempt_<n>/j<job>_p<piece>...           another rank takes the piece over
-# a job begins              job_begun_rank<r>_attempt<n>.json               the job is interrupted
-# an episode is recorded    episodes/e<index>.h5, which holds its line      its line is committed: it is adopted
-# an episode is committed   a line of episode_results_rank<r>.jsonl         the episode is finished
-# a job is consolidated     dataset_<job>.hdf5, then no episodes/           episode files beside the dataset are removed
-# a job is reported         job_report_rank<r>.json, then no begun file     the later one of the two counts
-# the run is merged         tables, then results.json, then report.html     old tables are written anew
-
-# Set files and episodes aside: their content moves to a directory such as ``set_aside/`` of the job.
+# Set episodes aside in ``set_aside/`` of the job, and clean up after dead processes: temporary files, and episode files
+# outside a dataset.
 #
 # Each function may be interrupted at any point and called again. Nothing is lost, and nothing is kept twice.
 
-
-def move_aside(path: Path, directory: Path) -> Path:
-    """Move a file into a directory, under a new name if its name is taken, and return its new path."""
-    with storage_errors("set aside", path):
-        directory.mkdir(parents=True, exist_ok=True)
-        target = _free_name(directory, path.name)
-        path.rename(target)
-    return target
-
-
-def keep_aside(path: Path, directory: Path) -> None:
-    """Keep a copy of a file in a directory before the file is replaced."""
-    with storage_errors("set aside", path):
-        directory.mkdir(parents=True, exist_ok=True)
-        if any(kept.samefile(path) for kept in takewhile(Path.exists, _names(directory, path.name))):
-            return
-        target = _free_name(directory, path.name)
-        try:
-            os.link(path, target)
-        except OSError:
-            # Some file systems lack hard links. If the disk is at fault, the copy fails too.
-            with written_in_place(target) as temporary:
-                shutil.copyfile(path, temporary)
+_LOG = logging.getLogger(__name__)
+_LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
+_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
 
 def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
     """Copy an intact episode of a dataset into a file of its own in a directory."""
     name = layout.episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
-    for kept in takewhile(Path.exists, _names(directory, name)):
+    for kept in takewhile(Path.exists, names_aside(directory, name)):
         with suppress(DamagedFileError):
             if read_attributes(kept, episode_index).get("checksum") == checksum:
                 return
-    with written_in_place(_free_name(directory, name)) as temporary:
+    with written_in_place(free_name(directory, name)) as temporary:
         make_dataset([(episode_index, dataset)], temporary)
 
 
@@ -101,34 +79,14 @@ def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
     # The remaining episodes must be intact. Their chunks are copied without recompression.
     with written_in_place(dataset, overwrite=True) as temporary:
         make_dataset([(index, dataset) for index in remaining], temporary)
-        atomic.flush_to_disk(temporary)
+        flush_to_disk(temporary)
 
 
-def _names(directory: Path, name: str) -> Iterator[Path]:
-    """Yield candidate names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
-    yield directory / name
-    for number in count(1):
-        yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
-
-
-def _free_name(directory: Path, name: str) -> Path:
-    return next(path for path in _names(directory, name) if not os.path.lexists(path))
-
-
-# Clean up after dead processes: temporary files, and episode files outside a dataset.
-
-_LOG = logging.getLogger(__name__)
-_LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
-_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
-_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
-
-
-def remove_temporary_files(output_directory: Path, plan: run_plan.RunPlan) -> list[str]:
+def remove_temporary_files(output_directory: Path, plan: ledger.RunPlan) -> list[str]:
     """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
     owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
     for job in plan.jobs:
-        directory = layout.job_directory(output_directory, job.name)
+        directory = output_directory / job.name
         names = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
         owners[f"job '{job.name}'"] = [directory / name for name in names]
 
@@ -136,35 +94,26 @@ def remove_temporary_files(output_directory: Path, plan: run_plan.RunPlan) -> li
     for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
         if not directory.is_dir():
             continue
-        with storage_errors("read", directory), os.scandir(directory) as entries:
-            found = sorted(
-                entry.name
-                for entry in entries
-                if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False)
-            )
-        for path in (directory / name for name in found):
+        with storage_errors("read", directory):
+            found = sorted(path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name))
+        for path in found:
             with storage_errors("remove", path):
-                path.unlink(missing_ok=True)
-            removed[owner] += 1
+                if path.is_symlink() or not path.is_dir():
+                    path.unlink(missing_ok=True)
+                    removed[owner] += 1
     return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leftovers:
-    """The result of `consolidate_leftovers`."""
-
-    notes: tuple[str, ...] = ()  # one per dataset that gained episodes, and one per file that could not be moved
-    loss: str | None = None  # finished episodes that lost their recording, and the remedy; None if there are none
-
-
-def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> Leftovers:
+def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
     """Copy committed episodes that still have files of their own into the datasets that their lines name."""
+    # Return notes for the user, and the finished episodes that lost their recording with the remedy, None without any.
+    #
     # All ranks of the run must have ended. The files come from ranks that died while others finished the job. `is_all`:
     # no rank has made a dataset, so every episode of the job is checked.
     files = list(episode_files(job_directory))
     if not (files or is_all or any(job_directory.glob(layout.JOB_BEGUN_PATTERN))):
-        return Leftovers()
-    lines = {line.episode_index: line for line in commits.read_commits(job_directory, job).lines}
+        return [], None
+    lines = {line.episode_index: line for line in ledger.read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
     # Only a file whose checksum matches its commit line may enter a dataset.
@@ -184,7 +133,7 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
     }
     lost = sorted(counted - recorded)
     loss = f"the recordings of {in_words(lost)} are damaged or gone since they finished; --resume runs them again"
-    return Leftovers(notes=tuple(notes), loss=loss if lost else None)
+    return notes, loss if lost else None
 
 
 def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequence[Path]]) -> Iterator[str]:
@@ -198,55 +147,6 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
 
 
-def put_in_place(path: Path, line: commits.CommitLine, text: str, write: Callable[[], object]) -> list[str]:
-    """Write an episode's file, and return the lines to commit. `text` is the formatted `line`."""
-    # The file may exist: from a rank that died before the commit, or from a rank that was presumed dead.
-    with suppress(FileThereError):
-        write()
-        return [text]
-    try:
-        there = _left_behind(path, line)
-    except DamagedFileError as error:
-        _LOG.warning("%s was there already and is replaced: %s", path, error)
-        move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
-        write()
-        return [text]
-    if there.checksum == line.checksum:
-        _LOG.info("%s was there already, with the same content: its line is committed", path)
-        return [json_line(there)]
-    # Neither result can be preferred. The existing file may belong to a live rank, so it stays. Both results are
-    # committed, so the mismatch of the episode is visible.
-    _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
-    return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
-
-
-class EpisodeCommits(commits.CommitWriter):
-    """Commits episodes of a rank in a job's directory: first the file of each, then its line."""
-
-    def commit(self, line: commits.CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
-        """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
-        texts = [text]
-        path = self.path.parent / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)
-        if write is not None:
-            texts = put_in_place(path, line, text, partial(write, path))
-        for each in texts:
-            self.write_line(each)
-
-
-def _left_behind(path: Path, expected: commits.CommitLine) -> commits.CommitLine:
-    """Return the commit line in a file. DamagedFileError if the file is damaged or is not the expected episode."""
-    verify_episodes(path, [expected.episode_index])
-    attributes = read_attributes(path, expected.episode_index)
-    try:
-        line = commits.parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
-    except ValueError as error:
-        raise DamagedFileError(f"{path} does not say how its episode went") from error
-    found = (line.job_name, line.episode_index, line.checksum)
-    if found != (expected.job_name, expected.episode_index, attributes.get("checksum")):
-        raise DamagedFileError(f"{path} is of job '{line.job_name}', episode {line.episode_index}, or of other arrays")
-    return line
-
-
 def remove_if_empty(directory: Path) -> None:
     """Remove a directory if it exists and is empty."""
     with storage_errors("remove", directory):
@@ -256,6 +156,292 @@ def remove_if_empty(directory: Path) -> None:
             # Another rank may have removed it, or written into it, since the check.
             if error.errno not in _NOTHING_TO_DO:
                 raise
+
+
+# Commit episodes.
+
+
+class EpisodeCommits(ledger.CommitWriter):
+    """Commits episodes of a rank in a job's directory: first the file of each, then its line."""
+
+    def commit(self, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
+        """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
+        path = self.path.parent / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)
+        # The file may exist: from a rank that died before the commit, or from a rank that was presumed dead.
+        with suppress(FileThereError):
+            if write is not None:
+                write(path)
+            self.write(text)
+            return
+        try:
+            verify_episodes(path, [line.episode_index])
+            attributes = read_attributes(path, line.episode_index)
+            try:
+                there = parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
+            except ValueError as error:
+                raise DamagedFileError(f"{path} does not say how its episode went") from error
+            found = (there.job_name, there.episode_index, there.checksum)
+            if found != (line.job_name, line.episode_index, attributes.get("checksum")):
+                what = f"of job '{there.job_name}', episode {there.episode_index}, or of other arrays"
+                raise DamagedFileError(f"{path} is {what}")  # noqa: TRY301
+        except DamagedFileError as error:
+            _LOG.warning("%s was there already and is replaced: %s", path, error)
+            move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
+            self.commit(line, text, write)
+            return
+        self.write(there)
+        if there.checksum == line.checksum:
+            _LOG.info("%s was there already, with the same content: its line is committed", path)
+            return
+        # Neither result can be preferred. The existing file may belong to a live rank, so it stays. Both results are
+        # committed, so the mismatch of the episode is visible.
+        _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
+        self.write(replace(line, dataset_file=None, episode_file=None))
+
+
+# Diagnose a job: its recordings against their checksums and commit lines.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCopy:
+    """One recording of one episode."""
+
+    episode_index: int
+    path: Path  # file of the episode, or dataset that contains it
+    checksum: int | None  # CRC-32 of its arrays; None if they are damaged
+    damage: str | None = None  # None if it is intact
+    contradiction: str | None = None  # disagreement with the commit line of these arrays; see `contradiction`
+    # Empty if its arrays have a commit line, or if it is damaged.
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+    @property
+    def flaw(self) -> str | None:
+        """The problem of the recording, None if it is usable for its episode."""
+        return self.damage or self.contradiction
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the recording is a file of its own, outside a dataset."""
+        return self.path.parent.name == layout.EPISODES_DIRECTORY
+
+
+JobRecordings: TypeAlias = tuple[Mapping[int, Sequence[RecordedCopy]], Sequence[tuple[Path, str]]]
+"""The recordings of each episode by index, datasets first; and files that are no datasets by content, with reasons."""
+
+
+def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
+    """Compare every recorded array of a job with its checksum and commit line. StorageError if a file is unreadable."""
+    copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
+    unreadable: list[tuple[Path, str]] = []
+    by_index, examiner = {line.episode_index: line for line in lines}, EpisodeExaminer()
+    try:
+        held: list[tuple[Path, list[int]]] = []
+        for path in datasets(job_directory, job):
+            try:
+                held.append((path, list_episodes(path)))
+            except DamagedFileError as error:
+                unreadable.append((path, str(error)))
+        parts = [(path, [index]) for path, index in episode_files(job_directory)]
+        for path, indices in chain(held, told(parts, "checking", f"job '{job}'")):
+            try:
+                examined = examiner.examine(path, indices)
+            except DamagedFileError as error:
+                examined = [error] * len(indices)
+            for index, found in zip(indices, examined, strict=True):
+                line, copy = by_index.get(index), RecordedCopy(episode_index=index, path=path, checksum=None)
+                if isinstance(found, DamagedFileError):
+                    copy = replace(copy, damage=str(found))
+                elif line is not None and line.checksum == found["checksum"]:
+                    copy = replace(copy, checksum=line.checksum, contradiction=contradiction(line, found))
+                else:
+                    copy = replace(copy, checksum=int(found["checksum"]), attributes=found)
+                copies[index].append(copy)
+    except StorageError as error:
+        way_out = "if that stays so, move the file away, and the episodes that it holds run again"
+        raise StorageError(f"{error}; {way_out}") from error
+    return copies, unreadable
+
+
+def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
+    """Return the hash of the run's resolved jobs from a recording's provenance, None if it has none."""
+    try:
+        said = parsed_mapping(provenance, "the provenance").get("config_hash")
+    except DamagedFileError:
+        return None
+    return said if isinstance(said, str) else None
+
+
+# Diagnose a job: compare its commit lines with its recordings, and decide the repairs. This writes nothing.
+#
+# An episode is finished if a line commits it and its recording matches that line, or if recording was off. An episode
+# with an error is finished even if its recording is lost, because a second try would favour policies that fail by
+# chance. A recording without a line is adopted if it carries the commit line that its writer had prepared.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedEpisodes:
+    """The planned episodes of a job, and the rule for reruns."""
+
+    name: str
+    seed: int
+    num_episodes: int | None  # None if unknown
+    config_hash: str  # hash of the run's resolved jobs
+    retry_errors: bool = False  # episodes that ended in an error run again
+    # Earlier attempts that retried errors: their number, and the episodes that they did not have to run.
+    retries_begun: tuple[tuple[int, EpisodeRanges], ...] = ()
+
+    def retries(self, line: CommitLine) -> bool:
+        """Whether a finished episode runs again, because this or an unfinished earlier attempt retries errors."""
+        if line.outcome is not Outcome.ERROR:
+            return False
+        return self.retry_errors or any(
+            attempt > line.attempt and not contain(finished, line.episode_index)
+            for attempt, finished in self.retries_begun
+        )
+
+
+@dataclass(kw_only=True)
+class Diagnosis:
+    """The repairs that the files of a job need."""
+
+    finished: set[int] = field(default_factory=set)  # episodes that must not run again
+    # Episodes whose commit lines are no longer true, or that are not planned.
+    withdrawn: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)  # finished episodes with an error whose recordings are lost
+    adopted: list[CommitLine] = field(default_factory=list)  # lines to commit for recordings without one
+    # Recordings to remove, with the reason; None for a duplicate, which need not be kept.
+    discarded: list[tuple[RecordedCopy, str | None]] = field(default_factory=list)
+    # Episode files to copy, by name of the dataset.
+    consolidated: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+    # Files whose content does not match their names, with the reason.
+    unreadable: list[tuple[Path, str]] = field(default_factory=list)
+    has_stray_lines: bool = False  # commit files hold lines that are torn, malformed or of another job
+
+
+def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
+    """Compare the commit lines of a job with its `read_recordings`; see `Diagnosis`."""
+    copies, unreadable = recordings
+    diagnosis = Diagnosis(unreadable=list(unreadable))
+    lines = {line.episode_index: line for line in log.lines}
+    for index in sorted(lines.keys() | copies.keys()):
+        line, found = lines.get(index), copies.get(index, [])
+        if expected.num_episodes is None or index < expected.num_episodes:
+            _diagnose(expected, line, found, diagnosis, unequal=index in log.unequal_episodes)
+            continue
+        diagnosis.withdrawn.update({index} & lines.keys())
+        diagnosis.discarded += [(copy, "the plan has no such episode") for copy in found]
+    return diagnosis
+
+
+def dataset_named_by(line: CommitLine) -> str:
+    """Return the dataset's file name for a commit line. Lines without a valid one get the default of their rank."""
+    name = line.dataset_file or ""
+    return name if layout.is_dataset_of(line.job_name, name) else layout.dataset_file_name(line.job_name, line.rank, 1)
+
+
+def _diagnose(
+    expected: PlannedEpisodes,
+    line: CommitLine | None,
+    copies: Sequence[RecordedCopy],
+    diagnosis: Diagnosis,
+    *,
+    unequal: bool,
+) -> None:
+    """Decide about one planned episode."""
+    # A line without a checksum was committed with recording off, so there is nothing to compare.
+    if line is not None and line.checksum is None:
+        if not expected.retries(line):
+            diagnosis.finished.add(line.episode_index)
+        return
+    diagnosis.discarded += [(copy, copy.flaw) for copy in copies if copy.flaw is not None]
+    intact = [copy for copy in copies if copy.flaw is None]
+    is_recorded = line is not None and any(copy.checksum == line.checksum for copy in intact)
+    # A carried line counts before the committed one: it is only adopted if that one is missing, unrecorded or an error.
+    adopted, reasons = _adoptable(expected, line, intact, is_recorded=is_recorded)
+    counted = adopted or (line if line is not None and is_recorded and not expected.retries(line) else None)
+    diagnosis.adopted += filter(None, [adopted])
+
+    # The recording of the line is gone. The line of an error stands without it, until a later line replaces it. Any
+    # other line counts until it is removed.
+    if line is not None and not is_recorded:
+        is_doubtful = any(copy.contradiction is not None for copy in copies)
+        if line.outcome is not Outcome.ERROR or (is_doubtful and adopted is None):
+            diagnosis.withdrawn.add(line.episode_index)
+        elif adopted is None and not expected.retries(line):
+            diagnosis.lost.add(line.episode_index)
+            diagnosis.finished.add(line.episode_index)
+
+    if counted is not None:
+        diagnosis.finished.add(counted.episode_index)
+        # Keep one recording in the dataset that the line names, or have the episode's file copied there.
+        same = [copy for copy in intact if copy.checksum == counted.checksum]
+        parts, in_datasets = [copy.path for copy in same if copy.is_part], [copy for copy in same if not copy.is_part]
+        name = dataset_named_by(counted)
+        if parts:
+            diagnosis.consolidated[name] += parts
+        has_home = bool(parts) or any(copy.path.name == name for copy in in_datasets)
+        surplus = [copy for copy in in_datasets if copy.path.name != name] if has_home else in_datasets[1:]
+        diagnosis.discarded += [(copy, None) for copy in surplus]
+    for copy in intact:
+        is_kept = counted is not None and copy.checksum == counted.checksum
+        # Two ranks committed different results of one episode. Both are kept for the user to inspect.
+        is_evidence = unequal and adopted is None and not copy.is_part
+        if is_kept or is_evidence:
+            continue
+        if line is None or copy.checksum != line.checksum:
+            reason = "it is not what its commit line says"
+        elif adopted is None:
+            reason = "it ended in an error and runs again"
+        else:
+            reason = "a later attempt took the place of its error"
+        diagnosis.discarded.append((copy, reasons.get(copy.path) or reason))
+
+
+def _adoptable(
+    expected: PlannedEpisodes, line: CommitLine | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
+) -> tuple[CommitLine | None, Mapping[Path, str]]:
+    """Return the earliest adoptable line of an episode's recordings, and the reasons against the others by file."""
+    reasons: dict[Path, str] = {}
+    candidates: list[CommitLine] = []
+    if line is not None and line.outcome is not Outcome.ERROR and is_recorded:
+        return None, reasons
+    for copy in intact:
+        if line is not None and copy.checksum == line.checksum:
+            continue
+        try:
+            carried = _carried_line(expected, copy)
+        except ValueError as error:
+            reasons[copy.path] = str(error)
+            continue
+        if line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
+            continue
+        if expected.retries(carried):
+            reasons[copy.path] = "it ended in an error and runs again"
+            continue
+        candidates.append(carried)
+    # The content decides, not the file name.
+    return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
+
+
+def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
+    """Return the commit line that an uncommitted recording carries. ValueError if it has none of this plan."""
+    said = copy.attributes
+    found = (said.get("job"), said.get("seed"), said.get("episode_index"))
+    wanted = (expected.name, expected.seed, copy.episode_index)
+    if found != wanted:
+        raise ValueError(f"it is of another plan: its job, seed and index are {found}, not {wanted}")
+    if recorded_config_hash(said.get("provenance")) != expected.config_hash:
+        raise ValueError("it is of another plan: its configuration has another hash")
+    try:
+        line = parse_line(str(said.get(layout.COMMIT_ATTRIBUTE, "")))
+    except ValueError as error:
+        raise ValueError("no line commits it, and it carries none") from error
+    if (line.job_name, line.seed, line.episode_index, line.checksum) != (*wanted, copy.checksum):
+        raise ValueError("no line commits it, and the one that it carries is of another episode")
+    return line
+
+
+# Repair a job, as its diagnosis says.
 
 
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
@@ -273,14 +459,14 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
         kept = []
         for text in lines:
             with suppress(ValueError):
-                line = commits.parse_line(text)
+                line = parse_line(text)
                 if line.job_name == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
                     kept.append(text)
         if len(kept) < len(lines):
             keep_aside(path, aside)
             notes.append(f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}")
         if torn or len(kept) < len(lines):
-            atomic.write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
+            write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
 
     if runs_again := diagnosis.withdrawn - diagnosis.finished:
         episodes = in_words(sorted(runs_again))
@@ -296,7 +482,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
     if diagnosis.adopted:
         adopted = in_words(line.episode_index for line in diagnosis.adopted)
         notes.append(f"adopted {adopted}: recorded, but not committed")
-        with closing(commits.CommitWriter(job_directory, rank=0)) as writer:
+        with closing(ledger.CommitWriter(job_directory, rank=0)) as writer:
             for line in diagnosis.adopted:
                 writer.write(line)
     consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
@@ -350,56 +536,49 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
 # Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run.
 
 
-def recover_plan(output_directory: Path, rebuild: Callable[[Path], run_plan.RunPlan]) -> tuple[run_plan.RunPlan, bool]:
+def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPlan]) -> tuple[ledger.RunPlan, bool]:
     """Restore ``run.json`` from its copy, or with `rebuild`, for which True is returned; set a damaged file aside."""
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
-    with run_plan.RunLock(output_directory).hold_alone():
+    with RunLock(output_directory).hold_alone():
         try:
-            run_plan.read_run_plan(output_directory)
+            ledger.read_run_plan(output_directory)
         except ConfigError:
             pass
         else:
             message = f"holds a whole {layout.RUN_PLAN_FILE}: nothing is lost"
             raise ConfigError(Problem(message, file=str(output_directory)))
         try:
-            plan, is_made_anew = _copied(output_directory), False
+            plan, is_made_anew = ledger.read_plan_copy(output_directory), False
+            hashes: Mapping[str, str] = {}
+            # A damaged recording says nothing about the plan.
+            with suppress(StorageError):
+                hashes = recorded_config_hashes(output_directory)
+            if any(found != plan.config_hash for found in hashes.values()):
+                message = "is of another run: recordings were made with another configuration"
+                raise ConfigError(Problem(message, file=str(ledger.plan_copy_path(output_directory))))  # noqa: TRY301
         except ConfigError as no_copy:
             try:
                 plan, is_made_anew = rebuild(output_directory), True
             except (ConfigError, StorageError) as error:
                 missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
-                raise ConfigError([*no_copy.problems, *missing, _known_of_run(output_directory)]) from error
+                jobs = _jobs_with_results(output_directory)
+                known = f"{len(ledger.attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
+                known += f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
+                lost = "the options of the jobs, how many episodes each has, and the options of the command line"
+                way_out = "run the job file again in a new directory; recordings can still be replayed"
+                message = (
+                    f"{known} are there; what is lost with {layout.RUN_PLAN_FILE} are {lost}. If the above cannot be "
+                    f"mended, {way_out}"
+                )
+                known_of_run = Problem(message, file=str(output_directory))
+                raise ConfigError([*no_copy.problems, *missing, known_of_run]) from error
         path = output_directory / layout.RUN_PLAN_FILE
         if path.exists():
             move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
-        run_plan.write_run_plan(output_directory, plan)
+        ledger.write_run_plan(output_directory, plan)
     return plan, is_made_anew
-
-
-def _known_of_run(output_directory: Path) -> Problem:
-    """Return the problem of a plan that is lost: the known facts of the run, and the way out."""
-    jobs = _jobs_with_results(output_directory)
-    known = f"{len(run_plan.attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
-    named = f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
-    lost = "the options of the jobs, how many episodes each has, and the options of the command line"
-    way_out = "run the job file again in a new directory; recordings can still be replayed"
-    message = f"what is lost with {layout.RUN_PLAN_FILE} are {lost}. If the above cannot be mended, {way_out}"
-    return Problem(f"{known}{named} are there; {message}", file=str(output_directory))
-
-
-def _copied(output_directory: Path) -> run_plan.RunPlan:
-    """Return the copied plan. ConfigError if a recording was made with another configuration."""
-    plan = run_plan.read_plan_copy(output_directory)
-    hashes: Mapping[str, str] = {}
-    # A damaged recording says nothing about the plan.
-    with suppress(StorageError):
-        hashes = recorded_config_hashes(output_directory)
-    if any(found != plan.config_hash for found in hashes.values()):
-        message = "is of another run: recordings were made with another configuration"
-        raise ConfigError(Problem(message, file=str(run_plan.plan_copy_path(output_directory))))
-    return plan
 
 
 def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
@@ -429,22 +608,22 @@ def _jobs_with_results(output_directory: Path) -> list[str]:
 class RecoveredJob:
     """The state of a job after its recovery."""
 
-    job: run_plan.PlanEntry
+    job: ledger.PlanEntry
     finished: EpisodeRanges = ()  # episodes that must not run again
-    reports: Sequence[commits.JobReport] = ()
+    reports: Sequence[JobReport] = ()
     is_whole: bool = True  # every committed episode still counts
     last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
 
-    def left(self, needed: int | None = None) -> run_plan.AttemptEntry | None:
+    def left(self, needed: int | None = None) -> ledger.AttemptEntry | None:
         """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
-        standing = commits.job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
+        standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
         is_lacking = standing.planned is None and not self.is_whole
-        if standing.status in (commits.JobResultStatus.SKIPPED, commits.JobResultStatus.COMPLETED) and not is_lacking:
+        if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
             return None
         # A job that has all needed episodes runs none of the others, but still owes its report.
         is_decided = needed is not None and standing.planned is not None and not standing.missing
         finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
-        return run_plan.AttemptEntry(job=self.job.name, finished=finished)
+        return ledger.AttemptEntry(job=self.job.name, finished=finished)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,19 +633,19 @@ class Recovery:
     jobs: tuple[RecoveredJob, ...]  # in the plan's order
     notes: tuple[str, ...]  # findings and repairs, for the user
 
-    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[run_plan.AttemptEntry, ...]:
+    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[ledger.AttemptEntry, ...]:
         """Return the unfinished jobs. `needed` maps a job's name to its required number of episodes, None for all."""
         left = (job.left(needed(job.job.name)) for job in self.jobs if job.left() is not None)
         return tuple(entry for entry in left if entry is not None)
 
 
-def recover_run(output_directory: Path, plan: run_plan.RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
+def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
     """Check and repair every file of a run, for the new attempt number `attempt`."""
     # No other process may work on the run. Files that may hold user data are moved into ``set_aside/``, never deleted.
     notes = []
     written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
     logs = sorted((output_directory / "logs").glob("*"))
-    for path in (*written, *logs, run_plan.plan_copy_path(output_directory)):
+    for path in (*written, *logs, ledger.plan_copy_path(output_directory)):
         # A directory or pipe may occupy the name of a table, page or log. A link to a file elsewhere belongs to the
         # user: it is written through or replaced.
         why = not_a_plain_file(path) if os.path.lexists(path) else None
@@ -474,7 +653,7 @@ def recover_run(output_directory: Path, plan: run_plan.RunPlan, *, retry_errors:
             notes.append(f"set aside {path}: {why}")
             move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
     notes += remove_temporary_files(output_directory, plan)
-    begun, damaged = run_plan.read_attempts(output_directory, plan.run_id)
+    begun, damaged = ledger.read_attempts(output_directory, plan.run_id)
     notes += damaged
     retrying = [each for each in begun if each.retry_errors]
     jobs = []
@@ -488,7 +667,7 @@ def recover_run(output_directory: Path, plan: run_plan.RunPlan, *, retry_errors:
             retry_errors=retry_errors,
             retries_begun=tuple(begun_again),
         )
-        directory = layout.job_directory(output_directory, job.name)
+        directory = output_directory / job.name
         recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
         jobs.append(recovered)
         notes += done
@@ -496,7 +675,7 @@ def recover_run(output_directory: Path, plan: run_plan.RunPlan, *, retry_errors:
 
 
 def _recover_job(
-    directory: Path, job: run_plan.PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
+    directory: Path, job: ledger.PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
 ) -> tuple[RecoveredJob, list[str]]:
     """Repair the files of a job, and return its state and the notes for the user."""
     if not job.is_to_run:
@@ -507,21 +686,16 @@ def _recover_job(
     named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
     for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
         try:
-            atomic.check_plain(path)
+            check_plain(path)
         except DamagedFileError as error:
             set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
             move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
 
-    log = commits.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
-    reports, unread = commits.read_job_reports(directory, job.name, run, skip_unreadable=False)
+    log = ledger.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
+    reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
     notes = list(log.problems)
-    for path in sorted(directory.glob(layout.COMMIT_FILE_PATTERN)):
-        with storage_errors("read", path), path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                continue
-            file.seek(-1, os.SEEK_END)
-            if file.read() != b"\n":
-                notes.append(f"{path}: its last line was torn when its process died; that episode was not committed")
+    torn = "its last line was torn when its process died; that episode was not committed"
+    notes += [f"{path}: {torn}" for path in log.torn]
     if expected.num_episodes is None:
         said = (report.num_episodes for report in reports if report.num_episodes is not None)
         expected = replace(expected, num_episodes=next(said, None))

@@ -23,8 +23,8 @@ from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path
 from isaaclab_arena.nested import leaves
+from isaaclab_arena.storage.atomic import RunLock
 from isaaclab_arena.storage.contents import content_hash
-from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.training import checkpoints, closed_loop
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning

@@ -24,7 +24,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.hdf5.episodes import ArrayPlace
+from isaaclab_arena.storage.episodes import ArrayPlace
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.layout import Fields

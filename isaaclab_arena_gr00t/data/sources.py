@@ -8,9 +8,14 @@ import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, locate_arrays, read_all_attributes
+from isaaclab_arena.storage.episodes import (
+    ArrayPlace,
+    find_recordings,
+    index_episodes,
+    locate_arrays,
+    read_all_attributes,
+)
 from isaaclab_arena.storage.layout import ACTIONS, EPISODES_DIRECTORY, demo_name
-from isaaclab_arena.storage.recordings import find_recordings, index_episodes
 
 DATASET_OPTION = "--dataset"
 

@@ -18,9 +18,8 @@ from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.hdf5.episodes import locate_arrays, read_attributes, read_episode
+from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps, locate_arrays, read_attributes, read_episode
 from isaaclab_arena.storage.json_values import json_line, json_text, plain
-from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import (

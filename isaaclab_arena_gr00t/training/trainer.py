@@ -22,9 +22,8 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, read_attributes
+from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps, list_episodes, locate_arrays, read_attributes
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
-from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.joints import to_groups
 from isaaclab_arena_gr00t.observations import CAMERA_GROUP, STATE_GROUP, Wiring, model_observation, shown_now
 

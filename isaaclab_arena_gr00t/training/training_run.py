@@ -31,8 +31,8 @@ from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena.storage.json_values import json_text
-from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena.training.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.config import training_versions

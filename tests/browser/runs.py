@@ -5,17 +5,9 @@ from pathlib import Path
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.commits import (
-    CommitLine,
-    CommitWriter,
-    JobReport,
-    ReportedStatus,
-    Reproducible,
-    write_job_report,
-)
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.ledger import CommitLine, CommitWriter, PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, write_job_report
 
 WHEN = "2026-01-01T00:00:00.000+00:00"
 HOSTILE_NAMES = (
@@ -78,7 +70,7 @@ def write_run(
         ),
     )
     for entry in entries:
-        of_job = job_directory(directory, entry.name)
+        of_job = directory / entry.name
         of_job.mkdir()
         writer = CommitWriter(of_job, 0)
         for line in _lines(entry, num_episodes if finished is None else finished, outcomes, text):

@@ -26,7 +26,7 @@ from isaaclab_arena.evaluation.heartbeat import (
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import LongWork, heard_by
-from isaaclab_arena.storage.hdf5.dataset import consolidate
+from isaaclab_arena.storage.dataset import consolidate
 from tests.end_to_end.launching import wait_until
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 from tests.storage.recordings import write_parts

@@ -15,8 +15,8 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import told
-from isaaclab_arena.storage.hdf5.episodes import list_episodes
-from isaaclab_arena.storage.run_plan import read_attempts
+from isaaclab_arena.storage.episodes import list_episodes
+from isaaclab_arena.storage.ledger import read_attempts
 from tests.evaluation.jobs import coin_job, execute
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 

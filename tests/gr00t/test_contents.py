@@ -10,7 +10,7 @@ import torch
 
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from tests.end_to_end.launching import write_jobs

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.storage.hdf5.episodes import list_episodes
+from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena_gr00t.convert import main
 from isaaclab_arena_gr00t.data.from_lerobot import open_dataset
 from tests.gr00t.data.recordings import record_run

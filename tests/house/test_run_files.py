@@ -33,7 +33,6 @@ ALLOWED = {
     "evaluation/verification.py",
     "cli/commands/compare.py",
     "report/writing.py",
-    "results/commit_watch.py",
     "results/merge.py",
     "tracking/tensorboard_tracker.py",
 }

@@ -26,10 +26,10 @@ _PRELOADED = (
     "tyro.constructors._struct_spec_pydantic",
 )  # fmt: skip
 _READ_FROM_JSON = (
-    ("isaaclab_arena.storage.run_plan", "Attempt"),
-    ("isaaclab_arena.storage.commits", "CommitLine"),
-    ("isaaclab_arena.storage.commits", "JobReport"),
-    ("isaaclab_arena.storage.run_plan", "RunPlan"),
+    ("isaaclab_arena.storage.ledger", "Attempt"),
+    ("isaaclab_arena.storage.ledger", "CommitLine"),
+    ("isaaclab_arena.storage.reports", "JobReport"),
+    ("isaaclab_arena.storage.ledger", "RunPlan"),
     ("isaaclab_arena.storage.contents", "Contents"),
 )
 

@@ -14,9 +14,9 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.recording.arrays import RecordedObservations, observation_path
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.results.stopping import alike_starts
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_episode, verify_episodes
-from isaaclab_arena.storage.recorded_episode import Compression
+from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.episodes import list_episodes, read_attributes, read_episode, verify_episodes
+from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.testing.playing import DrawnOnDemand
 from tests.fakes_environment import (
     ActionLog,

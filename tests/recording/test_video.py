@@ -18,6 +18,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
+from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import (
     BAR_HEIGHT,
     POSTER_BYTES,
@@ -27,7 +28,6 @@ from isaaclab_arena.recording.video import (
     VideoRecorder,
     write_poster,
 )
-from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.layout import poster_file
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes, files_below
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 from isaaclab_arena.report.page import ReportedRun, page_of
 from isaaclab_arena.report.writing import html_of
+from isaaclab_arena.results.freshness import RunVerification, write_verification
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage.run_plan import RunVerification, write_verification
 from tests.analysis.recorded_runs import write_run
 from tests.report.reading import Reader
 from tests.report.test_films import write_films

@@ -10,7 +10,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.report import page as pages
 from isaaclab_arena.report.writing import ReportedRun, html_of, write_page, write_report
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage.commits import ServerUsage, write_job_report
+from isaaclab_arena.storage.reports import ServerUsage, write_job_report
 from tests.analysis.recorded_runs import write_all_tables, write_run
 from tests.report.reading import Reader, unpacked_numbers
 from tests.report.test_films import write_films

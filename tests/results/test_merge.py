@@ -9,8 +9,7 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import EpisodeEvents
 from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.run_plan import write_attempt
+from isaaclab_arena.storage.ledger import read_commits, write_attempt
 from tests.results.evidence import (
     EPISODE_COLUMNS,
     JOB_COLUMNS,

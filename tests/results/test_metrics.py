@@ -23,7 +23,7 @@ from isaaclab_arena.results.merge import merge_results, read, records, stale_tab
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.results.statistics import interval_of_mean
 from isaaclab_arena.results.stopping import Answer, RateCounts
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.tracking.runs import NotingTracker

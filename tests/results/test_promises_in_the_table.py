@@ -10,9 +10,9 @@ import pytest
 
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.results.merge import merge_results, records
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible, read_commits
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.run_plan import write_attempt
+from isaaclab_arena.storage.ledger import read_commits, write_attempt
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job, settings
 from tests.results.evidence import attempt, commit_lines, planned, report, write_lines, write_plan, write_report
 

@@ -23,7 +23,7 @@ from isaaclab_arena.results.merge import (
 )
 from isaaclab_arena.results.statistics import rate_interval, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
-from isaaclab_arena.storage.run_plan import read_run_plan, write_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.results.evidence import (
     EPISODE_COLUMNS,

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from isaaclab_arena.results.rows import JobEvidence
-from isaaclab_arena.storage.commits import StartUp
+from isaaclab_arena.storage.reports import StartUp
 from tests.results.evidence import commit_lines, episode_row, job_row, planned, report
 
 DONE = (report(),)

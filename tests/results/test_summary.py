@@ -9,7 +9,7 @@ from rich.console import Console
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
 from isaaclab_arena.results.freshness import RESULTS_FILE, tables_are_current
 from isaaclab_arena.results.merge import LATER_COLUMNS, merge_results, stale_tables, write_tables
-from isaaclab_arena.storage.commits import ReportedStatus
+from isaaclab_arena.storage.reports import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 

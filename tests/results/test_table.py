@@ -8,7 +8,7 @@ from rich.console import Console
 from isaaclab_arena.evaluation.console import results_console, show_results
 from isaaclab_arena.results.console import console_table, print_summary
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage.commits import ReportedStatus
+from isaaclab_arena.storage.reports import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.results.late_runs import write_late_run
 

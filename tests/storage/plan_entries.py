@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.storage.run_plan import PlanEntry
+from isaaclab_arena.storage.ledger import PlanEntry
 
 _RESOLVED = {field.name for field in dataclasses.fields(PlanEntry)}
 

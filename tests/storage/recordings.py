@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 
 def recorded(index: int, *, length: int = 5, **attributes) -> RecordedEpisode:

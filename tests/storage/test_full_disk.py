@@ -3,18 +3,18 @@
 import subprocess
 import sys
 
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, verify_episodes
+from isaaclab_arena.storage.episodes import list_episodes, verify_episodes
 
 # A limit on the size of files stands for a full disk: it fails in the middle of a write, too.
 SETUP = """
 import pathlib, resource, sys
 import numpy as np
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.commits import CommitWriter
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.ledger import CommitWriter
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.episode_file import RecordedEpisode
 
 directory = pathlib.Path(sys.argv[1])
 
@@ -38,8 +38,8 @@ EPISODE = "write(0); limit(50_000); fails(lambda: write(1))"
 LINE = """
 lines = CommitWriter(directory, rank=0)
 limit(10)
-lines.write_line("12345")
-fails(lambda: lines.write_line("67890"))
+lines.write("12345")
+fails(lambda: lines.write("67890"))
 """
 DATASET = """
 for index in range(3): write(index)

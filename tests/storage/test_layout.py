@@ -15,11 +15,6 @@ def test_a_jobs_datasets_are_known_by_their_names():
     assert not layout.is_dataset_of("lift", "../dataset_lift.hdf5")
 
 
-def test_commit_files_of_a_second_life_have_another_name():
-    assert layout.commit_file_name(3) == "episode_results_rank3.jsonl"
-    assert layout.commit_file_name(3, life=1) == "episode_results_rank3_life1.jsonl"
-
-
 def test_the_traceback_of_a_later_attempt_has_another_name():
     assert layout.traceback_file_name(1, attempt=1) == "traceback_rank1.txt"
     assert layout.traceback_file_name(1, attempt=2) == "traceback_rank1_attempt2.txt"

@@ -2,10 +2,9 @@ import dataclasses
 
 import pytest
 
-from isaaclab_arena.storage.commits import CommitLine
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
+from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
-from isaaclab_arena.storage.recordings import attributes_of, contradiction
+from isaaclab_arena.storage.ledger import CommitLine, attributes_of, contradiction
 from tests.storage.recovery.crashed_runs import JobOnDisk
 
 

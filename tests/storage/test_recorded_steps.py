@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
 from tests.storage.recordings import recorded, write_parts
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import FileThereError
-from isaaclab_arena.storage.hdf5.dataset import masks_of, observations_of, write_robomimic_file
+from isaaclab_arena.storage.dataset import masks_of, observations_of, write_robomimic_file
 from tests.layouts import LAYOUTS
 from tests.storage.recordings import recorded
 

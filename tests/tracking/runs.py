@@ -10,7 +10,7 @@ from isaaclab_arena.recording.video import VideoFile
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, VIDEOS_DIRECTORY, video_file_name
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.tracking.trackers import TrackedRun, Tracker
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.tracking.watched_run import LiveTracking
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.tracking.runs import NotingTracker

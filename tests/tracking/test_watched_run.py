@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.results.merge import merge_results, write_tables
-from isaaclab_arena.storage.commits import ReportedStatus
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan
+from isaaclab_arena.storage.reports import ReportedStatus
 from isaaclab_arena.tracking.watched_run import MAX_FILMS_OF_A_JOB, OpenedTracker, WatchedRun, tracked_run
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.tracking.runs import NotingTracker, finished_run, stopped_run, write_film

@@ -34,8 +34,7 @@ from isaaclab_arena.evaluation.console import program, show_results
 from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.storage.hdf5.episode_file import check_compression
-from isaaclab_arena.storage.recorded_episode import Compression
+from isaaclab_arena.storage.episode_file import Compression, check_compression
 
 
 def gather_views(ranks: Ranks) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation import filming
 from isaaclab_arena.evaluation.options import MAX_FPS
 from isaaclab_arena.evaluation.replaying import ReplaySettings
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.layout import demo_name
 

@@ -11,17 +11,17 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.evaluation.planning import RunRequest, plan_run
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage import run_plan
+from isaaclab_arena.storage import ledger
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery import recorded_config_hashes, recover_plan
 
 
-def rebuilt_plan(output_directory: Path, *, may_import: bool) -> run_plan.RunPlan:
+def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
     """Rebuild a run's plan if its recordings prove the same configuration; ConfigError or StorageError if not."""
     # ConfigError names the missing part: the first attempt, the job file, recordings, or equal jobs. StorageError:
     # there is no first attempt. ``may_import`` allows jobs with code that is not registered.
-    attempt = run_plan.read_attempt(output_directory, 1)
-    request = _asked_for(attempt, run_plan.attempt_path(output_directory, 1), may_import=may_import)
+    attempt = ledger.read_attempt(output_directory, 1)
+    request = _asked_for(attempt, ledger.attempt_path(output_directory, 1), may_import=may_import)
     hashes = recorded_config_hashes(output_directory)
     if not hashes:
         message = (
@@ -39,7 +39,8 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> run_plan.RunPla
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
     backends = {work.job: work.backend for work in attempt.jobs}
     latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
-    grown = run_plan.grown_jobs(run_plan.read_attempts(output_directory, attempt.run)[0])
+    entries = (work for each in ledger.read_attempts(output_directory, attempt.run)[0] for work in each.jobs)
+    grown = {work.job: work.num_episodes for work in entries if work.num_episodes is not None}
     jobs = []
     plan = plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id, contents=contents)
     for job in plan.jobs:
@@ -57,7 +58,7 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> run_plan.RunPla
     )
 
 
-def _asked_for(attempt: run_plan.Attempt, path: Path, *, may_import: bool) -> RunRequest:
+def _asked_for(attempt: ledger.Attempt, path: Path, *, may_import: bool) -> RunRequest:
     programs = {eval_runner.PROGRAM: eval_runner.asked_for, policy_runner.PROGRAM: policy_runner.asked_for}
     program, *arguments = attempt.command_line or ("",)
     if program not in programs:

@@ -14,8 +14,8 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, demo_name
-from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from isaaclab_arena.distributed.launch_options import without_launch_options, wi
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.run import resuming_command
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.run_plan import plan_copy_path, read_run_plan
+from isaaclab_arena.storage.ledger import plan_copy_path, read_run_plan
 from isaaclab_arena.training.config import SETTINGS, settings_of
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}

@@ -18,9 +18,10 @@ from isaaclab_arena.evaluation.process import signals_handled
 from isaaclab_arena.evaluation.verification_worker import draw_sample, prepare_sample
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
+from isaaclab_arena.results.freshness import EpisodeVerification, RunVerification, write_verification
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.layout import demo_name
-from isaaclab_arena.storage.run_plan import EpisodeVerification, RunPlan, RunVerification, write_verification
+from isaaclab_arena.storage.ledger import RunPlan
 
 
 @dataclass(frozen=True, kw_only=True)

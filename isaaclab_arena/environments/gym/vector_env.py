@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.storage.hdf5.dataset import flat_array
+from isaaclab_arena.storage.dataset import flat_array
 
 # Show observations in the forms of Gymnasium's users: nested groups, one dict of terms, or one vector.
 

@@ -1,6 +1,8 @@
-"""The claim server of a run on a cluster, beside the run's directory: its claim table, and what ranks deliver."""
+"""The claim server of a run on a cluster, beside the run's directory: its orders, its claim table, and deliveries."""
 
 import logging
+import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -10,27 +12,144 @@ from pydantic import validate_call
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
-from isaaclab_arena.evaluation.cluster.nodes import Life, LifeEnd
-from isaaclab_arena.evaluation.job import episode_of
+from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
+from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
+from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.running_episodes import ranks_lost
+from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.paths import now
+from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import write_at, write_bytes
-from isaaclab_arena.storage.commits import (
-    CommitContext,
-    JobReport,
-    commit_line,
-    failed_report,
-    parse_line,
-    write_job_report,
-)
+from isaaclab_arena.storage.atomic import RunLock, write_at, write_bytes
+from isaaclab_arena.storage.contents import Provenance, changes, shown
 from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.ledger import Attempt, commit_line, parse_line
 from isaaclab_arena.storage.recovery import EpisodeCommits
-from isaaclab_arena.storage.run_plan import Attempt, RunLock
+from isaaclab_arena.storage.reports import JobReport, failed_report, write_job_report
+
+# The orders that reach the nodes of a run, and the check that each can carry them out.
+
+WAY_OUT = "install and copy the same on every node, or bring it along: ray job submit --working-dir"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNeeds:
+    """The requirements of a node that runs ranks."""
+
+    program: str  # module whose ``asked_for`` reads the command line
+    arguments: tuple[str, ...]  # command line after the program's name
+    # Directory of the command; None if the cluster copies the working directory to each node.
+    working_directory: str | None
+    jobs_hash: str  # of the resolved jobs
+    contents: dict[str, str]  # name -> hash or version of what jobs evaluate
+    versions: dict[str, str]  # package -> version
+    cpus: float  # cores per rank
+    gpus: float  # GPUs per rank, or the fraction of one
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOrders:
+    """The orders for every process of a run on a cluster."""
+
+    run: str  # name of the run, for people
+    needs: NodeNeeds
+    config_hash: str  # of the plan's jobs
+    output_directory: str
+    attempt: Attempt  # the work left
+    num_ranks: int  # at most at once
+    node_directory: str | None  # on each node; None: the run's own if visible, else a temporary one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One life of a rank. A rank that died may start again; messages of its earlier lives are refused."""
+
+    rank: int
+    number: int = 0  # lives before this one
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifeEnd:
+    """The consequences of a rank's end."""
+
+    pieces: int = 0  # open to other ranks again
+    was_fruitful: bool = False  # the rank had finished something in that life
+    lives_explained: int = 0  # deaths over an episode that is now an error, or a failed job
+
+
+class RefusedError(ArenaError):
+    """A node cannot take part in the run, so a rank has run nothing there."""
+
+    host, node = "", ""  # name of the node, and its id in the cluster
+
+
+class RankDiedError(Exception):
+    """The process of a rank has died, for a reason in one line."""
+
+
+def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
+    """Return the requirements of a node that runs ranks, as this node meets them."""
+    program, *arguments = request.command_line
+    return NodeNeeds(
+        program=program,
+        arguments=tuple(arguments),
+        working_directory=working_directory,
+        jobs_hash=request.config_hash,
+        contents=named_contents(contents_of_jobs(request.jobs)),
+        versions=versions(),
+        cpus=options.cpus_per_rank,
+        gpus=options.gpus_per_rank,
+    )
+
+
+def request_of(needs: NodeNeeds) -> RunRequest:
+    """Return the run's request as this node reads it, after a chdir to the directory of the command."""
+    if needs.working_directory is not None:
+        if not Path(needs.working_directory).is_dir():
+            raise ConfigError(Problem(f"has no directory {needs.working_directory}; {WAY_OUT}"))
+        os.chdir(needs.working_directory)
+    return imported(f"{needs.program}:asked_for")(needs.arguments, may_import=True)
+
+
+def checked_request(needs: NodeNeeds) -> RunRequest:
+    """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
+    # Versions come first, because another version may read the jobs differently.
+    there, here = Provenance(facts=needs.versions), Provenance(facts=versions())
+    told = [
+        f"{each.name} is {each.now or 'absent'} instead of {each.before or 'absent'}"
+        for each in there.differences(here)
+    ]
+    if told:
+        raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {WAY_OUT}"))
+    request = request_of(needs)
+    if request.config_hash != needs.jobs_hash:
+        raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
+    found, absent = named_contents(contents_of_jobs(request.jobs)), "not there"
+    told = [
+        f"{name} is {shown(found.get(name, absent))} instead of {shown(needs.contents.get(name, absent))}"
+        for name, _ in changes(needs.contents, found)
+    ]
+    if told:
+        raise ConfigError(Problem(f"has other files: {'; '.join(told)}; {WAY_OUT}"))
+    return request
+
+
+def problem_of_node(needs: str) -> str | None:
+    """Return the reason why this node cannot meet the needs (JSON), with its name and directory; None if it can."""
+    try:
+        checked_request(adapter(NodeNeeds).validate_json(needs))
+    except ArenaError as error:
+        told = str(error)
+        way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
+        return f"node {socket.gethostname()}, in {Path.cwd()}: {told}{way_out}"
+    return None
+
+
+# The claims and commits of all ranks.
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,14 +183,6 @@ class ClaimAnswer:
     settled: str | None = None  # content of the job's ``settled.json``, None if missing
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeatAnswer:
-    """The answer to a heartbeat."""
-
-    stop_signal: int | None = None  # signal that stops the run, None if none
-    jobs_over: tuple[str, ...] = ()  # names of jobs that need no further episode
-
-
 class ClaimServer:
     """The claims and commits of a run for its ranks, one call at a time. Methods may raise `StorageError`."""
 
@@ -81,7 +192,7 @@ class ClaimServer:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
-        self._lock = RunLock(output_directory).share()
+        self.lock = RunLock(output_directory).share()
         self._watch = answer_watch(
             output_directory,
             request.questions,
@@ -123,7 +234,7 @@ class ClaimServer:
             # A suspect runs alone, not in env slots that become free.
             claim = self._table.claim(job_index, piece, rank=life.rank)
         if claim is not None:
-            path = self._directory(self._table.jobs[claim.job_index].job.config.name) / layout.SETTLED_FILE
+            path = self._output_directory / self._table.jobs[claim.job_index].job.config.name / layout.SETTLED_FILE
             settled = path.read_text(encoding="utf-8") if job_index is None and path.exists() else None
             claim, job_index = self._suspects.give(claim), claim.job_index
         open_pieces = set[int]()
@@ -156,7 +267,7 @@ class ClaimServer:
         # A rank's life has a commit file of its own for each job.
         commits = self._commits.get((life, name))
         if commits is None:
-            commits = self._commits[life, name] = EpisodeCommits(self._directory(name), life.rank)
+            commits = self._commits[life, name] = EpisodeCommits(self._output_directory / name, life.rank)
         commits.commit(line, text, None if content is None else lambda path: write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
@@ -204,13 +315,12 @@ class ClaimServer:
         elif path.name != layout.SETTLED_FILE or not target.exists():
             write_bytes(target, content, overwrite=True)
 
-    def beat(self, life: Life, machine: str) -> BeatAnswer:
-        """Note that a rank is at work, and where; its status file says the same of its jobs."""
+    def beat(self, life: Life, machine: str) -> tuple[int | None, list[str]]:
+        """Note that a rank is at work, and where. Return the signal that stops the run, and the jobs that are over."""
         self._check(life)
         self._machines[life.rank] = machine
         self._known_machines.add(machine)
-        over = tuple(name for name in self._jobs if self._watch.is_over(name))
-        return BeatAnswer(stop_signal=self._stop_signal, jobs_over=over)
+        return self._stop_signal, [name for name in self._jobs if self._watch.is_over(name)]
 
     def end(self, life: Life, reason: str = "") -> LifeEnd:
         """Note that a rank has ended, and open its unfinished pieces to other ranks."""
@@ -245,9 +355,6 @@ class ClaimServer:
         if self._lives.get(life.rank, 0) != life.number:
             raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
 
-    def _directory(self, job: str) -> Path:
-        return layout.job_directory(self._output_directory, job)
-
     def _blame(self, life: Life, blamed: Blamed) -> None:
         """Commit an episode over which ranks died as an error, without a recording, or fail the job."""
         job, told = self._table.jobs[blamed.job_index].job, [(each.rank, each.reason) for each in blamed.deaths]
@@ -260,7 +367,7 @@ class ClaimServer:
                 job.config.name, error, rank=life.rank, device=device, attempt=attempt.number, run=attempt.run
             )
             self._table.give_up(blamed.job_index)
-            write_job_report(self._directory(job.config.name), report)
+            write_job_report(self._output_directory / job.config.name, report)
             return
         episode, ending = episode_of(job, blamed.episode_index), ranks_lost(told)
         record = EpisodeRecord(
@@ -275,11 +382,16 @@ class ClaimServer:
             language_instruction=job.config.language_instruction or "",
             error=ending.error,
         )
-        context = CommitContext(
-            rank=life.rank, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, attempt=self._attempt.number
+        line = commit_line(
+            record,
+            rank=life.rank,
+            attempt=self._attempt.number,
+            episode_in_env=0,
+            timestamp=now(local=True),
+            wall_s=0.0,
         )
         _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, job.config.name, ending.error)
-        self.commit(life, json_line(commit_line(record, context)))
+        self.commit(life, json_line(line))
 
 
 _CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() if not name.startswith("_")}

@@ -1,22 +1,33 @@
 """Drives a run on a cluster: plans it, keeps its ranks alive, and makes the tables at the end."""
 
 import logging
-from collections.abc import Callable, Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.cluster.nodes import NodeNeeds, RunOrders, needs_of
-from isaaclab_arena.evaluation.cluster.supervisor import RankSupervisor
-from isaaclab_arena.evaluation.heartbeat import RankState, RankWatch
+from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, Problem, first_line
+from isaaclab_arena.evaluation.cluster.claim_server import (
+    Life,
+    LifeEnd,
+    NodeNeeds,
+    RankDiedError,
+    RefusedError,
+    RunOrders,
+    needs_of,
+)
+from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, RankWatch, status_path
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.run import Host, Played, run
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run_alone
-from isaaclab_arena.storage.run_plan import Attempt
+from isaaclab_arena.storage.json_values import adapter
+from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -92,16 +103,10 @@ class ClusterHost(Host):
             num_ranks=options.num_ranks,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        supervisor = RankSupervisor(
-            self._cluster,
-            orders,
-            # A rank without a status may be waiting for resources.
-            RankWatch(
-                directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=float("inf")
-            ).look,
-            interruption,
-            fail_fast=options.fail_fast,
-        )
+        # A rank without a status may be waiting for resources.
+        never = float("inf")
+        look = RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=never).look
+        supervisor = RankSupervisor(self._cluster, orders, look, interruption, fail_fast=options.fail_fast)
 
         def play() -> RankState:
             self._cluster.start_claim_server(orders)
@@ -109,3 +114,167 @@ class ClusterHost(Host):
             return RankState.FINISHED if supervisor.failure is None else RankState.FAILED
 
         yield play, lambda state: Played(merges=True, failed=state is RankState.FAILED, all_ended=True)
+
+
+# Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.
+
+_INTERVAL_S = 0.5
+_SILENT_S = 30.0
+_BLIND_AFTER_S = 5.0
+"""Time between two looks after which this process counts as suspended in between [s]."""
+_GRACE_S = 30.0
+_SAY_EVERY_S = 30.0
+_RESTARTS_PER_RANK = 3
+"""Restarts for each rank of the run. A restart after a life that finished something costs none."""
+
+
+class RankSupervisor:
+    """The ranks of a run. As under torchrun, their status files say which are at work, and which are silent."""
+
+    def __init__(
+        self,
+        cluster: "RayEngine",
+        orders: RunOrders,
+        look: Callable[[], Sequence[RankReport]],
+        interruption: Interruption,  # request of the user to stop
+        *,
+        fail_fast: bool = False,  # stop the run after the first failed job
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.failure: Exception | None = None  # first error of a rank, which ended the run; None without
+        self._cluster = cluster
+        self._orders = orders
+        self._look = look
+        self._interruption = interruption
+        self._fail_fast = fail_fast
+        self._clock = clock
+        self._lives: dict[int, Life] = {}  # of the ranks that have not ended
+        self._max_restarts = self._restarts_left = _RESTARTS_PER_RANK * orders.num_ranks
+        self._stop_by: float | None = None
+        self._started_at: dict[int, float] = {}
+        self._said_waiting_at: float | None = None
+        self._refused: dict[str, str] = {}
+
+    def work(self, start_timeout_s: float) -> None:
+        """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
+        for rank in range(self._orders.num_ranks):
+            self._start(Life(rank=rank))
+        # `start_timeout_s` [s] limits the wait for the first rank only.
+        began_s = looked_s = watching_since_s = self._clock()
+        has_begun = False
+        while True:
+            for life, outcome in self._cluster.wait(_INTERVAL_S):
+                self._take_note(life, outcome)
+            num_unfinished_jobs: int = self._cluster.ask([("num_unfinished_jobs", (), None)])
+            heard = {each.rank: each.silent_s for each in self._look() if each.status is not None}
+            has_begun = has_begun or bool(heard)
+
+            # Ranks without a message for too long are killed and treated as dead.
+            at = self._clock()
+            if at - looked_s > _BLIND_AFTER_S:
+                watching_since_s = at
+            looked_s = at
+            for rank in heard.keys() & self._lives.keys():
+                silent_s, life = min(heard[rank], at - watching_since_s), self._lives[rank]
+                if silent_s > _SILENT_S:
+                    self._cluster.kill(life)
+                    self._take_note(life, RankDiedError(f"nothing was heard of it for {silent_s:.0f} s"))
+                    heard.pop(rank)
+
+            # The run is over if no rank or no work is left, or if the ranks take too long to stop.
+            if self._interruption.signal_number is not None:
+                self._stop(self._interruption.signal_number)
+            is_late = self._stop_by is not None and at > self._stop_by
+            nothing_left = num_unfinished_jobs == 0 or self._stop_by is not None
+            if is_late or not self._lives or (nothing_left and not heard.keys() & self._lives.keys()):
+                break
+            unheard = {life for rank, life in self._lives.items() if rank not in heard}
+            self._check_waiting(unheard, None if has_begun else began_s + start_timeout_s, start_timeout_s)
+        for life in self._lives.values():
+            self._cluster.kill(life)
+
+    def _check_waiting(self, unheard: set[Life], start_by: float | None, start_timeout_s: float) -> None:
+        """Log the ranks that wait or start up now and then; `DistributedError` if the first one does not begin."""
+        # `start_by` is the moment by which the first rank must have begun, None if it has.
+        if start_by is not None and self._refused and not self._cluster.has_nodes():
+            raise DistributedError("; ".join(self._refused.values()))
+        at, needs = self._clock(), self._orders.needs
+        late = {life for life in unheard if at - self._started_at[life.rank] > _SAY_EVERY_S}
+        is_over = start_by is not None and at > start_by
+        is_time = self._said_waiting_at is None or at - self._said_waiting_at > _SAY_EVERY_S
+        if not (is_over or (late and is_time)):
+            return
+        waiting, gpus = set(self._cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
+        asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self._cluster.resources()}"
+        if num_processes := len(set(self._lives.values()) - waiting) if is_over else 0:
+            raise DistributedError(
+                f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
+                "Ray's logs of them, or give a longer --start_timeout_s"
+            )
+        if is_over:
+            raise DistributedError(
+                f"no rank could start within {start_timeout_s:g} s: {asked_and_had}; ask for less, add nodes, "
+                "or give a longer --start_timeout_s"
+            )
+        self._said_waiting_at, num_waiting = at, len(late & waiting)
+        if num_waiting:
+            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, self._orders.num_ranks, asked_and_had)
+        if num_waiting < len(late):
+            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, self._orders.num_ranks)
+
+    def _take_note(self, life: Life, outcome: str | Exception) -> None:
+        """Note the final state of a rank that has ended, or its error."""
+        rank = life.rank
+        if self._lives.get(rank) != life:
+            return
+        # Only if the process died its running episodes are suspected.
+        reason = str(outcome) if isinstance(outcome, RankDiedError) else ""
+        end = adapter(LifeEnd).validate_python(self._cluster.ask([("end", (life, reason), None)]))
+        del self._lives[rank]
+        costs, open_again = int(not end.was_fruitful), f"{end.pieces} pieces are open to others again"
+        # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
+        match outcome:
+            case RankDiedError():
+                _LOG.error("rank %d has died: %s; %s", rank, reason, open_again)
+                self._restarts_left = min(self._restarts_left + end.lives_explained, self._max_restarts)
+            case RefusedError(host=host, node=node):
+                if node not in self._refused:
+                    self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
+                    _LOG.error("%s", self._refused[node])
+                    self._cluster.avoid(node)
+                costs = 0
+            case DistributedError():
+                _LOG.error("rank %d has ended: %s; %s", rank, outcome, open_again)
+            case Exception():
+                # The first error ends the run, as with a launcher.
+                is_known, is_first = isinstance(outcome, ArenaError), self.failure is None
+                what = str(outcome) if is_known else f"{type(outcome).__name__}: {first_line(outcome)}"
+                mend = ": make room, then go on with --resume" if isinstance(outcome, DiskUnusableError) else ""
+                if is_first:
+                    self.failure = outcome
+                    _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+                    self._stop(signal.SIGTERM)
+                return
+            case _:
+                if outcome == RankState.FAILED and self._fail_fast:
+                    _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
+                    self._stop(signal.SIGTERM)
+                return
+        if self._stop_by is not None:
+            return
+        if self._restarts_left < costs:
+            _LOG.error("rank %d does not begin anew: ranks of this run have died too often", rank)
+            return
+        self._restarts_left -= costs
+        status_path(Path(self._orders.output_directory), rank).unlink(missing_ok=True)
+        self._start(Life(rank=rank, number=life.number + 1))
+
+    def _start(self, life: Life) -> None:
+        self._lives[life.rank] = life
+        self._cluster.start_rank(life)
+        self._started_at[life.rank] = self._clock()
+
+    def _stop(self, signal_number: int) -> None:
+        if self._stop_by is None:
+            self._stop_by = self._clock() + _GRACE_S
+            self._cluster.ask([("stop", (signal_number,), None)])

@@ -29,12 +29,14 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.claims import Claim, Measured, claims_directory, is_taken_over
 from isaaclab_arena.evaluation.cluster.claim_server import (
     FILES_OF_JOB,
-    BeatAnswer,
     Call,
     ClaimAnswer,
+    Life,
+    RefusedError,
+    RunOrders,
+    checked_request,
     interval_s,
 )
-from isaaclab_arena.evaluation.cluster.nodes import Life, RefusedError, RunOrders, checked_request
 from isaaclab_arena.evaluation.heartbeat import status_path
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs, settled_jobs
@@ -43,10 +45,9 @@ from isaaclab_arena.evaluation.queues import claimed_work
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.json_values import adapter
-from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, SETTLED_FILE, episode_file_name, job_directory
-from isaaclab_arena.storage.run_plan import read_attempt
+from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, SETTLED_FILE, episode_file_name
+from isaaclab_arena.storage.ledger import CommitLine, read_attempt
 
 # The claims and commits of a run for a rank that reaches them through the claim server.
 
@@ -112,7 +113,7 @@ class RemoteLedger:
         # Without the run's directory the rank needs a copy of the job's settled batch size.
         if answer.claim is not None and answer.settled is not None and self._claims_directory is None:
             name = self.jobs[answer.claim.job_index].job.config.name
-            write_text(job_directory(self._directory, name) / SETTLED_FILE, answer.settled, overwrite=True)
+            write_text(self._directory / name / SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
@@ -153,15 +154,67 @@ class RemoteLedger:
         """Return the number of pieces under way on other ranks."""
         return self._said.pieces_of_others
 
-    def commits(self, directory: Path, rank: int) -> "_HandedOver":
-        """Return the commits of a job, which take its finished episodes; see `EpisodeCommits`."""
-        del rank
-        return _HandedOver(directory, lambda text, path: self._outbox.append(("commit", (self._life, text), path)))
+    def commit(self, directory: Path, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
+        """Hand a finished episode of a job over, with its file on this node; see `EpisodeCommits.commit`."""
+        path = None
+        if write is not None:
+            path = directory / EPISODES_DIRECTORY / episode_file_name(line.episode_index)
+            # The rank may have played the episode before, in a piece that it lost.
+            path.unlink(missing_ok=True)
+            write(path)
+        self._outbox.append(("commit", (self._life, text), path))
 
     def deliver(self) -> None:
-        """Deliver everything written until now."""
-        while self._deliver_once():
-            pass
+        """Deliver everything written until now, in as many deliveries as it takes."""
+        is_done = False
+        while not is_done:
+            # Files are listed before results, so that the report of a job does not come before its last episode.
+            files, waiting = self._files(), list(self._outbox)
+            calls: list[Call] = []
+            size, number = 0, 0
+            for method, arguments, path in waiting[:_MAX_CALLS]:
+                if size >= _MAX_BYTES:
+                    break
+                content = None if path is None else path.read_bytes()
+                calls.append((method, arguments, content))
+                size += len(content or b"")
+                number += 1
+
+            # The status goes with each delivery, other files only after all results.
+            is_done, sent = number == len(waiting), list[Path]()
+            for path in files if is_done else files[:1]:
+                is_done = is_done and size < _MAX_BYTES
+                if not (is_done or path == files[0]):
+                    break
+                offset = self._log_sent if path == self._log else None
+                # The final report may just have replaced the report that the rank wrote when the job began.
+                with suppress(FileNotFoundError), path.open("rb") as stream:
+                    stream.seek(offset or 0)
+                    content = stream.read(-1 if offset is None else _MAX_BYTES)
+                    calls.append(("keep", (self._life, str(path.relative_to(self._directory)), offset), content))
+                    sent.append(path)
+                    size += len(content)
+                    self._log_sent += 0 if offset is None else len(content)
+            calls.append(("beat", (self._life, machine_identity()), None))
+            stop_signal, jobs_over = self._ask(calls)
+
+            # The claim server has everything by now, so it can be removed here.
+            of_episodes = [self._outbox.popleft()[2] for _ in range(number)]
+            self._kept.update(path for path in sent if path.name == SETTLED_FILE or path.parent == self._log.parent)
+            for path in {*of_episodes, *sent} - self._kept - {None}:
+                path.unlink(missing_ok=True)
+            self.jobs_over = frozenset(jobs_over)
+            if stop_signal is not None:
+                self._stop(stop_signal)
+            is_done = is_done and size < _MAX_BYTES
+
+    def _files(self) -> list[Path]:
+        """Return this rank's files besides episodes: the status first, then those of jobs, then the log."""
+        if self._claims_directory is not None:
+            return []
+        of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self._directory.glob(f"*/{pattern}")))
+        fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
+        return [status_path(self._directory, self._life.rank), *fresh, self._log]
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
         said = adapter(ClaimAnswer).validate_python(self._ask([("claim", (self._life, built, job_index, piece), None)]))
@@ -172,83 +225,11 @@ class RemoteLedger:
 
     def _deliver_until_closed(self) -> None:
         try:
-            while True:
+            self.deliver()
+            while not self._closing.wait(self._interval_s):
                 self.deliver()
-                if self._closing.wait(self._interval_s):
-                    return
         except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
             self.failure = error
-
-    def _deliver_once(self) -> bool:
-        """Make one delivery. Return True if there is more."""
-        # Files are listed before results, so that the report of a job does not come before its last episode.
-        files, waiting = self._files(), list(self._outbox)
-        calls: list[Call] = []
-        size, number = 0, 0
-        for method, arguments, path in waiting[:_MAX_CALLS]:
-            if size >= _MAX_BYTES:
-                break
-            content = None if path is None else path.read_bytes()
-            calls.append((method, arguments, content))
-            size += len(content or b"")
-            number += 1
-
-        # The status goes with each delivery, other files only after all results.
-        has_all, sent = number == len(waiting), list[Path]()
-        for path in files if has_all else files[:1]:
-            has_all = has_all and size < _MAX_BYTES
-            if not (has_all or path == files[0]):
-                break
-            offset = self._log_sent if path == self._log else None
-            # The final report may just have replaced the report that the rank wrote when the job began.
-            with suppress(FileNotFoundError), path.open("rb") as stream:
-                stream.seek(offset or 0)
-                content = stream.read(-1 if offset is None else _MAX_BYTES)
-                calls.append(("keep", (self._life, str(path.relative_to(self._directory)), offset), content))
-                sent.append(path)
-                size += len(content)
-                self._log_sent += 0 if offset is None else len(content)
-        calls.append(("beat", (self._life, machine_identity()), None))
-        said = adapter(BeatAnswer).validate_python(self._ask(calls))
-
-        # The claim server has everything by now, so it can be removed here.
-        of_episodes = [self._outbox.popleft()[2] for _ in range(number)]
-        self._kept.update(path for path in sent if path.name == SETTLED_FILE or path.parent == self._log.parent)
-        for path in {*of_episodes, *sent} - self._kept - {None}:
-            path.unlink(missing_ok=True)
-        self.jobs_over = frozenset(said.jobs_over)
-        if said.stop_signal is not None:
-            self._stop(said.stop_signal)
-        return not has_all or size >= _MAX_BYTES
-
-    def _files(self) -> list[Path]:
-        """Return this rank's files besides episodes: the status first, then those of jobs, then the log."""
-        if self._claims_directory is not None:
-            return []
-        of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self._directory.glob(f"*/{pattern}")))
-        fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
-        return [status_path(self._directory, self._life.rank), *fresh, self._log]
-
-
-class _HandedOver:
-    """The finished episodes of a job, which the claim server commits."""
-
-    def __init__(self, directory: Path, hand_over: Callable[[str, Path | None], None]) -> None:
-        self._directory = directory / EPISODES_DIRECTORY
-        self._hand_over = hand_over
-
-    def commit(self, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
-        """Write an episode's file on this node, and hand it over with its line."""
-        path = None
-        if write is not None:
-            path = self._directory / episode_file_name(line.episode_index)
-            # The rank may have played the episode before, in a piece that it lost.
-            path.unlink(missing_ok=True)
-            write(path)
-        self._hand_over(text, path)
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
 
 
 # One rank of a run on a cluster: check its node, and run the jobs that it claims.
@@ -262,7 +243,14 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
     try:
         request = checked_request(needs)
         options = request.options
-        context = _context(orders, life, device=options.device)
+        # The device is the GPU that the cluster assigned to this process, or the CPU.
+        alone = DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
+        if needs.gpus and options.device is None and alone.device.type != "cuda":
+            message = (
+                "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
+            )
+            raise ConfigError(Problem(message, key="--gpus_per_rank"))
+        context = replace(alone, rank=life.rank, world_size=orders.num_ranks, local_world_size=1)
         request = replace(request, jobs=settled_jobs(request.jobs, attempt))
     except ArenaError as error:
         raise RefusedError(str(error)) from error
@@ -273,9 +261,15 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
 
-    with _directory(orders, life) as (directory, is_own):
+    # The rank writes into the directory of the run if this node sees it; it may see another one of that name.
+    home, is_seen = Path(orders.output_directory), False
+    if orders.node_directory is None:
+        with suppress(ArenaError, OSError):
+            is_seen = read_attempt(home, attempt.number).run_id == attempt.run_id
+    own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
+    with nullcontext(home) if is_seen else own as directory:
         interruption, jobs = Interruption(), divided_jobs(request.jobs, attempt, request.questions)
-        ledger = RemoteLedger(orders, life, jobs, ask, directory, is_own=is_own, stop=interruption.receive)
+        ledger = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen, stop=interruption.receive)
 
         def must_stop() -> bool:
             return ledger.failure is not None or interruption.stop_requested()
@@ -289,7 +283,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             rest_s=interval_s(orders.num_ranks),
         )
         # The program that drives the run makes the datasets at the end.
-        own: dict[str, Any] = {"consolidates": False, "commits": ledger.commits} if is_own else {}
+        of_this_rank: dict[str, Any] = {} if is_seen else {"consolidates": False, "hand_over": ledger.commit}
         ready = ready_to_run(
             work,
             request,
@@ -299,35 +293,12 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             config_hash=orders.config_hash,
             stop_requested=must_stop,
             num_threads=max(1, int(needs.cpus)),
-            **own,
+            **of_this_rank,
         )
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
         with ready as (_, play), ledger, log:
             return play()
-
-
-def _context(orders: RunOrders, life: Life, *, device: str | None) -> DistributedContext:
-    """Return the identity and the device of this process: the GPU that the cluster assigned to it, or the CPU."""
-    alone = DistributedContext.from_environment({}, device="cpu" if orders.needs.gpus == 0 else device)
-    # `ConfigError` if CUDA does not find the assigned GPU.
-    if orders.needs.gpus and device is None and alone.device.type != "cuda":
-        message = "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
-        raise ConfigError(Problem(message, key="--gpus_per_rank"))
-    return replace(alone, rank=life.rank, world_size=orders.num_ranks, local_world_size=1)
-
-
-@contextmanager
-def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
-    """Yield the directory of this rank's files, and True if it is its own, which is removed at the end."""
-    home, is_seen = Path(orders.output_directory), False
-    if orders.node_directory is None:
-        # This node may see another directory of that name.
-        with suppress(ArenaError, OSError):
-            is_seen = read_attempt(home, orders.attempt.number).run_id == orders.attempt.run_id
-    root = Path(orders.node_directory or tempfile.gettempdir())
-    with nullcontext(home) if is_seen else directory_of_process(root, life.rank) as directory:
-        yield directory, not is_seen
 
 
 # A directory for the files of one process, on a disk of its own.
@@ -339,25 +310,21 @@ _OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*"
 @contextmanager
 def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
     """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
-    pid = os.getpid()
-    name = f"{_OF_PROCESS}{rank}_{_this_machine()}_{pid}_{process_start_ticks(pid) or 0}_"
+    pid, machine = os.getpid(), f"{zlib.crc32(machine_identity().encode()):08x}"
     with storage_errors("make a directory in", root):
         root.mkdir(parents=True, exist_ok=True)
         for path in root.glob(f"{_OF_PROCESS}*"):
             owner = _OWNER.fullmatch(path.name)
             # Only of this machine and user.
-            if owner is None or owner[1] != _this_machine() or path.is_symlink():
+            if owner is None or owner[1] != machine or path.is_symlink():
                 continue
             with suppress(OSError):
                 is_mine = path.stat().st_uid == os.getuid()
                 if is_mine and not process_is_running(int(owner[2]), int(owner[3]) or None):
                     shutil.rmtree(path, ignore_errors=True)
-        own = Path(tempfile.mkdtemp(prefix=name, dir=root))
+        prefix = f"{_OF_PROCESS}{rank}_{machine}_{pid}_{process_start_ticks(pid) or 0}_"
+        own = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
     try:
         yield own
     finally:
         shutil.rmtree(own, ignore_errors=True)
-
-
-def _this_machine() -> str:
-    return f"{zlib.crc32(machine_identity().encode()):08x}"

@@ -8,8 +8,8 @@ import re
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
@@ -30,14 +30,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
-from isaaclab_arena.evaluation.cluster.nodes import (
+from isaaclab_arena.evaluation.cluster.claim_server import (
     WAY_OUT,
+    Call,
+    ClaimServer,
     Life,
     NodeNeeds,
     RankDiedError,
     RefusedError,
     RunOrders,
+    answered,
     problem_of_node,
     request_of,
 )
@@ -145,53 +147,11 @@ _remote: Any = ray.remote
 """Its types know neither options given by name nor the methods that it adds."""
 
 
-def _knock(address: str) -> None:
-    """Raise OSError, RayError or ValueError if no Ray cluster answers at `address`; Ray would try for ten minutes."""
-    host, colon, port = address.rpartition(":")
-    if address.startswith("ray://"):
-        raise ValueError("start the command on a node of the cluster, or by ray job submit")
-    if not colon:
-        return
-    with socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S) as connection:
-        connection.sendall(_GREETING)
-        try:
-            answer = connection.recv(9)
-        except TimeoutError:
-            answer = b""
-    if answer[3:4] != _SETTINGS and answer[:1] != _TLS_ALERT:
-        raise ValueError("something listens there, but no Ray cluster")
-    GcsClient(address=address)
-
-
 def refusal(address: str, error: Exception) -> Problem:
     """Return the problem of an address at which no cluster can be reached."""
     way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
     reason = first_line(error).partition(". ")[0]
     return Problem(f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}", key="--ray_address")
-
-
-def _problem_of_node(needs: str) -> str | None:
-    return problem_of_node(adapter(NodeNeeds).validate_json(needs))
-
-
-def problem_told(node: str, reference: Any, ask_again: Callable[[], Any]) -> str | None:
-    """Return the reason why a node cannot take part; None if it can, or has gone (Ray lists it a while longer)."""
-    # `reference` is the pending result of the check on that node; `ask_again` starts another check.
-    told = ""
-    for _ in range(_TRIES_OF_A_CHECK):
-        try:
-            return ray.get(reference)
-        except WorkerCrashedError as error:
-            # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
-            told = f"the process that checks it crashed: {why(error)}"
-            reference = ask_again()
-        except (NodeDiedError, TaskUnschedulableError) as error:
-            _LOG.warning("node %s was not checked, because it has gone: %s", node, why(error))
-            return None
-        except RayError as error:
-            told = f"cannot be checked, so it lacks this package or has another version of it: {why(error)}"
-            break
-    return f"node {node}: {told}; {WAY_OUT}"
 
 
 class RayEngine:
@@ -217,7 +177,19 @@ class RayEngine:
             own = {"include_dashboard": False, "num_cpus": cores, "_system_config": {"worker_niceness": 0}}
         namespace = f"arena-{uuid.uuid4().hex}"
         try:
-            _knock(self._address)
+            # Ray would try for ten minutes if no cluster answers.
+            host, colon, port = self._address.rpartition(":")
+            if self._address.startswith("ray://"):
+                raise ValueError("start the command on a node of the cluster, or by ray job submit")  # noqa: TRY301
+            if colon:
+                with socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S) as connection:
+                    connection.sendall(_GREETING)
+                    answer = b""
+                    with suppress(TimeoutError):
+                        answer = connection.recv(9)
+                if answer[3:4] != _SETTINGS and answer[:1] != _TLS_ALERT:
+                    raise ValueError("something listens there, but no Ray cluster")  # noqa: TRY301
+                GcsClient(address=self._address)
             ray.init(address=self._address, namespace=namespace, logging_level=logging.WARNING, **own)
         except (OSError, RuntimeError, ValueError, RayError) as error:
             raise ConfigError(refusal(self._address, error)) from error
@@ -232,24 +204,43 @@ class RayEngine:
 
     def check_nodes(self, needs: NodeNeeds) -> None:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
-        check = _remote(num_cpus=0, max_retries=0)(_problem_of_node)
+        check = _remote(num_cpus=0, max_retries=0)
 
-        def ask(node: str) -> Any:
-            return check.options(scheduling_strategy=_on(node)).remote(json_line(needs))
+        def ask(node: dict[str, Any]) -> Any:
+            return check(problem_of_node).options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
 
-        asked = []
+        # This node needs no check if Ray runs here in the Python environment of this process. A lambda is pickled by
+        # value, so its process need not import this package.
         here = ray.get_runtime_context().get_node_id()
-        for node in (node for node in ray.nodes() if _could_have(node, needs)):
-            if node["NodeID"] == here:
-                # This node needs no check if Ray runs here in the Python environment of this process. A lambda is
-                # pickled by value, so its process need not import this package.
-                prefix = _remote(num_cpus=0, max_retries=0)(lambda: sys.prefix).options(scheduling_strategy=_on(here))
-                if self._address == "local" or ray.get(prefix.remote()) == sys.prefix:
-                    continue
-            asked.append((node["NodeManagerHostname"], ask(node["NodeID"]), partial(ask, node["NodeID"])))
-        problems = [problem for each in asked if (problem := problem_told(*each)) is not None]
+        prefix = check(lambda: sys.prefix).options(scheduling_strategy=_on(here))
+        nodes = [node for node in ray.nodes() if _could_have(node, needs)]
+        is_here = {node["NodeID"] for node in nodes} >= {here}
+        is_same = is_here and (self._address == "local" or ray.get(prefix.remote()) == sys.prefix)
+        asked = [(node, ask(node)) for node in nodes if not (is_same and node["NodeID"] == here)]
+        problems = []
+        for node, pending in asked:
+            name, reference = node["NodeManagerHostname"], pending
+            told: Any = None
+            for _ in range(_TRIES_OF_A_CHECK):
+                try:
+                    told = ray.get(reference)
+                    break
+                except WorkerCrashedError as error:
+                    # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
+                    told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
+                    reference = ask(node)
+                except (NodeDiedError, TaskUnschedulableError) as error:
+                    # Ray lists a node that has gone for a while.
+                    _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
+                    told = None
+                    break
+                except RayError as error:
+                    lacks = "it lacks this package or has another version of it"
+                    told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
+                    break
+            problems += [] if told is None else [Problem(told)]
         if problems:
-            raise ConfigError([Problem(problem) for problem in problems])
+            raise ConfigError(problems)
 
     def start_claim_server(self, orders: RunOrders) -> None:
         """Start the claim server on this node."""

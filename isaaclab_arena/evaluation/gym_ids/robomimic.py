@@ -16,11 +16,17 @@ from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.storage.hdf5.dataset import flat_array, write_robomimic_file
-from isaaclab_arena.storage.hdf5.episodes import read_all_attributes, read_env_args, read_episode
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset
-from isaaclab_arena.storage.recordings import find_recordings, index_episodes, locate_episodes
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.dataset import flat_array, write_robomimic_file
+from isaaclab_arena.storage.episodes import (
+    find_recordings,
+    index_episodes,
+    locate_episodes,
+    read_all_attributes,
+    read_env_args,
+    read_episode,
+)
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_of_dataset
+from isaaclab_arena.storage.ledger import read_run_plan
 
 # Adapt environments to robomimic's ``EnvGym``: Gym before 2022, flat observations, actions from -1 to 1.
 
@@ -92,7 +98,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         names = [job.name for job in read_run_plan(run).jobs]
         if unknown := [name for name in jobs if name not in names]:
             raise ConfigError(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB)
-        located = {name: locate_episodes(job_directory(run, name), name)[0] for name in jobs or names}
+        located = {name: locate_episodes(run / name, name)[0] for name in jobs or names}
         if not any(located.values()):
             raise ConfigError(f"'{run}' holds no recorded episode of {', '.join(located)}", key=_RUN)
         recorded = {

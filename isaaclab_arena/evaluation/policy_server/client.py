@@ -27,8 +27,8 @@ from isaaclab_arena.evaluation.policy_server.wire import ServerAddress, ServerOr
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
-from isaaclab_arena.storage.commits import ServerUsage
 from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.reports import ServerUsage
 from isaaclab_arena.workers.program.frames import FrameError
 from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.interfaces.policy_traits import Entries, Network
-from isaaclab_arena.storage.commits import ServerUsage
+from isaaclab_arena.storage.reports import ServerUsage
 from isaaclab_arena.workers.program import frames
 
 # The orders that a policy server starts with: its socket and its networks.

@@ -24,11 +24,10 @@ from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.evaluation.watching import curve, jobs
 from isaaclab_arena.evaluation.watching.curve import Best, Evaluated, Point, Score, run_directory
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
-from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
+from isaaclab_arena.storage.atomic import RunLock, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, TrackedSeries, Tracker, open_tracker
 
 _LOG = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import VideoRecorder
-from isaaclab_arena.recording.video_options import VideoOptions
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run

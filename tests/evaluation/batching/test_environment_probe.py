@@ -8,7 +8,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.batching import unlike_itself
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.commits import Reproducible
+from isaaclab_arena.storage.reports import Reproducible
 from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import build
 from tests.evaluation.jobs import coin_job, settings

@@ -19,19 +19,21 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     EXCHANGES_PER_S,
     Call,
     ClaimServer,
+    Life,
+    NodeNeeds,
+    RunOrders,
     answered,
     interval_s,
 )
-from isaaclab_arena.evaluation.cluster.nodes import Life, NodeNeeds, RunOrders
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.commits import CommitLine, ReportedStatus, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry
+from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, CommitLine, read_commits
+from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
 
 JOB = coin_job("coins", num_episodes=8)
@@ -104,7 +106,6 @@ class Rank:
         self.ledger = RemoteLedger(
             ORDERS, self.life, jobs, ask, directory, is_own=True, stop=self.stopped_by.append, clock=clock
         )
-        self.commits = self.ledger.commits(directory / "coins", rank)
 
     def claim(self):
         claim = self.ledger.claim_next(None)
@@ -127,7 +128,7 @@ class Rank:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(arrays)
 
-        self.commits.commit(line, json_line(line), write if arrays else None)
+        self.ledger.commit(self.directory / "coins", line, json_line(line), write if arrays else None)
 
     def finish(self, claim) -> None:
         self.play(claim)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.nodes import NodeNeeds, needs_of, problem_of_node
+from isaaclab_arena.evaluation.cluster.claim_server import NodeNeeds, needs_of, problem_of_node
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.provenance import DISTRIBUTION
+from isaaclab_arena.storage.json_values import json_line
 from tests.end_to_end.launching import ROOT, command, run, write_jobs
 from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, add_node, cluster_of, with_patience
 from tests.evaluation.cluster.driving import NUM_EPISODES, committed, driven, ranks_at_work, write_mortal_jobs
@@ -53,7 +54,7 @@ def told(needs) -> Callable[..., str]:
     """Return what a node says that has other needs to satisfy, or that has changed since they were written down."""
 
     def say(**changes: object) -> str:
-        problem = problem_of_node(dataclasses.replace(needs, **changes))
+        problem = problem_of_node(json_line(dataclasses.replace(needs, **changes)))
         assert problem is not None
         assert problem.startswith(f"node {socket.gethostname()}, in {Path.cwd()}: ")
         assert problem.endswith("on every node, or bring it along: ray job submit --working-dir")
@@ -63,7 +64,7 @@ def told(needs) -> Callable[..., str]:
 
 
 def test_a_node_that_has_the_same_has_no_problem(needs):
-    assert problem_of_node(needs) is None
+    assert problem_of_node(json_line(needs)) is None
 
 
 def test_other_versions_of_this_package_and_of_what_it_simulates_with_are_named(needs, told):

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -12,18 +12,17 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
-from isaaclab_arena.evaluation.cluster.nodes import Life, RunOrders, needs_of
+from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, Life, RunOrders, answered, needs_of
 from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger, directory_of_process, run_rank
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.results.merge import MergedResults, merge_results
-from isaaclab_arena.storage.commits import ReportedStatus, read_commits, read_job_reports
-from isaaclab_arena.storage.hdf5.episodes import list_episodes
+from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.run_plan import read_attempt
+from isaaclab_arena.storage.ledger import read_attempt, read_commits
+from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
 from tests.end_to_end.launching import ROOT, write_jobs
 from tests.evaluation.cluster.test_claim_server import ORDERS
 
@@ -86,7 +85,7 @@ def run_alone(
     job: dict[str, object],
     *,
     node: Path | None,
-    claim_server_class: type[ClaimServerNextDoor] = ClaimServerNextDoor,
+    claim_server_class: Callable[[ClaimServer], ClaimServerNextDoor] = ClaimServerNextDoor,
 ) -> tuple[str, ClaimServerNextDoor]:
     """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
     jobs = write_jobs(directory / "jobs.json", [job])
@@ -156,7 +155,7 @@ def test_a_log_that_is_too_long_for_a_delivery_arrives_whole(tmp_path):
 
     def ask(calls: Sequence[Call]):
         parts.extend(content for _, _, content in calls if content is not None)
-        return {}
+        return None, []
 
     RemoteLedger(ORDERS, Life(rank=0), [], ask, tmp_path, is_own=True).deliver()
     assert len(parts) > 2

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.nodes import Life
+from isaaclab_arena.evaluation.cluster.claim_server import Life
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.storage.run_plan import AttemptEntry
+from isaaclab_arena.storage.ledger import AttemptEntry
 from tests.evaluation.cluster.test_claim_server import ATTEMPT, ORDERS
 
 ray_engine = pytest.importorskip(

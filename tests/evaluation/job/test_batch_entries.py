@@ -13,7 +13,8 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.commits import JobReport, Reproducible, read_commits
+from isaaclab_arena.storage.ledger import read_commits
+from isaaclab_arena.storage.reports import JobReport, Reproducible
 from tests.evaluation.jobs import settings
 from tests.models.trainings import exported_onnx, exported_torchscript, trained
 from tests.policy.checkpoints import write_checkpoint

@@ -9,7 +9,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy

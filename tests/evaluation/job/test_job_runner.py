@@ -13,7 +13,8 @@ from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible, StartUp, read_commits
+from isaaclab_arena.storage.ledger import read_commits
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy

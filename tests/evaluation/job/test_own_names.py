@@ -8,7 +8,7 @@ import torch
 
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.storage.commits import ReportedStatus
+from isaaclab_arena.storage.reports import ReportedStatus
 from isaaclab_arena.testing import EnvironmentConformance
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy

@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.commits import ReportedStatus, Reproducible
+from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 

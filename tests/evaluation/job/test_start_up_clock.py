@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.evaluation.builds import StartUpClock, StartUpPart
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.sim.warp.kernel_times import KernelTimes
-from isaaclab_arena.storage.commits import StartUp
+from isaaclab_arena.storage.reports import StartUp
 from tests.fakes import CoinConfig, CoinEnvironment
 
 ENVIRONMENT = CoinEnvironment(CoinConfig(), 1)

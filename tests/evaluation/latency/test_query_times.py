@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 from isaaclab_arena.evaluation.latency import QueryTimes
-from isaaclab_arena.storage.commits import MAX_QUERY_TIMES
+from isaaclab_arena.storage.reports import MAX_QUERY_TIMES
 
 
 def test_a_sample_is_bounded_and_has_queries_of_all_of_a_job():

@@ -14,10 +14,10 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 ACTION_DIM = 8
 LIFT: Mapping[str, Any] = {"env_name": "lift_object", "env_kwargs": {"object": "cube"}, "variations": {}}

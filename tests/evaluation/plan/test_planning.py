@@ -9,7 +9,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, plan_differences, plan_run, revised_plan
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.run_plan import RunPlan, read_plan_copy, read_run_plan, revise_run_plan, write_run_plan
+from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinConfig
 
@@ -71,7 +71,7 @@ def test_a_plan_with_more_episodes_keeps_everything_else(tmp_path):
     revised = revised_plan(few, many, has_recorded=lambda _: True)
     assert [job.config.num_episodes for job in revised.jobs] == [10, 20]
     write_run_plan(tmp_path, few)
-    revise_run_plan(tmp_path, revised)
+    write_run_plan(tmp_path, revised, revises=True)
     assert told(read_run_plan(tmp_path), many) == told(read_plan_copy(tmp_path), many) == []
     assert read_run_plan(tmp_path).config_hash == few.config_hash
 

@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
 from tests.environments.building import build
 from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.policy_server.serving import Socket

@@ -30,7 +30,7 @@ from isaaclab_arena.evaluation.policy_server.__main__ import _SET_BY_NETWORKS, A
 from isaaclab_arena.evaluation.process import left_alone, put_back
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.commits import ReportedStatus
+from isaaclab_arena.storage.reports import ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
 

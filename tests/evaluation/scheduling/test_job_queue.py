@@ -5,7 +5,7 @@ import pytest
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.queues import FixedQueue, jobs_of_rank
-from isaaclab_arena.storage.run_plan import AttemptEntry
+from isaaclab_arena.storage.ledger import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt
 

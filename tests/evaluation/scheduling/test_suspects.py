@@ -2,7 +2,7 @@
 
 from isaaclab_arena.evaluation.claims import Blamed, Claim, Death, Suspects
 from isaaclab_arena.evaluation.planning import divided_jobs
-from isaaclab_arena.storage.run_plan import AttemptEntry
+from isaaclab_arena.storage.ledger import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt
 

@@ -23,7 +23,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.run_plan import attempt_numbers, read_run_plan, revise_run_plan
+from isaaclab_arena.storage.ledger import attempt_numbers, read_run_plan, write_run_plan
 from isaaclab_arena.training.closed_loop import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
 from tests.evaluation.jobs import coin_job, execute, settings
@@ -246,7 +246,8 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     )
     start_on(["cpu"], request_of(*resolve_jobs([config]), output_directory=directory))
     plan = read_run_plan(directory)
-    revise_run_plan(directory, replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs)))
+    revised = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
+    write_run_plan(directory, revised, revises=True)
     (tmp_path / "again").mkdir()
     sample = {"balance": [0, 3]}
     again = verification_worker.prepare_sample(directory, tmp_path / "again", sample, num_envs=None, num_ranks=1)

@@ -14,9 +14,9 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.commits import Reproducible, read_commits, read_job_reports, write_job_report
 from isaaclab_arena.storage.layout import SETTLED_FILE
-from isaaclab_arena.storage.run_plan import read_attempts, read_plan_copy, read_run_plan
+from isaaclab_arena.storage.ledger import read_attempts, read_commits, read_plan_copy, read_run_plan
+from isaaclab_arena.storage.reports import Reproducible, read_job_reports, write_job_report
 from tests.evaluation.jobs import coin_job, execute
 from tests.fakes import ShrugPolicy
 

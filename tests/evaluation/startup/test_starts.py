@@ -10,7 +10,7 @@ import pytest
 from isaaclab_arena.evaluation.job import FixedShare, Job, episode_of
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.storage.commits import JobReport, ReportedStatus
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 

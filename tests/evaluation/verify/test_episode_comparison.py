@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.evaluation.replaying import Difference, compared_fields, first_difference
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.episode_file import RecordedEpisode
 
 ATTRIBUTES = {"outcome": "success", "success": True, "termination": "terminated", "episode_return": 2.5}
 

@@ -8,8 +8,8 @@ from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.replaying import Replay, first_difference, replay_in
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
-from isaaclab_arena.storage.hdf5.episodes import read_episode
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import read_episode
 from tests.environments.building import ALL_ENVIRONMENTS, build
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes
 

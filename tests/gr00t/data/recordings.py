@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, episode_file_name
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 HEIGHT, WIDTH = 32, 48
 PANDA_YAML = Path("isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml").resolve()

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
+from isaaclab_arena.storage.episodes import read_attributes, read_episode
 from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset

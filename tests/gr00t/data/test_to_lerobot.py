@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
+from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena_gr00t.training.training_run import PANDA_CONFIG
 
 SIZE = 16

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.storage.recordings import RecordedSteps
+from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.joints import read_joint_files
 from isaaclab_arena_gr00t.training.trainer import DemonstrationSteps, Trainer, TrainingSettings, find_demonstrations

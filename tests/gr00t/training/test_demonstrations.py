@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import ArenaError, ConfigError
-from isaaclab_arena.storage.recordings import RecordedSteps
+from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena_gr00t.observations import Wiring
 from isaaclab_arena_gr00t.training.trainer import (
     Demonstration,

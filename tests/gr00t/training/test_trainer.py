@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.storage.recordings import RecordedSteps
+from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena_gr00t.training.trainer import DivergedError, TrainingSettings, learning_rate_at
 from tests.end_to_end.launching import ROOT, command, patience_s, run
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings

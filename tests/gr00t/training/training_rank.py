@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from isaaclab_arena.distributed.context import DistributedContext, leave_process
 from isaaclab_arena.distributed.ranks import initialise
-from isaaclab_arena.storage.recordings import RecordedSteps
+from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena.training.learner import OutOfSyncError, check_synchrony
 from isaaclab_arena_gr00t.training.trainer import Trainer
 from tests.gr00t.training.models import small_trainer

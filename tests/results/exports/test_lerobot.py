@@ -11,8 +11,8 @@ import pytest
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports import export_lerobot
 from isaaclab_arena.results.merge import merge_results, records
-from isaaclab_arena.storage.hdf5.episodes import write_episode
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import write_episode
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.tracking.runs import stopped_run
 

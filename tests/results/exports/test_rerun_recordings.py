@@ -5,8 +5,8 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.rerun_recordings import export_rerun
-from isaaclab_arena.storage.hdf5.episodes import write_episode
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import write_episode
 from tests.results.evidence import planned, write_plan
 from tests.tracking.runs import write_film
 

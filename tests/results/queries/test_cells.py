@@ -4,7 +4,7 @@ import pytest
 
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.results.rows import JobEvidence
-from isaaclab_arena.storage.commits import QueryPace, ServerUsage
+from isaaclab_arena.storage.reports import QueryPace, ServerUsage
 from tests.results.evidence import commit_lines, job_row, planned, report
 
 

@@ -11,9 +11,9 @@ from isaaclab_arena.results.console import failures
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus
 from isaaclab_arena.results.stopping import error_streak, nothing_but_errors
-from isaaclab_arena.storage.commits import CommitLine, ReportedStatus
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.run_plan import Attempt, write_attempt
+from isaaclab_arena.storage.ledger import Attempt, CommitLine, write_attempt
+from isaaclab_arena.storage.reports import ReportedStatus
 from tests.growth import assert_grows_linearly
 from tests.results.evidence import commit_lines, job_row, planned, report, write_lines, write_plan, write_report
 

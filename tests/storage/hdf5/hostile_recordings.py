@@ -33,12 +33,12 @@ from isaaclab_arena.evaluation.replaying import ReplaySettings, replay
 from isaaclab_arena.evaluation.verification import check_directory
 from isaaclab_arena.policies import resolve_policy_class
 from isaaclab_arena.results import merge_results
-from isaaclab_arena.storage.hdf5 import dataset as dataset_assembly
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
+from isaaclab_arena.storage import dataset as dataset_assembly
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.storage.recovery import consolidate_leftovers, recover_run
-from isaaclab_arena.storage.run_plan import read_run_plan
 from tests.fakes import CoinBuilder
 from tests.policy.playing import play
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isaaclab_arena.errors import DamagedFileError, StorageError
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
+from isaaclab_arena.storage import episodes as hdf5
 from tests.faults.system_trouble import SystemTrouble
 
 WAYS: tuple[Callable[[Path], object], ...] = (

@@ -3,8 +3,8 @@ import importlib.util
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.storage.hdf5 import episode_file as compressed_image
-from isaaclab_arena.storage.recorded_episode import Compression
+from isaaclab_arena.storage import episode_file as compressed_image
+from isaaclab_arena.storage.episode_file import Compression
 
 
 def test_zstd_without_its_package_says_what_to_install(monkeypatch):

@@ -10,12 +10,11 @@ import pytest
 
 from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.garbage import without_collecting
-from isaaclab_arena.storage.diagnosis import EpisodeExaminer
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episodes import OpenRecording, opened
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.episodes import EpisodeExaminer, OpenRecording, opened
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import Compression
 from tests.storage.recordings import recorded, write_parts
 
 SEED = 7

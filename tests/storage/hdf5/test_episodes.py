@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, checksum
 from tests.security.test_recordings import demo, recording
 from tests.storage.recordings import recorded
 

@@ -6,15 +6,15 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.storage.hdf5.episode_file import (
+from isaaclab_arena.storage.episode_file import (
     NAMES_PER_NODE,
     SUPERBLOCK_BYTES,
+    TEXT_REFERENCE,
     Block,
     attribute_message,
     group,
     superblock,
     text_heap,
-    text_reference,
 )
 
 
@@ -66,7 +66,7 @@ def test_texts_of_any_size_are_read_by_the_library(tmp_path, size):
     texts = ["first", "é" * (size // 2) + "x" * (size % 2), "last"]
     heap = Block(content=text_heap([text.encode() for text in texts]), pointers=np.zeros(0, np.int64))
     content = bytearray(root.content)
-    reference = text_reference(size, SUPERBLOCK_BYTES, 2)
+    reference = TEXT_REFERENCE.pack(size, SUPERBLOCK_BYTES, 2)
     content[at + inside : at + inside + len(reference)] = reference
     with h5py.File(write(tmp_path / "x.h5", heap, Block(content=content, pointers=root.pointers))) as file:
         assert file.attrs["note"] == texts[1]

@@ -7,10 +7,10 @@ import numpy as np
 import pyfive
 import pytest
 
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import demo_name
-from isaaclab_arena.storage.recorded_episode import Compression
 from tests.storage.recordings import recorded, write_parts
 
 

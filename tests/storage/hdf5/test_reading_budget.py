@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.hdf5.episodes import (
+from isaaclab_arena.storage.episodes import (
     MIN_MEMBER_BYTES,
     ReadingBudget,
     check_array,

@@ -6,12 +6,11 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.storage.hdf5 import dataset as dataset_assembly
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episode_file import block_of
+from isaaclab_arena.storage import dataset as dataset_assembly
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, block_of
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode
 from tests.storage.recordings import recorded, write_parts
 
 TYPES = (np.float16, np.float32, np.float64, np.uint8, np.int8, np.int32, np.int64, np.uint64, bool, ">f8")

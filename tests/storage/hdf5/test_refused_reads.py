@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import Compression
 from tests.end_to_end.launching import ROOT, environment
 from tests.faults.system_trouble import trouble_variables
 from tests.storage.recordings import recorded

@@ -5,25 +5,25 @@ import json
 from pathlib import Path
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.storage.commits import (
-    CommitContext,
+from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.contents import Node
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import checksum
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
+from isaaclab_arena.storage.ledger import (
+    Attempt,
     CommitLine,
     CommitWriter,
-    JobReport,
-    ReportedStatus,
+    PlanEntry,
+    RunPlan,
+    attributes_of,
     commit_line,
     read_commits,
-    write_job_report,
+    write_attempt,
 )
-from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name, job_directory
-from isaaclab_arena.storage.recorded_episode import checksum
-from isaaclab_arena.storage.recordings import attributes_of
 from isaaclab_arena.storage.recovery import Recovery, recover_run
-from isaaclab_arena.storage.run_plan import Attempt, PlanEntry, RunPlan, write_attempt
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, write_job_report
 from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded
 
@@ -78,7 +78,7 @@ class JobOnDisk:
 
     def __init__(self, output: Path, name: str = "lift", *, dataset: str | None = None) -> None:
         self.name = name
-        self.directory = job_directory(output, name)
+        self.directory = output / name
         self.dataset = self.directory / (dataset or f"dataset_{name}.hdf5")
 
     def part(self, index: int) -> Path:
@@ -97,7 +97,8 @@ class JobOnDisk:
             conditions={},
             language_instruction="lift",
         )
-        context = CommitContext(
+        line = commit_line(
+            record,
             rank=0,
             episode_in_env=0,
             timestamp="",
@@ -106,7 +107,7 @@ class JobOnDisk:
             episode_file=f"episodes/{episode_file_name(index)}",
             checksum=checksum(recorded(index, length=length).arrays),
         )
-        return dataclasses.replace(commit_line(record, context), **changes)
+        return dataclasses.replace(line, **changes)
 
     def write_part(self, line: CommitLine, *, config_hash: str = CONFIG_HASH, **attributes) -> Path:
         """Write an episode's file as the recorder does, just before it commits the episode."""

@@ -5,18 +5,18 @@ import subprocess
 import sys
 import time
 
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.hdf5.dataset import consolidate
-from isaaclab_arena.storage.hdf5.episodes import verify_episodes
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episodes import verify_episodes
+from isaaclab_arena.storage.ledger import read_commits
 
 WRITER = """
 import itertools, pathlib, sys
 import numpy as np
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_line
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.ledger import CommitWriter, commit_line
+from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.episode_file import RecordedEpisode
 
 directory, first = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 writer = CommitWriter(directory, 0)
@@ -30,10 +30,8 @@ for index in itertools.count(first):
         episode=Episode(job="lift", episode_index=index, seed=0), env_id=0, outcome=Outcome.SUCCESS, success=True,
         length=200, episode_return=0.0, termination="terminated", conditions={}, language_instruction="",
     )
-    context = CommitContext(
-        rank=0, episode_in_env=0, timestamp="", wall_s=0.0, episode_file=name, checksum=crc
-    )
-    writer.write(commit_line(record, context))
+    context = {"rank": 0, "episode_in_env": 0, "timestamp": "", "episode_file": name, "checksum": crc}
+    writer.write(commit_line(record, wall_s=0.0, **context))
 """
 
 

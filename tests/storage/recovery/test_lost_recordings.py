@@ -5,7 +5,7 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.results import merge_results
-from isaaclab_arena.storage.run_plan import write_run_plan
+from isaaclab_arena.storage.ledger import write_run_plan
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, plan, recover
 
 

@@ -13,12 +13,12 @@ import pytest
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage import recovery as set_aside
-from isaaclab_arena.storage.commits import ReportedStatus, Reproducible
-from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.episodes import read_attributes
+from isaaclab_arena.storage.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recovery import Leftovers, consolidate_leftovers
+from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
 from tests.growth import assert_grows_linearly
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 
@@ -612,11 +612,11 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
     job.write_part(job.line(2))
     job.commit(job.line(3))
     job.write_part(job.line(3, length=9))
-    left = consolidate_leftovers(job.directory, planned().name)
+    notes, loss = consolidate_leftovers(job.directory, planned().name)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
-    assert len(left.notes) == 3
-    assert left.loss == "the recordings of demo_3 are damaged or gone since they finished; --resume runs them again"
-    assert consolidate_leftovers(tmp_path / "no job", planned().name) == Leftovers()
+    assert len(notes) == 3
+    assert loss == "the recordings of demo_3 are damaged or gone since they finished; --resume runs them again"
+    assert consolidate_leftovers(tmp_path / "no job", planned().name) == ([], None)
 
 
 # Size

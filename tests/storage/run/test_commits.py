@@ -8,9 +8,9 @@ from types import MappingProxyType
 import pytest
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, EpisodeRecord, Outcome
-from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_line, read_commits
+from isaaclab_arena.storage.ledger import CommitWriter, commit_line, read_commits
 
-CONTEXT = CommitContext(rank=1, episode_in_env=0, timestamp="2026-01-01T00:00:00+00:00", wall_s=0.5, checksum=7)
+CONTEXT = {"rank": 1, "episode_in_env": 0, "timestamp": "2026-01-01T00:00:00+00:00", "wall_s": 0.5, "checksum": 7}
 ARENA_FIELDS = {"job_name", "env_id", "episode_in_env", "language_instruction", "seed", "success"} | {
     "episode_length",
     "timestamp",
@@ -31,7 +31,7 @@ def line(index: int, metrics: Mapping[str, float] = MappingProxyType({"distance_
         language_instruction="lift the \n cube",
         metrics=dict(metrics),
     )
-    return dataclasses.replace(commit_line(record, CONTEXT), **changes)
+    return dataclasses.replace(commit_line(record, **CONTEXT), **changes)
 
 
 def write(directory, *lines):

@@ -1,6 +1,6 @@
 import json
 
-from isaaclab_arena.storage.commits import (
+from isaaclab_arena.storage.reports import (
     JobReport,
     ReportedStatus,
     Reproducible,

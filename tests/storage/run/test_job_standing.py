@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.storage.commits import JobReport, JobStanding, ReportedStatus, job_standing
+from isaaclab_arena.storage.reports import JobReport, JobStanding, ReportedStatus, job_standing
 from tests.results.evidence import planned, report
 
 ALL = range(10)

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from isaaclab_arena import ConfigError, StorageError
-from isaaclab_arena.storage.commits import read_commits, read_job_reports
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.ledger import read_commits, read_run_plan
+from isaaclab_arena.storage.reports import read_job_reports
 from tests.results.evidence import commit_lines, report, write_lines, write_report
 
 

@@ -5,7 +5,7 @@ import pytest
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.ledger import RunPlan, read_run_plan, write_run_plan
 from tests.storage.plan_entries import plan_entry
 
 PLAN = RunPlan(

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.storage.run_plan import SettledBatch, read_settled, settle
+from isaaclab_arena.storage.ledger import SettledBatch, read_settled, settle
 
 
 def test_nothing_is_settled_before_the_first_rank_comes(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.storage.run_plan import read_run_plan, write_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from tests.analysis.recorded_runs import write_run
 
 QUESTION = Question(name="check", jobs=("new", "old"), max_episodes=20)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.storage.run_plan import read_run_plan, write_run_plan
+from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from tests.end_to_end.launching import ROOT, write_jobs
 
 SHY = {"policy_type": "tests.fakes.ShrugPolicy", "policy_config_dict": {"raise_at": 3}}

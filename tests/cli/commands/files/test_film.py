@@ -11,8 +11,8 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.hdf5.episodes import read_episode
-from isaaclab_arena.storage.recorded_episode import checksum
+from isaaclab_arena.storage.episode_file import checksum
+from isaaclab_arena.storage.episodes import read_episode
 from tests.end_to_end.launching import write_jobs
 from tests.fakes_environment import files_below
 

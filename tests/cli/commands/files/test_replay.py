@@ -13,8 +13,8 @@ from isaaclab_arena.cli.commands.replay import chosen_episodes
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.hdf5.episodes import read_episode
-from isaaclab_arena.storage.recorded_episode import checksum
+from isaaclab_arena.storage.episode_file import checksum
+from isaaclab_arena.storage.episodes import read_episode
 from tests.end_to_end.launching import write_jobs
 
 VARIATIONS = {

@@ -2,7 +2,7 @@ import pytest
 
 from isaaclab_arena.cli.commands.collect import with_defaults
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.storage.hdf5.episodes import read_episode
+from isaaclab_arena.storage.episodes import read_episode
 
 
 def test_the_expert_is_recorded_with_all_that_it_sees(tmp_path, capsys):

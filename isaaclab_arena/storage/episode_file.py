@@ -1,23 +1,112 @@
-"""The file of one episode in HDF5's own bytes: structures, template, image."""
+"""A recorded episode, and its file in HDF5's own bytes: structures, template, image."""
 
+import json
 import math
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, lru_cache
 from importlib import util
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
+from pydantic import ValidationError
 
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.storage import recorded_episode
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import DATA_GROUP, demo_name
-from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
+from isaaclab_arena.errors import ConfigError, DamagedFileError
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.layout import CONTENTS_ATTRIBUTE, DATA_GROUP, demo_name
+
+AttributeValue: TypeAlias = str | int | float | bool
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+"""Path below the episode's group, such as ``obs/robot_joint_pos``, to array."""
+
+
+class Compression(StrEnum):
+    """The compression of arrays. ``ZSTD`` needs the package hdf5plugin, also in programs that read the file."""
+
+    NONE = "none"
+    LZF = "lzf"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedEpisode:
+    """One recorded episode.
+
+    Attributes:
+        episode_index: Position of the episode in the job, which names its group.
+        arrays: ``actions`` of shape (num_samples, action_dim), and all other recorded arrays.
+        attributes: Attributes of the episode's group. The writer adds ``num_samples`` and ``checksum``.
+        env_args: Content of the attribute ``env_args`` of ``/data``.
+    """
+
+    episode_index: int
+    arrays: Arrays
+    attributes: Mapping[str, AttributeValue]
+    env_args: Mapping[str, Any]
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Versions, processor, model and other facts at the time of the recording; empty if not recorded."""
+        return parsed_mapping(self.attributes.get("provenance", "{}"), "the provenance")
+
+    @property
+    def contents(self) -> Contents | None:
+        """The evaluated contents, None if they were not recorded or are not readable."""
+        try:
+            return adapter(Contents).validate_json(str(self.attributes.get(CONTENTS_ATTRIBUTE, "")))
+        except ValidationError:
+            return None
+
+
+_MAX_SAMPLES = 1 << 40  # so that the steps of all episodes of a file fit into the 64 bits that it has for them
+JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")  # attributes of an episode that hold a JSON object as text
+
+
+def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:
+    """Return the JSON object of an attribute; `what` names it in messages. DamagedFileError if it is not an object."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{what} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DamagedFileError(f"{what} is no JSON object but a {type(value).__name__}")
+    return value
+
+
+def num_samples_of(attributes: Mapping[str, AttributeValue]) -> int:
+    """Return an episode's number of control steps. ValueError if it is missing or invalid."""
+    number = attributes.get("num_samples")
+    if not isinstance(number, int) or not 0 <= number <= _MAX_SAMPLES:
+        raise ValueError(f"an episode says that it has {number} control steps")
+    return number
+
+
+def checksum(arrays: Arrays) -> int:
+    """Return the CRC-32 of the arrays' names, types, shapes and contents, in order of the names."""
+    crc = 0
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        crc = array_checksum(name, array.dtype, array.shape, array.data if array.size else b"", crc)
+    return crc
+
+
+def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: bytes | memoryview, crc: int) -> int:
+    """Extend a `checksum` by one array; `crc` is the checksum so far, 0 for the first array."""
+    return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape), crc))
+
+
+@lru_cache(maxsize=1024)
+def _description(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    # The episodes of a job have the same arrays, with a few lengths.
+    return f"{name} {dtype.str} {shape}".encode()
+
 
 # The bytes of HDF5's structures, according to its format specification 3.0; pure functions, no file.
 #
@@ -41,7 +130,7 @@ _DEFAULT_FILL = bytes((2, 2, 2, 1, 0, 0, 0, 0))
 _MIN_HEAP_BYTES = 4096
 _HEAP_ENTRY = struct.Struct("<HHIQ")
 _NO_FREE_BLOCK = 1
-_TEXT = struct.Struct("<IQI")
+TEXT_REFERENCE = struct.Struct("<IQI")  # a text attribute: size of the text, address of its heap, number in it
 HEAP_HEADER_BYTES = 16
 HEAP_ENTRY_BYTES = _HEAP_ENTRY.size
 _BYTES_OF_ADDRESS = np.arange(8)
@@ -105,7 +194,7 @@ def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
     head = struct.pack("<BxHHH", 1, len(encoded_name), len(kind), len(space))
     head += padded(encoded_name) + padded(kind) + padded(space)
     # A text is stored there as a reference.
-    num_bytes = _TEXT.size if dtype is None else dtype.itemsize
+    num_bytes = TEXT_REFERENCE.size if dtype is None else dtype.itemsize
     return (_ATTRIBUTE, head + bytes(num_bytes)), len(head)
 
 
@@ -148,11 +237,6 @@ def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) 
     return Block(content=content, pointers=np.array(pointers, np.int64)), offsets[1:]
 
 
-def text_reference(num_bytes: int, heap_address: int, number: int) -> bytes:
-    """Return the value of a text attribute: size of the text, address of its heap, and its number in the heap."""
-    return _TEXT.pack(num_bytes, heap_address, number)
-
-
 def text_heap(texts: Sequence[bytes]) -> bytes:
     """Return a global heap of texts, numbered from 1."""
     pieces = [b""]
@@ -179,7 +263,7 @@ def _encoded_type(dtype: np.dtype | None) -> bytes:
     # The library prepends two bytes of its own.
     encoded = h5py.h5t.py_create(in_memory, logical=True).encode()[2:]
     # Text is an address in memory, but a reference in a file.
-    return encoded if dtype is not None else encoded[:4] + struct.pack("<I", _TEXT.size) + encoded[8:]
+    return encoded if dtype is not None else encoded[:4] + struct.pack("<I", TEXT_REFERENCE.size) + encoded[8:]
 
 
 def _dataspace(rank: int) -> bytes:
@@ -325,7 +409,7 @@ class EpisodeTemplate:
             stored = value
             if slot.dtype is None:
                 texts.append(value)
-                stored = text_reference(len(value), placed.end, len(texts))
+                stored = TEXT_REFERENCE.pack(len(value), placed.end, len(texts))
             structure[slot.at : slot.at + slot.num_bytes] = stored
         pieces.append(text_heap(texts))
         return pieces, placed.pointers
@@ -371,11 +455,11 @@ class EpisodeTemplate:
             if not num_bytes:
                 absent.append(slot.layout_at)
             values = view[position : position + num_bytes]
-            crc = recorded_episode.array_checksum(slot.name, slot.dtype, shape, values, crc)
+            crc = array_checksum(slot.name, slot.dtype, shape, values, crc)
             position += num_bytes + -num_bytes % 8
         try:
             attributes, end = self._read_values(view, address, position)
-            recorded_episode.num_samples_of(attributes)
+            num_samples_of(attributes)
         except ValueError:
             return None
         if attributes.get("checksum") != crc:
@@ -396,11 +480,11 @@ class EpisodeTemplate:
             if slot.dtype is not None:
                 attributes[slot.name] = np.frombuffer(value, slot.dtype)[0].item()
                 continue
-            num_bytes, _, _ = _TEXT.unpack(value)
+            num_bytes, _, _ = TEXT_REFERENCE.unpack(value)
             position += HEAP_ENTRY_BYTES
             texts.append(bytes(content[position : position + num_bytes]))
             position += num_bytes + -num_bytes % 8
-            if value != text_reference(num_bytes, heap_address, len(texts)):
+            if value != TEXT_REFERENCE.pack(num_bytes, heap_address, len(texts)):
                 raise ValueError(f"the text '{slot.name}' is in another place")
             attributes[slot.name] = texts[-1].decode()
         # Compare whole heaps, so that no byte of the episode is unchecked.
@@ -548,7 +632,7 @@ def groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, posi
     relative = [(name, address - position) for name, address in members.items()]
     block, offsets = group(relative, [message for message, _ in messages])
     content = block.at(position)
-    values = (total, text_reference(len(env_args), position + len(content), 1))
+    values = (total, TEXT_REFERENCE.pack(len(env_args), position + len(content), 1))
     for value, at, (_, inside) in zip(values, offsets, messages, strict=True):
         content[at + inside : at + inside + len(value)] = value
     content += text_heap([env_args])
@@ -587,39 +671,30 @@ def compressed_episode_file(
             kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
             h5py.h5a.create(group.id, name.encode(), kind, space).write(array)
 
+        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        links.set_create_intermediate_group(True)
         for name in sorted(episode.arrays):
-            _create_dataset(group, name, np.ascontiguousarray(episode.arrays[name]), compression)
+            array, properties = np.ascontiguousarray(episode.arrays[name]), None
+            if compression is not Compression.NONE and array.size and array.ndim:
+                properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
+                properties.set_chunk((min(len(array), length), *array.shape[1:]))
+                if compression is Compression.GZIP:
+                    properties.set_deflate(1)
+                elif compression is Compression.LZF:
+                    properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
+                else:
+                    check_compression(compression)
+                    load_zstd()
+                    properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
+            kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create_simple(array.shape)
+            dataset = h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties, lcpl=links)
+            if array.size:
+                dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+            # Closed before the next one is made, so that its chunks come first.
+            del dataset
         file.flush()
         return file.id.get_file_image()
-
-
-def _create_dataset(group: h5py.Group, name: str, array: np.ndarray, compression: Compression) -> None:
-    """Write a contiguous array, and close its dataset before the next one is made, so that its chunks come first."""
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    properties = None
-    if compression is not Compression.NONE and array.size and array.ndim:
-        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
-        properties.set_chunk((min(len(array), length), *array.shape[1:]))
-        if compression is Compression.GZIP:
-            properties.set_deflate(1)
-        elif compression is Compression.LZF:
-            properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
-        else:
-            check_compression(compression)
-            load_zstd()
-            properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
-    dataset = h5py.h5d.create(
-        group.id,
-        name.encode(),
-        h5py.h5t.py_create(array.dtype, logical=True),
-        h5py.h5s.create_simple(array.shape),
-        dcpl=properties,
-        lcpl=links,
-    )
-    if array.size:
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
 
 
 def load_zstd() -> None:

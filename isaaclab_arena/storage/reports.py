@@ -1,240 +1,22 @@
-"""What a run did: commit lines of episodes, reports of jobs, and the standing of each."""
+"""The reports of ranks on the jobs of a run, and the standing of a job from its files."""
 
-import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Metric, Outcome
+from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import append_line, read_whole, storage_error, storage_errors, write_text
-from isaaclab_arena.storage.json_values import adapter, json_line, json_text, read_versioned
-from isaaclab_arena.storage.run_plan import PlanEntry
-
-# The commit record of a job: one JSON line per finished episode, written after the episode's own file is in place.
-#
-# A line is the authority on its episode. Each process appends to a file of its own with one unbuffered write per line.
-# A kill can tear only the last line of a file, and readers ignore a torn last line.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommitLine:
-    """One finished episode. The fields of the first block carry the names of Isaac Lab Arena."""
-
-    job_name: str
-    env_id: int  # env slot of the job that ran the episode
-    episode_in_env: int  # episodes that this slot had finished before
-    language_instruction: str | None
-    seed: int
-    success: bool | None  # None if success is not measured or the episode is an error
-    episode_length: int  # control steps
-    timestamp: str  # end of the episode, ISO 8601 with time zone
-    variations: Mapping[str, Any] = field(default_factory=dict)  # initial conditions
-    episode_index: int  # position in the job, from 0; unique together with job_name
-    outcome: Outcome | None  # None if success is not measured
-    termination: str
-    episode_return: float | None  # sum of the rewards; None if not a finite number
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    # For tasks of several parts: Arena's ``overall_score`` (0 to 1), ``all_complete``, and ``criteria``, which maps a
-    # name to its ``score`` and ``is_complete``. Derived from the metrics ``progress`` and ``progress.<criterion>``.
-    progress: Mapping[str, Any] | None = None
-    error: str | None = None
-    events: EpisodeEvents | None = None  # None if the environment reports none
-    # Share of the action entries at or beyond their bounds. None if actions have no bounds, and in lines of earlier
-    # versions.
-    saturated_action_share: float | None = None
-    rank: int
-    attempt: int = 1  # start of the program on this run, from 1
-    episode_seed: int  # one integer that identifies the conditions
-    placement_seed: int | None = None  # seed of the conditions if it differs from `seed`
-    dataset_file: str | None = None  # dataset after consolidation, relative to the job's directory
-    episode_file: str | None = None  # file before consolidation, relative to the job's directory
-    checksum: int | None = None  # CRC-32 of the recorded arrays
-    start: int | None = None  # CRC-32 of the first observation, if the conditions are only a seed and it has no images
-    wall_s: float | None = None  # start to end [s]; other env slots run in the same time
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommitContext:
-    """Fields of a commit line that the episode's record lacks; see `CommitLine`."""
-
-    rank: int
-    episode_in_env: int
-    timestamp: str
-    wall_s: float
-    attempt: int = 1
-    dataset_file: str | None = None
-    episode_file: str | None = None
-    checksum: int | None = None
-    start: int | None = None
-
-
-def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
-    """Return the commit line of a finished episode."""
-    progress, scores = None, record.metrics
-    if "progress" in scores:
-        head = "progress."
-        parts = {name.removeprefix(head): score for name, score in scores.items() if name.startswith(head)}
-        progress = {
-            "overall_score": scores["progress"],
-            "all_complete": scores["progress"] >= 1,
-            "criteria": {name: {"score": score, "is_complete": score >= 1} for name, score in parts.items()},
-        }
-    kept = ("env_id", "language_instruction", "success", "outcome", "termination", "episode_return", "metrics", "error")
-    return CommitLine(
-        job_name=record.episode.job,
-        seed=record.episode.seed,
-        episode_length=record.length,
-        variations=record.conditions,
-        episode_index=record.episode.episode_index,
-        progress=progress,
-        events=record.events,
-        saturated_action_share=record.saturated_action_share,
-        episode_seed=record.episode.episode_seed,
-        placement_seed=record.episode.conditions_seed,
-        **{name: getattr(record, name) for name in kept},
-        **{**vars(context), "wall_s": round(context.wall_s, 6)},
-    )
-
-
-class CommitWriter:
-    """Append commit lines to a new file of this rank. StorageError if the file cannot be created."""
-
-    def __init__(self, job_directory: Path, rank: int) -> None:
-        # A commit file is never reopened: each process of a rank takes the next free number.
-        for life in range(layout.MAX_LIVES):
-            self.path = job_directory / layout.commit_file_name(rank, life)
-            try:
-                job_directory.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-                self._descriptor = os.open(self.path, flags, 0o644)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise storage_error("create", self.path, error) from error
-            return
-        raise StorageError(f"{job_directory} holds {layout.MAX_LIVES} commit files of rank {rank} already")
-
-    def write(self, line: CommitLine) -> None:
-        """Append one line. StorageError if it could not be written whole."""
-        self.write_line(json_line(line))
-
-    def write_line(self, text: str) -> None:
-        """Append one line that `json_line` has formatted; the recording holds the same text."""
-        if self._descriptor < 0:
-            with storage_errors("open", self.path):
-                self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        append_line(self._descriptor, text, self.path)
-
-    def close(self) -> None:
-        """Close the file; the next line opens it again. May be called more than once."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommitLog:
-    """The content of the commit files of a job."""
-
-    lines: tuple[CommitLine, ...]  # the line that counts for each episode, by index
-    problems: tuple[str, ...]  # malformed lines, unreadable files, and lines of another job or run
-    unequal_episodes: tuple[int, ...]  # indices of episodes committed more than once with different results
-    retried_episodes: tuple[int, ...] = ()  # indices of episodes whose line replaced an error of an earlier attempt
-
-
-def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip_unreadable: bool = True) -> CommitLog:
-    """Read every commit file of a job. Lines with another `seed` belong to another run; None accepts every seed."""
-    by_index: dict[int, CommitLine] = {}
-    problems: list[str] = []
-    unequal: set[int] = set()
-    retried: set[int] = set()
-    same_result = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
-
-    # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
-    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
-        for line in _read_file(path, job, seed, problems, skip_unreadable=skip_unreadable):
-            index = line.episode_index
-            known = by_index.setdefault(index, line)
-            if known is line:
-                continue
-            by_index[index] = line if counts_before(line, known) else known
-            other_arrays = None not in (known.checksum, line.checksum) and known.checksum != line.checksum
-            if _gives_way(known, line) or _gives_way(line, known):
-                retried.add(index)
-            elif other_arrays or any(getattr(known, name) != getattr(line, name) for name in same_result):
-                unequal.add(index)
-    return CommitLog(
-        lines=tuple(by_index[index] for index in sorted(by_index)),
-        problems=tuple(problems),
-        unequal_episodes=tuple(sorted(unequal)),
-        retried_episodes=tuple(sorted(retried)),
-    )
-
-
-def counts_before(line: CommitLine, known: CommitLine) -> bool:
-    """Whether `line` replaces `known`, a line of the same episode that was read before; see `read_commits`."""
-    return _gives_way(known, line) or (line.attempt < known.attempt and not _gives_way(line, known))
-
-
-def _gives_way(line: CommitLine, other: CommitLine) -> bool:
-    """Whether `line` is an error and `other` is a later attempt at the same episode."""
-    return line.outcome is Outcome.ERROR and other.attempt > line.attempt
-
-
-def parse_line(text: bytes | str) -> CommitLine:
-    """Parse one line of a commit file. ValueError if it is not a commit line."""
-    line = adapter(CommitLine).validate_json(text, strict=True)
-    if min(line.episode_index, line.episode_length, line.env_id, line.rank, line.attempt) < 0:
-        raise ValueError("a count is negative")
-    return line
-
-
-def _read_file(
-    path: Path, job: str, seed: int | None, problems: list[str], *, skip_unreadable: bool
-) -> Iterable[CommitLine]:
-    others = 0
-    try:
-        content = read_whole(path)
-    except StorageError as error:
-        if not skip_unreadable:
-            raise
-        problems.append(str(error))
-        return
-    # A last line without its newline was torn by a kill. Its episode is not committed, so the line is dropped silently.
-    for number, text in enumerate(content.split(b"\n")[:-1], start=1):
-        if not text.strip():
-            continue
-        try:
-            line = parse_line(text)
-        except ValueError as error:
-            reason = str(error)
-            if isinstance(error, ValidationError):
-                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-                reason = ": ".join([*map(str, first["loc"]), first["msg"]])
-            problems.append(f"{path}: line {number} is no episode: {reason}")
-            continue
-        if line.job_name != job:
-            problems.append(f"{path}: line {number} belongs to job {line.job_name!r}")
-        elif seed not in (None, line.seed):
-            others += 1
-        else:
-            yield line
-    if others:
-        problems.append(f"{path}: {others} lines are of another run and do not count: their seed is not {seed}")
-
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.ledger import MAX_LIVES, SCHEMA_VERSION, PlanEntry
 
 # ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.
 #
 # Until then ``job_begun_rank<r>_attempt<n>.json`` states what the rank guarantees, so the rank may die at any moment.
-
-SCHEMA_VERSION = 1
 
 MAX_QUERY_TIMES = 512  # the most query times that a report holds
 
@@ -361,19 +143,19 @@ def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int,
 
 def write_job_report(job_directory: Path, report: JobReport) -> Path:
     """Write a report atomically beside earlier reports of this rank, and return its path."""
-    begun = job_directory / layout.job_begun_file_name(report.rank, report.attempt)
+    begun = job_directory / f"job_begun_rank{report.rank}_attempt{report.attempt}.json"
     if report.status is ReportedStatus.BEGUN:
         write_text(begun, json_text(report), overwrite=True)
         return begun
     # The report replaces the begun file only after it is in place: a kill in between leaves both, not neither.
-    for life in range(layout.MAX_LIVES):
-        path = job_directory / layout.job_report_file_name(report.rank, life)
+    for life in range(MAX_LIVES):
+        path = job_directory / f"job_report_rank{report.rank}{f'_life{life}' if life else ''}.json"
         if not path.exists():
             write_text(path, json_text(report))
             with storage_errors("remove", begun):
                 begun.unlink(missing_ok=True)
             return path
-    raise StorageError(f"{job_directory} holds {layout.MAX_LIVES} reports of rank {report.rank} already")
+    raise StorageError(f"{job_directory} holds {MAX_LIVES} reports of rank {report.rank} already")
 
 
 def read_job_reports(

@@ -1,4 +1,4 @@
-"""Recordings in HDF5, in robomimic's and Isaac Lab's layout: written, and read as a stranger's."""
+"""Recordings in HDF5, in robomimic's and Isaac Lab's layout: written, found, and read as a stranger's."""
 
 import math
 import mmap
@@ -6,8 +6,9 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import util
@@ -23,14 +24,22 @@ from h5py import (
     h5o,  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 )
 
-from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
-from isaaclab_arena.storage import recorded_episode
-from isaaclab_arena.storage.atomic import check_plain, storage_error, storage_errors, write_bytes
-from isaaclab_arena.storage.hdf5 import episode_file
-from isaaclab_arena.storage.hdf5.episode_file import EpisodeTemplate, WholeEpisode
+from isaaclab_arena import episode_ranges
+from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, StorageError, first_line
+from isaaclab_arena.logs import told
+from isaaclab_arena.paths import given_path, not_a_plain_file
+from isaaclab_arena.storage import episode_file, layout
+from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_error, storage_errors, write_bytes
+from isaaclab_arena.storage.episode_file import (
+    AttributeValue,
+    Compression,
+    EpisodeTemplate,
+    RecordedEpisode,
+    WholeEpisode,
+)
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
-from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
+from isaaclab_arena.storage.ledger import datasets, episode_files
 
 # Bound the work of reading a recording: compare its declared sizes with the size of its file.
 #
@@ -109,10 +118,10 @@ def _stored_as(dataset: h5py.h5d.DatasetID) -> tuple[bool, tuple[int, ...] | Non
     # The properties are read and released here. HDF5 2.0 crashes at process exit if the properties of a virtual dataset
     # are still held, such as by the traceback of the error that refuses it.
     properties = dataset.get_create_plist()
-    layout = properties.get_layout()
-    is_chunked = layout == h5py.h5d.CHUNKED
+    kind = properties.get_layout()
+    is_chunked = kind == h5py.h5d.CHUNKED
     filters = tuple(properties.get_filter(each)[0] for each in range(properties.get_nfilters()))
-    is_elsewhere = layout == h5py.h5d.VIRTUAL or properties.get_external_count() > 0
+    is_elsewhere = kind == h5py.h5d.VIRTUAL or properties.get_external_count() > 0
     return is_elsewhere, properties.get_chunk() if is_chunked else None, filters if is_chunked else ()
 
 
@@ -211,7 +220,7 @@ class OpenRecording:
     def env_args(self) -> Mapping[str, Any]:
         """Return the description of the environment."""
         text = self.attributes(self.data).get("env_args", "{}")
-        return recorded_episode.parsed_mapping(text, f"{self.path}: env_args")
+        return episode_file.parsed_mapping(text, f"{self.path}: env_args")
 
     def attributes(self, group: h5py.h5g.GroupID) -> dict[str, AttributeValue]:
         """Return the attributes of a group that are scalar strings or numbers."""
@@ -229,11 +238,11 @@ class OpenRecording:
         """Return the attributes of an episode. DamagedFileError if its arrays do not match their checksum."""
         group = self.group(episode_index)
         attributes = self.attributes(group)
-        found = recorded_episode.checksum(self.arrays(group))
+        found = episode_file.checksum(self.arrays(group))
         if attributes.get("checksum") != found:
             place = f"/{DATA_GROUP}/{demo_name(episode_index)}"
             raise DamagedFileError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
-        recorded_episode.num_samples_of(attributes)
+        episode_file.num_samples_of(attributes)
         return attributes
 
     def template(self, group: h5py.h5g.GroupID) -> EpisodeTemplate | None:
@@ -283,22 +292,59 @@ class OpenRecording:
         return array
 
 
-class AlikeEpisodes:
-    """Read episodes of equal structure without HDF5's library, in a twentieth of its time."""
+class EpisodeExaminer:
+    """Read and check episodes one by one; equal structure makes the next one twenty times as fast."""
 
-    def __init__(self) -> None:
-        self.template: EpisodeTemplate | None = None  # structure of the last episode
+    def __init__(self, opened: Callable[[Path], AbstractContextManager[OpenRecording]] = opened) -> None:
+        self._opened = opened
+        self._template: EpisodeTemplate | None = None  # structure of the last episode
 
     def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
         """Return an intact episode, None if only the library can judge it. StorageError if the file lacks it."""
         group = recording.group(episode_index)
         address = h5o.get_info(group).addr
-        whole = None if self.template is None else self.template.read(content, address)
+        whole = None if self._template is None else self._template.read(content, address)
         # The structure changed since the last episode: derive it through the library once, then try again.
         if whole is None:
-            self.template = recording.template(group)
-            whole = None if self.template is None else self.template.read(content, address)
+            self._template = recording.template(group)
+            whole = None if self._template is None else self._template.read(content, address)
         return whole
+
+    def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
+        """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
+        # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
+        if self._template is not None and len(episode_indices) == 1:
+            attributes = self._examine_part(path, episode_indices[0], self._template)
+            if attributes is not None:
+                return [attributes]
+        with self._opened(path) as recording:
+            content = mapped(path)
+            indices = told(episode_indices, "checking", path.name)
+            return [self._examined(recording, index, content) for index in indices]
+
+    def _examine_part(
+        self, path: Path, episode_index: int, template: EpisodeTemplate
+    ) -> dict[str, AttributeValue] | None:
+        """Return the attributes of an episode in a file of its own, None if only HDF5 can read it."""
+        # The bytes of the whole file are released before HDF5 reads it.
+        content = read_whole(path)
+        block = episode_file.block_of(content)
+        if block is None or block.episode_index != episode_index:
+            return None
+        whole = template.read(content, block.origin + block.group_offset)
+        return None if whole is None else whole.attributes
+
+    def _examined(
+        self, recording: OpenRecording, episode_index: int, content: memoryview
+    ) -> dict[str, AttributeValue] | DamagedFileError:
+        # The error's traceback holds this frame. If the frame held the list of all errors, too, the mapped file would
+        # stay in memory until the next garbage collection.
+        try:
+            with hdf5_errors("read", recording.path):
+                whole = self.read(recording, episode_index, content)
+                return recording.verified_attributes(episode_index) if whole is None else whole.attributes
+        except DamagedFileError as error:
+            return error
 
 
 def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | None:
@@ -366,7 +412,7 @@ def write_episode(
         StorageError: If it cannot be written.
         ConfigError: If the compression is not installed.
     """
-    crc = recorded_episode.checksum(episode.arrays) if crc is None else crc
+    crc = episode_file.checksum(episode.arrays) if crc is None else crc
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
     if compression is not Compression.NONE:
@@ -435,9 +481,9 @@ def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
             attributes=recording.attributes(group),
             env_args=recording.env_args(),
         )
-    for name in (name for name in recorded_episode.JSON_ATTRIBUTES if name in episode.attributes):
+    for name in (name for name in episode_file.JSON_ATTRIBUTES if name in episode.attributes):
         what = f"{path}: the attribute '{name}' of {demo_name(episode_index)}"
-        recorded_episode.parsed_mapping(episode.attributes[name], what)
+        episode_file.parsed_mapping(episode.attributes[name], what)
     return episode
 
 
@@ -506,3 +552,148 @@ def read_totals(path: Path) -> tuple[object, int]:
         steps = (recording.attributes(recording.group(index)).get("num_samples") for index in sorted(recording.names))
         told = recording.attributes(recording.data).get("total")
         return told, sum(number for number in steps if isinstance(number, int))
+
+
+# Find the recordings of a path or job, and the episodes in them.
+
+
+def find_recordings(path: str, *, key: str) -> list[Path]:
+    """Return the recordings at a file, a job's directory or a pattern, sorted. ConfigError with `key` if none."""
+    found: list[Path] = []
+    try:
+        given = given_path(path)
+        is_directory, exists = given.is_dir(), given.exists()
+    except (OSError, RuntimeError, ValueError):
+        # Too long a path, links in a circle, or an unknown home directory: there is no file.
+        pass
+    else:
+        if is_directory:
+            episodes, pattern = given / layout.EPISODES_DIRECTORY, layout.EPISODE_FILE_PATTERN
+            found += [*given.glob("*.hdf5"), *given.glob(pattern), *episodes.glob(pattern)]
+        elif exists:
+            found.append(given)
+        else:
+            matches = Path(given.anchor or ".").glob(str(given.relative_to(given.anchor)))
+            found += [file for file in matches if not file.is_dir()]
+    if not found:
+        raise ConfigError(Problem(f"no recording at '{path}'", key=key))
+    found.sort()
+    problems = [
+        Problem(f"'{file}': {wrong}", key=key) for file in found if (wrong := not_a_plain_file(file)) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
+    """Map each recorded episode of a job to its file, ascending. ConfigError for duplicates or an unreadable file."""
+    found: dict[int, Path] = {}
+    for file in files:
+        try:
+            indices = list_episodes(file)
+        except StorageError as error:
+            raise ConfigError(Problem(str(error), key=key)) from error
+        for index in indices:
+            if index in found:
+                both = f"{found[index]} and {file} both hold {layout.demo_name(index)}"
+                raise ConfigError(Problem(f"{both}; name one", key=key))
+            found[index] = file
+    if not found:
+        raise ConfigError(Problem("the recording holds no episodes", key=key))
+    return dict(sorted(found.items()))
+
+
+def in_words(indices: Iterable[int]) -> str:
+    """Format indices for messages: ``demo_0 to demo_4, demo_7``."""
+    return episode_ranges.in_words(indices, layout.demo_name)
+
+
+def recorded_without_arrays(
+    job_directory: Path, job: str, checksums: Mapping[int, int | None]
+) -> RecordedEpisode | None:
+    """Return the first recorded episode with a matching checksum, without arrays. None if there is none."""
+    found, _ = locate_episodes(job_directory, job)
+    for index, checksum in checksums.items():
+        for path in found.get(index, ()):
+            with suppress(StorageError):
+                attributes = read_attributes(path, index)
+                episode = RecordedEpisode(episode_index=index, arrays={}, attributes=attributes, env_args={})
+                if attributes.get("checksum") == checksum and episode.provenance:
+                    return episode
+    return None
+
+
+def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:
+    """Map each episode to the files that hold it, and return one message per unreadable file."""
+    found: dict[int, list[Path]] = {}
+    problems = []
+    for file in (*datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))):
+        try:
+            indices = list_episodes(file)
+        except StorageError as error:
+            problems.append(str(error))
+            continue
+        for index in indices:
+            found.setdefault(index, []).append(file)
+    return found, problems
+
+
+# Read single control steps of recordings of any size; uncompressed arrays are mapped into memory.
+
+KEPT_BYTES = 1 << 30  # size of the cache of compressed arrays [bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedArray:
+    """One array of one episode."""
+
+    file: Path
+    episode_index: int
+    name: str  # path below the episode's group
+
+
+class RecordedSteps:
+    """Access control steps of arrays in recordings without a writer. `read` loads a compressed array."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES, read: Callable[[Path, int, str], np.ndarray] = read_array) -> None:
+        # Compressed arrays can only be read whole, so the most recent ones are cached up to `kept_bytes`.
+        self._read_array = read
+        self._places: dict[tuple[Path, int], dict[str, ArrayPlace]] = {}
+        self._mapped: dict[Path, np.memmap] = {}
+        self._read: OrderedDict[RecordedArray, np.ndarray] = OrderedDict()
+        self._kept_bytes = kept_bytes
+        self._held_bytes = 0
+
+    def names(self, file: Path, episode_index: int) -> list[str]:
+        """Return the paths of an episode's arrays."""
+        return sorted(self._places_of(file, episode_index))
+
+    def array(self, wanted: RecordedArray) -> np.ndarray:
+        """Return a read-only array; an uncompressed one is mapped and read on access. StorageError if missing."""
+        file = wanted.file
+        place = self._places_of(file, wanted.episode_index).get(wanted.name)
+        if place is None:
+            raise StorageError(f"{file}: {layout.demo_name(wanted.episode_index)} holds no '{wanted.name}'")
+        if place.offset is not None and 0 not in place.shape:
+            if file not in self._mapped:
+                with storage_errors("read", file):
+                    self._mapped[file] = np.memmap(file, np.uint8, "r")
+            end = place.offset + int(np.prod(place.shape)) * place.dtype.itemsize
+            return self._mapped[file][place.offset : end].view(place.dtype).reshape(place.shape)
+
+        if wanted in self._read:
+            self._read.move_to_end(wanted)
+            return self._read[wanted]
+        array = self._read_array(file, wanted.episode_index, wanted.name)
+        self._read[wanted] = array
+        self._held_bytes += array.nbytes
+        while self._held_bytes > self._kept_bytes and len(self._read) > 1:
+            self._held_bytes -= self._read.popitem(last=False)[1].nbytes
+        return array
+
+    def _places_of(self, file: Path, episode_index: int) -> dict[str, ArrayPlace]:
+        key = file, episode_index
+        if key not in self._places:
+            self._places[key] = locate_arrays(file, episode_index)
+        return self._places[key]

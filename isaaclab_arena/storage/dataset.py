@@ -17,12 +17,19 @@ from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, i
 from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.logs import told
-from isaaclab_arena.storage import layout
+from isaaclab_arena.storage import episodes, layout
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
-from isaaclab_arena.storage.hdf5 import episodes
-from isaaclab_arena.storage.hdf5.episode_file import SUPERBLOCK_BYTES, EpisodeBlock, block_of, groups_above, superblock
+from isaaclab_arena.storage.episode_file import (
+    SUPERBLOCK_BYTES,
+    Arrays,
+    EpisodeBlock,
+    RecordedEpisode,
+    block_of,
+    groups_above,
+    num_samples_of,
+    superblock,
+)
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recorded_episode import Arrays, RecordedEpisode, num_samples_of
 
 # One file of many episodes, made of files of one episode and of datasets.
 
@@ -60,7 +67,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
     # `copy_episodes` can replace it.
     total, env_args = 0, "{}"
     datasets: dict[Path, tuple[episodes.OpenRecording, memoryview, str]] = {}
-    alike = episodes.AlikeEpisodes()
+    examiner = episodes.EpisodeExaminer()
     with episodes.hdf5_errors("write", target):
         with target.open("xb", buffering=1 << 20) as file, ExitStack() as kept_open:
             members: dict[str, int] = {}
@@ -77,7 +84,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                         described = str(recording.attributes(recording.data).get("env_args", "{}"))
                         datasets[path] = recording, episodes.mapped(path), described
                     recording, content, described = datasets[path]
-                    whole = alike.read(recording, index, content)
+                    whole = examiner.read(recording, index, content)
                     if whole is None:
                         # This function did not write its bytes.
                         return False

@@ -1,1 +1,0 @@
-"""Read and write episodes and datasets as HDF5 files."""
