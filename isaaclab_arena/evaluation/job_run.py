@@ -133,9 +133,11 @@ class JobRun:
         self._built: BuiltGroups | None = None
         self._simulated_by: dict[str, str] | None = None
         self._metrics: tuple[Metric, ...] = ()
-        # Settings that foreign code changes are put down to the parts of the job with code outside this package; to
-        # both parts if none is known to have any.
-        own = {"isaaclab_arena", "isaaclab_arena_gr00t"}
+
+    def foreign_parts(self) -> str:
+        """Return the parts of the job with code outside this package, in words; both if none is known to have any."""
+        # Settings that foreign code changes are put down to them.
+        job, own = self.job, {"isaaclab_arena", "isaaclab_arena_gr00t"}
         of_policy, of_builder = (
             each.__module__.partition(".")[0] for each in (job.policy_class, type(job.builder.own))
         )
@@ -143,7 +145,7 @@ class JobRun:
             f"policy '{job.config.policy_type}'": of_policy not in own,
             f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder not in own,
         }
-        self.foreign_parts = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
+        return " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
 
     @contextmanager
     def closed_if_it_fails(self) -> Iterator[None]:
@@ -474,15 +476,15 @@ class JobRunner:
             silence_s = episode_timeout_s + 60.0
         # An observer that overrides no hook makes the environment draw every picture.
         eager = [Observer()] if self.settings.options.eager_pictures else []
-        key = job.environment_key + job.policy_key
         with self._surviving(name) as failure, job_run.closed_if_it_fails():
             stopwatch.go_on()
+            foreign, key = job_run.foreign_parts(), job.environment_key + job.policy_key
             with closing(job_run.rebuilds(directory, supply, watchdog)) as rebuilds:
                 for config, indices, groups, writers in rebuilds:
                     single = partial(rollout, groups[0].environment, groups[0].policy)
                     play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
                     watched = watchdog.watch(name, silence_s=silence_s)
-                    with watched, self._builder.set_by_code.of(job_run.foreign_parts, key):
+                    with watched, self._builder.set_by_code.of(foreign, key):
                         result = play(
                             beginning(job, indices, supply),
                             [job_run.start_up, *writers, job_run.instructions, *observers, *eager],
