@@ -15,7 +15,7 @@ _PRELOADED = (
     "isaaclab_arena.sim.warp.backend", "isaaclab_arena.sim.warp.cameras",
     "isaaclab_arena.environments.arena.builder", "isaaclab_arena.environments.arena.builder",
     "isaaclab_arena.policy.scripted", "isaaclab_arena.results.merge", "isaaclab_arena.results.console",
-    "isaaclab_arena.report.writing", "isaaclab_arena.evaluation.replaying",
+    "isaaclab_arena.report.writing", "isaaclab_arena.evaluation.rerun",
     "pyarrow.dataset", "typeguard", "tyro._backends._tyro_backend", "torch.export", "torch.onnx._internal.exporter",
     "onnxscript.function_libs.torch_lib", "networkx",
     "encodings.utf_8_sig", "isaaclab_arena.environments.tasks.cartpole", "isaaclab_arena.policy.zero_action_policy",

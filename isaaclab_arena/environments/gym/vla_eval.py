@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from isaaclab_arena.config.expansion.suites import SuiteTask
-from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
+from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import Count, NotNegative
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
-from isaaclab_arena.config.expansion.sweeps import STEP
+from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import Curve, PooledRate
@@ -90,8 +90,7 @@ class Score:
     @property
     def in_words(self) -> str:
         """The rate and its interval, of how many episodes."""
-        repeats = of_conditions(self.distinct, self.scored)
-        return f"{self.rate_in_words} of {self.scored} episodes{repeats}"
+        return f"{self.rate_in_words} of {self.scored} episodes{of_conditions(self.distinct, self.scored)}"
 
     @property
     def values(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -19,11 +20,16 @@ from pydantic import Field
 from isaaclab_arena.analysis.comparison import Question, compare_directories
 from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
-from isaaclab_arena.config.options import Amount, Count, Positive, Share
-from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
-from isaaclab_arena.evaluation.watching import curve, jobs
-from isaaclab_arena.evaluation.watching.curve import Best, Evaluated, Point, Score, run_directory
+from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS
+from isaaclab_arena.config.loading import job_over_defaults, modernised
+from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
+from isaaclab_arena.evaluation import learning_curve as curve
+from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
+from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score, run_directory
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
+from isaaclab_arena.nested import set_at, value_at
+from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import RunLock, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.json_values import json_text, read_versioned
@@ -79,6 +85,123 @@ class WatchSettings:
         return None if end is None else int(end[1])
 
 
+# Make the job file of one checkpoint from the job file of a watch.
+
+_CONDITIONS = "conditions"
+
+
+def jobs_of_checkpoint(
+    document: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    *,
+    training: Path,
+    pattern: str | None = None,
+    seed_offset: int = 0,
+    directory: Path = Path(),
+) -> dict[str, Any]:
+    """Return the watch's jobs for one checkpoint; a job with `checkpoints: null` stays as it is."""
+    # `training`: directory of the training; `pattern`: glob below it, None for the usual names. Relative paths of saved
+    # conditions start from `directory`. `ConfigError` if the document's jobs or options are malformed.
+    listed, default = document.get("jobs"), document.get("defaults") or {}
+    if not isinstance(listed, list) or not all(isinstance(job, dict) for job in listed):
+        raise ConfigError(Problem(f"{shown(listed)} is no list of jobs", key="jobs"))
+    if not isinstance(default, dict):
+        raise ConfigError(Problem(f"{shown(default)} is not a mapping", key="defaults"))
+    blocks = []
+    for block in (default, *listed):
+        modern, problems = modernised(deepcopy(block))
+        refuse(problems)
+        if not isinstance(options := modern.get("policy_config_dict", {}), dict):
+            raise ConfigError(Problem(f"{shown(options)} is no mapping", key="policy_config_dict"))
+        blocks.append(modern)
+    defaults, *jobs = blocks
+    for job in jobs:
+        if CHECKPOINTS_KEY in job and job[CHECKPOINTS_KEY] is None:
+            continue
+        options = job.setdefault("policy_config_dict", {})
+        named = {**options, **(defaults.get("policy_config_dict") or {})}
+        usual = "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
+        usual = "checkpoint_path" if checkpoint.path.is_file() else usual
+        options[next((name for name in OPTIONS if name in named), usual)] = str(training)
+        job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": pattern}
+    made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
+
+    def rooted(reference: Any) -> Any:
+        # An interpolation must be absolute itself.
+        is_path = isinstance(reference, str) and "${" not in reference
+        return str(directory.absolute() / reference) if is_path else reference
+
+    for block in (made, defaults, *jobs):
+        _change(block, _CONDITIONS, rooted)
+    if seed_offset:
+        shift_seeds(made, seed_offset)
+    return made
+
+
+def _change(block: dict[str, Any], key: str, changed: Callable[[Any], Any]) -> None:
+    """Replace the value of a dotted key in a block of job keys, and the values in its sweep."""
+    path = key.split(".")
+    if value_at(block, path) is not None:
+        set_at(block, path, changed(value_at(block, path)))
+    swept = value_at(block, ("sweep", key))
+    if isinstance(swept, list):
+        block["sweep"][key] = [changed(value) for value in swept]
+
+
+# Give a watch's jobs episodes that chose no checkpoint.
+
+OTHER_SEED = 1_000_003
+"""Added to the seeds of jobs that score the best checkpoint, so that other episodes score it than chose it."""
+
+
+def shift_seeds(document: dict[str, Any], offset: int) -> None:
+    """Add `offset` to every seed of a job file in place, including those of conditions and sweeps."""
+    for block in (document, document["defaults"], *document["jobs"]):
+        for key in ("seed", "arena_env_args.placement_seed"):
+            _change(block, key, lambda seed: _shifted(seed, offset))
+    # An explicit null counts as no seed: the job takes the default seed, which is `offset` if there is none.
+    for job in document["jobs"]:
+        if job.get("seed", offset) is None:
+            del job["seed"]
+    if document["defaults"].get("seed") is None:
+        document["defaults"]["seed"] = offset
+
+
+def with_shifted_seed(words: Sequence[str], offset: int) -> tuple[str, ...]:
+    """Return command-line options with `offset` added to the seed of the initial conditions."""
+    names = ("--placement_seed", "--placement-seed")
+    shifted = []
+    for before, word in zip(("", *words), words, strict=False):
+        name, is_joined, value = ("", "", word) if before in names else word.partition("=")
+        is_seed = value.isdecimal() and (before in names or name in names)
+        shifted.append(f"{name}{is_joined}{_shifted(int(value), offset)}" if is_seed else word)
+    return tuple(shifted)
+
+
+def _shifted(seed: Any, offset: int) -> Any:
+    """Return another seed; a value that is not a number yet, such as an interpolation, stays."""
+    return (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed
+
+
+def take_unused_conditions(document: Mapping[str, Any], directory: Path) -> None:
+    """Let jobs with saved conditions use the next ones in their files, if there are enough."""
+    # The jobs of the document are changed; their new conditions are written below `directory`.
+    for number, job in enumerate(document["jobs"]):
+        whole = job_over_defaults(document["defaults"], job)
+        reference, played = whole.get(_CONDITIONS), whole.get("num_episodes")
+        if not isinstance(reference, str) or type(played) is not int:
+            continue
+        sets = [
+            replace(each, episodes=each.episodes[played : 2 * played])
+            for each in load_conditions(reference, Path())
+            if len(each.episodes) >= 2 * played
+        ]
+        if sets:
+            file = directory / f"conditions_{number}.json"
+            write_text(file, json_text(ConditionFile(sets=sets)), overwrite=True)
+            job[_CONDITIONS] = str(file.absolute())
+
+
 # Evaluate one checkpoint by the runner of job files, in a process of its own.
 
 Evaluate: TypeAlias = Callable[[Checkpoint, Path, int], int]
@@ -101,7 +224,7 @@ def run_checkpoint(
     runner: Sequence[str] = _RUNNER,
 ) -> int:
     """Evaluate a checkpoint in a directory, or resume its run there. Return the exit code of the runner."""
-    made = jobs.jobs_of_checkpoint(
+    made = jobs_of_checkpoint(
         document,
         checkpoint,
         training=settings.training,
@@ -113,7 +236,7 @@ def run_checkpoint(
     job_file.parent.mkdir(parents=True, exist_ok=True)
     # Other seeds do not change saved conditions, so other episodes take the unused ones.
     if seed_offset:
-        jobs.take_unused_conditions(made, job_file.parent)
+        take_unused_conditions(made, job_file.parent)
     write_text(job_file, json_text(made), overwrite=True)
     is_begun = (directory / RUN_PLAN_FILE).is_file()
     command = [
@@ -122,7 +245,7 @@ def run_checkpoint(
         "--eval_jobs_config",
         str(job_file),
         *(["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]),
-        *jobs.with_shifted_seed(runner_options, seed_offset),
+        *with_shifted_seed(runner_options, seed_offset),
     ]
     return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
 
@@ -194,6 +317,7 @@ def _copied(record: Evaluated, target: Path) -> Path | None:
     """Copy the evaluated files. Return the path that a policy loads, None if they have changed."""
     source, temporary = Path(record.path), temporary_path(target)
     name = source.name if source.is_file() else ""
+    copy = temporary / name
     try:
         with storage_errors("copy", target):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -204,7 +328,6 @@ def _copied(record: Evaluated, target: Path) -> Path | None:
 
             # Check the copy, not the source, which may change at any time. A record of an earlier version has the
             # fingerprint only.
-            copy = temporary / name
             found = look_at(source).fingerprint if record.content is None else content_of(copy)
             if not copy.exists() or found != (record.content or record.fingerprint):
                 return None
@@ -262,7 +385,15 @@ class Watch:
 
     def run(self) -> int:
         """Watch to the end. Return 0 if all checkpoints were evaluated, else 1; 2 if refused; 130 if interrupted."""
-        with self._held_alone() as lock:
+        # Wait until no other watch and no run of a killed one is at work.
+        place = self._directory / "watch"
+        with storage_errors("make", place):
+            place.mkdir(parents=True, exist_ok=True)
+        with RunLock(place) as lock:
+            while not _took(lock):
+                message = f"another watch is at work in {place}, or a run of one: this one waits for its end"
+                self._log_once(logging.WARNING, message)
+                self.sleep(self.settings.poll_s)
             # The runner inherits the lock, and so holds it even if this process is killed.
             os.set_inheritable(lock.descriptor, True)  # noqa: FBT003 - takes no keywords
             self._records = curve.read_records(self._directory)
@@ -274,20 +405,6 @@ class Watch:
                 self.say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
             return 1 if left else 0
 
-    def _held_alone(self) -> RunLock:
-        """Return the lock of the watch, as soon as no other watch and no run of a killed one holds it."""
-        directory = self._directory / "watch"
-        with storage_errors("make", directory):
-            directory.mkdir(parents=True, exist_ok=True)
-        lock, is_told = RunLock(directory), False
-        while True:
-            with suppress(ConfigError):
-                return lock.hold_alone()
-            if not is_told:
-                _LOG.warning("another watch is at work in %s, or a run of one: this one waits for its end", directory)
-            is_told = True
-            self.sleep(self.settings.poll_s)
-
     def _follow(self) -> int:
         """Evaluate checkpoints until the end; return 0, or the exit code if the watch ends before."""
         settings, until = self.settings, self.settings.last_step
@@ -297,15 +414,15 @@ class Watch:
             self._last = last_checkpoint(found, until)
             wanted = [each for each in found if self._wants(each.step) and (until is None or each.step <= until)]
             ready = next((each for each in wanted if self._is_ready(each)), None)
-            if ready is not None:
-                exit_code = self._evaluated(ready)
-                if exit_code in _INTERRUPTED:
-                    return INTERRUPTED
-                # One checkpoint may be damaged; if none was ever accepted, the job file is wrong.
-                if exit_code == _REFUSED and not self._done:
-                    return _REFUSED
+            exit_code = 0 if ready is None else self._evaluated(ready)
+            if exit_code in _INTERRUPTED:
+                return INTERRUPTED
+            done = [step for step, each in self._records.items() if each.is_done and self._wants(step)]
+            # One checkpoint may be damaged; if none was ever accepted, the job file is wrong.
+            if exit_code == _REFUSED and not done:
+                return _REFUSED
 
-            new = [step for step in self._done if step not in self._points]
+            new = [step for step in done if step not in self._points]
             for step in new:
                 self._points[step] = curve.points_of(run_directory(self._directory, step), step)
                 for score in curve.scores_of(self._points[step]).values():
@@ -326,10 +443,6 @@ class Watch:
                 self.sleep(settings.poll_s)
 
     @property
-    def _done(self) -> dict[int, Evaluated]:
-        return {step: each for step, each in self._records.items() if each.is_done and self._wants(step)}
-
-    @property
     def _all_points(self) -> list[Point]:
         return [point for step in sorted(self._points) for point in self._points[step]]
 
@@ -344,14 +457,15 @@ class Watch:
         why_not = self._readiness.why_not(checkpoint.path)
         if why_not is None and not _is_free(run_directory(self._directory, step)):
             why_not = "an earlier evaluation of it is still at work"
-        if why_not is None:
-            return True
-        # Log it once for reasons that differ in their numbers only.
-        message = f"waiting for {checkpoint.path}: {why_not}"
+        if why_not is not None:
+            self._log_once(logging.INFO, f"waiting for {checkpoint.path}: {why_not}")
+        return why_not is None
+
+    def _log_once(self, level: int, message: str) -> None:
+        """Log a message once for reasons that differ in their numbers only."""
         if message.rpartition(":")[0] not in self._told:
             self._told.add(message.rpartition(":")[0])
-            _LOG.info("%s", message)
-        return False
+            _LOG.log(level, "%s", message)
 
     def _evaluated(self, checkpoint: Checkpoint) -> int:
         """Evaluate a checkpoint, and keep a record of it; return the exit code."""
@@ -361,7 +475,14 @@ class Watch:
             # The episodes so far belong to other weights.
             shutil.rmtree(run, ignore_errors=True)
         tries = 0 if before is None else before.tries
-        record = self._recorded(Evaluated(step=step, path=str(path), fingerprint=fingerprint, tries=tries))
+
+        def recorded(**outcome: Any) -> None:
+            known = {"step": step, "path": str(path), "fingerprint": fingerprint, "tries": tries}
+            record = Evaluated(**known | outcome)
+            curve.write_record(self._directory, record)
+            self._records = dict(sorted({**self._records, step: record}.items()))
+
+        recorded()
         exit_code = self.evaluate(checkpoint, run, 0)
         if exit_code in _INTERRUPTED:
             return exit_code
@@ -376,18 +497,13 @@ class Watch:
         if now not in ("", fingerprint):
             exit_code, reason = 1, "it changed while it was evaluated"
         if reason is None:
-            self._recorded(replace(record, is_done=True, content=content if now else None))
+            recorded(is_done=True, content=content if now else None)
             return exit_code
-        self._recorded(replace(record, tries=tries + 1, reason=reason))
+        recorded(tries=tries + 1, reason=reason)
         wait_s = min(self.settings.retry_s * 2**tries, _LONGEST_WAIT_S)
         self._not_before[step] = self.now() + wait_s
         _LOG.warning("%s failed: %s; it is tried again in %.0f s", path, reason, wait_s)
         return exit_code
-
-    def _recorded(self, record: Evaluated) -> Evaluated:
-        curve.write_record(self._directory, record)
-        self._records = dict(sorted({**self._records, record.step: record}.items()))
-        return record
 
     def _show(self) -> None:
         points = self._all_points
@@ -435,7 +551,7 @@ class Watch:
             run = curve.fresh_run(self._directory, chosen.step)
             while not _is_free(run):
                 self.sleep(self.settings.poll_s)
-            exit_code = self.evaluate(checkpoint, run, jobs.OTHER_SEED)
+            exit_code = self.evaluate(checkpoint, run, OTHER_SEED)
             if exit_code in _INTERRUPTED:
                 return INTERRUPTED
             points, reason = [], _reason(exit_code)
@@ -447,21 +563,25 @@ class Watch:
                 best = Best(chosen=chosen, fresh=fresh, alike=alike)
                 write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
         self.say(f"the best is step {chosen.step}: {chosen.in_words} in the episodes that it was chosen by")
-        if best is None:
-            self.say(f"  in others it could not be scored: {reason}")
-        else:
-            self.say(f"  {best.in_words}: {best.fresh.in_words}")
+        again = f"in others it could not be scored: {reason}"
+        self.say(f"  {again if best is None else f'{best.in_words}: {best.fresh.in_words}'}")
         return 0
 
 
 def _is_free(run: Path) -> bool:
     """Whether no rank works in the directory of a run; those of a runner that was killed end a little after it."""
-    if run.is_dir():
-        with RunLock(run) as lock:
-            try:
-                lock.hold_alone()
-            except ConfigError:
-                return False
+    if not run.is_dir():
+        return True
+    with RunLock(run) as lock:
+        return _took(lock)
+
+
+def _took(lock: RunLock) -> bool:
+    """Take a lock alone, if no other process holds it."""
+    try:
+        lock.hold_alone()
+    except ConfigError:
+        return False
     return True
 
 
