@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.job_run import JobRunner, RankSettings
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
+from isaaclab_arena.paths import now
+from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.storage.reports import ReportedStatus
 
 ENVIRONMENTS: tuple[dict[str, Any], ...] = (
@@ -85,15 +88,23 @@ def run_jobs(num_jobs: int, *, cameras: bool) -> list[Held]:
         file = Path(name) / "jobs.json"
         file.write_text(json.dumps(jobs_document(num_jobs, cameras=cameras)), encoding="utf-8")
         jobs = resolve_jobs(load_jobs_file(str(file)).jobs)
-        observations = RecordedObservations.ALL if cameras else RecordedObservations.STATE
         settings = RankSettings(
-            rank=0,
-            world_size=1,
-            device=torch.device("cpu"),
+            context=DistributedContext.from_environment({}, device="cpu"),
+            options=RunOptions(record_observations="all" if cameras else "state"),
             num_threads=2,
             output_directory=Path(name),
-            attempt=1,
-            recording=RecordingOptions(observations=observations),
+            attempt=Attempt(
+                number=1,
+                run_id="memory",
+                started_at=now(),
+                command_line=(),
+                assignment="round_robin",
+                world_size=1,
+                devices=("cpu",),
+                versions={},
+                git_revision=None,
+                machine=node(),
+            ),
         )
         runner, notes = JobRunner(settings), []
         for job in jobs:

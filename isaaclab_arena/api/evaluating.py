@@ -27,7 +27,7 @@ from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions, refuse_unknown
 from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy, resolved_block
+from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy
 from isaaclab_arena.evaluation.process import left_alone, watch_as_guest
 from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -228,7 +228,7 @@ class OneJobAsked:
         return options
 
     def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
-        """Return the checked request; see `resolved_block`."""
+        """Return the checked request; see `job_request`."""
         given = self.only_here
         is_lent = isinstance(given, LentPolicy)
         if options.resume is not None and is_lent and "unknown" in given.content.stated.values():
@@ -240,8 +240,7 @@ class OneJobAsked:
         if given is None:
             options_of_policy(self.block["policy_type"], may_import=not options.no_import)
         options = replace(options, split_jobs=True) if world_size > 1 else options
-        jobs_file, jobs = resolved_block(options, self.block, policy=given)
-        return job_request(options, jobs_file, jobs)
+        return job_request(options, self.block, policy=given)
 
     def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
         """Write the job file, and return the runner's command line; ConfigError if only this process has the policy."""

@@ -2,9 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,16 +21,14 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
-from isaaclab_arena.storage.ledger import SettledBatch, read_settled, settle
 from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, ended, env_ids_of, shown_in
 
 # Wrap a policy. A subclass changes the calls for actions: their time, their batch, their observations.
 
 
 def _passed_on(name: str) -> Any:
-    def method(self: "PolicyWrapper", *args: Any) -> Any:
-        return getattr(self.asked, name)(*args)
+    def method(self: "PolicyWrapper", *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.asked, name)(*args, **kwargs)
 
     return method
 
@@ -60,7 +56,7 @@ class PolicyWrapper(PolicyBase[None]):
 #
 # The last digits of a network's action for an env slot change with the batch size, which is enough to change a success.
 # With the right batch size they depend neither on the place in the batch nor on its other rows. The right sizes differ
-# between machines; `asked_policies` finds one. A policy that is always called on a batch of that size gives an episode
+# between machines; `GroupBuilder` finds one. A policy that is always called on a batch of that size gives an episode
 # the same bits for any ``num_envs``.
 
 
@@ -421,50 +417,11 @@ def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictur
     return shown
 
 
-# Choose the batch size of a job's policies, and decide whether the job can promise the same bits.
-#
-# A network's last digits change with the batch size, so the size belongs to the job. On some processors they also
-# change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe tests whether
-# places still matter. Results are `bitwise` only if they do not.
+# The sizes of batches to try, until a probe finds no difference between places.
 
 MULTIPLES = (4, 8, 16)
 """Batch sizes are padded to multiples of these numbers. 4 comes first even if the batch might work without padding: a
 probe of a few calls may miss a network that differs in a few of 100 places, and padding adds three places at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskedPolicies:
-    """The policies of a job, one for each group of env slots, and their batch size."""
-
-    policies: Sequence[PolicyBase]
-    batch: int | None  # rows of a call, None if the size makes no difference
-    plan_because: str | None  # reason why the same bits are not promised, None if they are
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchSizeChoice:
-    """The inputs to the choice of a job's batch size."""
-
-    directory: Path  # directory of the job, where the choice is stored
-    traits: PolicyTraits  # of the policy's class
-    environments: Sequence[Environment]  # one for each group of env slots
-    fixed_batch: int | None  # None for the number of env slots
-    planned: int | None  # choice of an earlier start of the program, None if there was none
-    # Builds or reuses the policy of each group for a batch size; None for the group's number of env slots.
-    make: Callable[[int | None], Sequence[PolicyBase]]
-    # Probes the first group's policy on a batch of that size.
-    probe: Callable[[PolicyBase, int], ProbeResult]
-    # Returns the reason why episodes of the first environment do not repeat themselves, None if they do.
-    probe_environment: Callable[[], str | None]
-
-    @property
-    def num_envs(self) -> int:
-        """The batch size without padding."""
-        return self.fixed_batch or max(environment.num_envs for environment in self.environments)
-
-    def slots_per_call(self, policy: PolicyBase) -> int | None:
-        """Return the env slots of each call of a policy that divides a batch into calls, None for any other."""
-        return policy.slots_per_call(self.num_envs) if "slots_per_call" in policy.offers else None
 
 
 def filled_up(num_envs: int) -> tuple[int, ...]:
@@ -472,119 +429,3 @@ def filled_up(num_envs: int) -> tuple[int, ...]:
     if num_envs == 1:
         return (1,)
     return tuple(dict.fromkeys(-(-num_envs // multiple) * multiple for multiple in MULTIPLES))
-
-
-def asked_policies(choice: BatchSizeChoice, *, simulated_on: str) -> AskedPolicies:
-    """Return a job's policies with their batch size, and the reason if the same bits cannot be promised."""
-    # The environment is checked first: if it rules out the same bits, the policies are not probed.
-    because = None
-    if simulated_on != "cpu":
-        because = f"simulated on {simulated_on}, which promises no order of its sums"
-    elif not all(environment.reproducible for environment in choice.environments):
-        because = "the environment does not promise that an episode follows from its conditions and actions alone"
-
-    # A likely candidate size is built at once, so that a policy is not built twice.
-    traits = choice.traits
-    is_likely = because is None and traits.reproducible and not traits.batch_invariant
-    policies = choice.make(_sizes(choice, choice.num_envs)[1][0] if is_likely else choice.fixed_batch)
-
-    doubtful = next((policy for policy in policies if not policy.traits.reproducible), None)
-    if because is None and any(policy.is_remote for policy in policies):
-        because = "the policy's network runs in another process, which may put rows of several clients into one call"
-    elif because is None and doubtful is not None:
-        because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
-    because = because or choice.probe_environment()
-    batch, own = None, None
-    if because is None and not policies[0].traits.batch_invariant:
-        own = choice.slots_per_call(policies[0])
-        batch, because = _settled(choice, own)
-
-    # Without a settled size the policies are as they are, without padding.
-    policies = _made(choice, own, batch)
-    wide = choice.fixed_batch if batch is None or own is not None else batch
-    if batch is None and not (policies[0].traits.batch_invariant or policies[0].is_remote):
-        batch = choice.slots_per_call(policies[0]) or choice.num_envs
-    wrapped = [on_fixed_batch(policy, wide) for policy in policies]
-    return AskedPolicies(policies=wrapped, batch=batch, plan_because=because)
-
-
-def _made(choice: BatchSizeChoice, own: int | None, batch: int | None) -> Sequence[PolicyBase]:
-    """Return the policies for a settled batch size, None for no padding."""
-    # A policy that divides a batch into calls, of `own` env slots, pads each call instead of the batch.
-    policies = choice.make(choice.fixed_batch if batch is None or own is not None else batch)
-    for each in policies if batch is None or own is not None else ():
-        if "slots_per_call" in each.offers:
-            each.fill_calls_up_to(batch)
-    return policies
-
-
-def _settled(choice: BatchSizeChoice, own: int | None) -> tuple[int | None, str | None]:
-    """Return the settled batch size, None if it cannot be probed, and the reason if the same bits are not promised."""
-    # The size is the stored one, or the first at which places in the batch make no difference.
-    num_envs = choice.num_envs if own is None else own
-    earlier, sizes = _sizes(choice, num_envs)
-    batch, result = sizes[0], ProbeResult(passes=False)
-    for batch in sizes:
-        result = choice.probe(_made(choice, own, batch)[0], batch)
-        if result.passes or result.error is not None:
-            break
-    if result.error is not None:
-        return None, (
-            "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each other "
-            f"({result.error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in "
-            "its class"
-        )
-
-    # If no batch size passes, use the smallest padding.
-    counts, problem = _kept(choice, batch if result.passes else sizes[0], num_envs)
-    policy = _made(choice, own, counts)[0]
-    if counts != batch:
-        # No size passed, or another rank stored another size first.
-        sizes = sizes if counts in sizes else (counts,)
-        result = choice.probe(policy, counts)
-    if counts > num_envs:
-        _LOG.info("calls of %s are filled up from %d env slots to %d", type(policy).__name__, num_envs, counts)
-
-    if problem is None and counts > 1 and counts % MULTIPLES[0]:
-        problem = (
-            f"episodes of an earlier start were asked for on a batch of {counts} rows, and where that is no multiple "
-            f"of {MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
-        )
-    elif problem is None and not result.passes:
-        *most, last = map(str, sizes)
-        rows = f"{', '.join(most)} and of {last} rows" if most else f"{last} rows"
-        problem = (
-            "on this machine a row's answer depends on its place or its neighbours in a batch of "
-            f"{rows}{', which the job has kept since it began' if counts == earlier else ''}; a single row has neither"
-        )
-    return counts, problem
-
-
-def _sizes(choice: BatchSizeChoice, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
-    """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
-    earlier = choice.planned
-    if earlier is None:
-        # `_kept` reports a damaged file.
-        with suppress(ConfigError):
-            settled = read_settled(choice.directory)
-            earlier = None if settled is None else settled.policy_batch
-    if earlier is not None and earlier >= num_envs:
-        return earlier, (earlier,)
-    if any(choice.directory.glob(COMMIT_FILE_PATTERN)):
-        # The committed episodes were played by a version without padding: one call for all env slots.
-        return earlier, (num_envs,)
-    return earlier, filled_up(num_envs)
-
-
-def _kept(choice: BatchSizeChoice, batch: int, num_envs: int) -> tuple[int, str | None]:
-    """Store the batch size. Return the size in force, and the reason if other ranks may use another one."""
-    settled = choice.planned
-    try:
-        if settled is None:
-            settled = settle(choice.directory, SettledBatch(policy_batch=batch)).policy_batch
-    except ConfigError as error:
-        _LOG.warning("%s", error)
-        return batch, f"{SETTLED_FILE}, which says on how many rows the policy was asked before, cannot be read"
-    if settled < num_envs:
-        return batch, f"the policy was asked on {settled} rows before, and now there are {num_envs}"
-    return settled, None

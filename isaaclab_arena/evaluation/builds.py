@@ -4,25 +4,29 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-import torch
-
-from isaaclab_arena.config.schema import PolicyServerConfig, Question, compared_groups
+from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.batching import BatchSizeChoice, ProbeResult, asked_policies, probe_policy, unlike_itself
-from isaaclab_arena.evaluation.contents import refuse_changed
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.errors import ConfigError, Problem, refuse
+from isaaclab_arena.evaluation.batching import (
+    MULTIPLES,
+    ProbeResult,
+    filled_up,
+    on_fixed_batch,
+    probe_policy,
+    unlike_itself,
+)
+from isaaclab_arena.evaluation.job import ContentReader, Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
-from isaaclab_arena.evaluation.provenance import modules_of_object, provenance_on
+from isaaclab_arena.evaluation.provenance import modules_of_object
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.announced import announced_pictures
@@ -30,16 +34,13 @@ from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.arrays import RecordedObservations
-from isaaclab_arena.recording.recorder import HandOver, RecordingOptions
-from isaaclab_arena.sim.threads import KERNELS, KernelTimes, default_num_threads
+from isaaclab_arena.recording.recorder import HandOver
+from isaaclab_arena.sim.threads import KERNELS, KernelTimes
 from isaaclab_arena.storage.atomic import FileThereError, write_text
-from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.contents import changes
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import SERVED_MODEL_FILE
-from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
+from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, SettledBatch, read_settled, settle
 from isaaclab_arena.storage.reports import StartUp
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 
@@ -55,8 +56,7 @@ class BuildCache(Generic[Built]):
     """Keeps the environments, or the policies, of the last job: one for each group of its env slots."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[str, Built]] = []
-        self._lent: list[Built] = []
+        self._entries: list[tuple[str, Built, bool]] = []
 
     def get(
         self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built], *, are_lent: bool = False
@@ -68,17 +68,15 @@ class BuildCache(Generic[Built]):
             num_kept += 1
         self.clear(keep=num_kept)
         for key in keys[num_kept:]:
-            built = build([built for _, built in self._entries])
-            self._entries.append((key, built))
-            if are_lent:
-                self._lent.append(built)
-        return [built for _, built in self._entries]
+            built = build([built for _, built, _ in self._entries])
+            self._entries.append((key, built, are_lent))
+        return [built for _, built, _ in self._entries]
 
     def clear(self, *, keep: int = 0) -> None:
         """Close all but the first objects. An error is only logged, because the next job did not cause it."""
         while len(self._entries) > keep:
-            _, built = self._entries.pop()
-            if any(built is each for each in self._lent):
+            _, built, is_lent = self._entries.pop()
+            if is_lent:
                 continue
             try:
                 with put_back(f"closing {type(built).__name__}"):
@@ -136,25 +134,16 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
 
 
 class StartUpPart(StrEnum):
-    """The parts of a start-up in order, besides imports and kernels."""
+    """The parts of a start-up in order, besides imports and kernels, in words for the user."""
 
-    ENVIRONMENT = "environment"
-    POLICY = "policy"
-    FIRST_RESET = "first reset"
-    FIRST_STEP = "first step"
-
-
-_DOING = {
-    StartUpPart.ENVIRONMENT: "building the environment",
-    StartUpPart.POLICY: "loading the policy",
-    StartUpPart.FIRST_RESET: "starting its first episodes",
-    StartUpPart.FIRST_STEP: "making its first step",
-}
-"""Message to the user while a part is under way."""
+    ENVIRONMENT = "building the environment"
+    POLICY = "loading the policy"
+    FIRST_RESET = "starting its first episodes"
+    FIRST_STEP = "making its first step"
 
 
 class StartUpClock(Observer):
-    """Measures a job's start-up from its own creation on, and logs it after the first control step."""
+    """Measures a job's start-up from its own creation on, and logs it after the first control step; counts steps."""
 
     # The time of Warp kernels is counted separately, in whichever part they are needed.
     sees_pictures = False
@@ -176,7 +165,8 @@ class StartUpClock(Observer):
         self._seconds: dict[StartUpPart, float] = {}
         self._spent = KernelTimes()
         self._last = now_s(), kernels()
-        tell(_DOING[StartUpPart.ENVIRONMENT])
+        self.env_steps = 0  # control steps over running env slots, also of a rollout that raises
+        tell(StartUpPart.ENVIRONMENT.value)
 
     def finish(self, part: StartUpPart) -> None:
         """End a part, only at the first call for it. It gets the time since the end of the part before it."""
@@ -189,8 +179,7 @@ class StartUpClock(Observer):
         self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
         self._spent += spent
         self._last = now_s, kernels
-        following = [later for later in list(StartUpPart) if later not in self._seconds]
-        self._tell(_DOING[following[0]] if following else None)
+        self._tell(next((later.value for later in StartUpPart if later not in self._seconds), None))
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -200,8 +189,9 @@ class StartUpClock(Observer):
         self.finish(StartUpPart.FIRST_RESET)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """End the first step, and log the start-up."""
-        del environment, transition
+        """Count a step. After the first one, log the start-up."""
+        del environment
+        self.env_steps += transition.num_running
         if StartUpPart.FIRST_STEP not in self._seconds:
             self.finish(StartUpPart.FIRST_STEP)
             start_up = self.start_up()
@@ -238,84 +228,29 @@ class StartUpClock(Observer):
         )
 
 
-# The settings that all jobs of one rank share, from the options of its run.
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankSettings:
     """The settings that all jobs of one rank share."""
 
-    rank: int
-    world_size: int
-    device: torch.device  # of the simulation
-    num_threads: int  # of the physics
+    context: DistributedContext  # the rank, and the device of its simulation
+    options: RunOptions
     output_directory: Path
-    attempt: int  # number of this start of the program on the run, from 1
-    run: str | None = None  # name of the run, None if unknown
-    recording: RecordingOptions
-    video: VideoOptions = field(default_factory=VideoOptions)
-    num_groups: int = 1  # of a job's env slots; while one is simulated the policy acts for another
-    eager_pictures: bool = False  # draw every picture, also those that no reader asks for
-    policy_batch: int | None = None  # env slots of each policy call, None for the job's num_envs
-    # Longest time without a finished control step before the process is ended [s]; 0 for no limit.
-    step_timeout_s: float = 0.0
-    # Longest time to build a job's environment and policy before the process is ended [s]; 0 for no limit.
-    build_timeout_s: float = 0.0
+    attempt: Attempt  # this start of the program on the run
+    num_threads: int  # of the physics
     import_s: float | None = None  # from the start of this process to that of the program [s], None if unknown
     # Facts that identify the run, kept with every recording: versions, configuration hash.
     provenance: Mapping[str, str] = field(default_factory=dict)
-    contents: Mapping[str, Contents] = field(default_factory=dict)  # by job, without jobs whose contents are unknown
-    # By job: env slots of each policy call, if an earlier start of the program settled them.
-    planned_batches: Mapping[str, int] = field(default_factory=dict)
-    # By job: num_envs of its finished episodes, if the job has another num_envs now.
-    played_with: Mapping[str, int] = field(default_factory=dict)
     policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)  # shared by jobs
     # By compared job: the names of the jobs with which it takes turns, its own included.
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consolidates: bool = True  # put recorded episodes into datasets; False leaves that to another process
     hand_over: HandOver | None = None  # gives episodes to another process, which commits them; None to commit here
 
-
-def rank_settings(
-    options: RunOptions,
-    context: DistributedContext,
-    *,
-    output_directory: Path,
-    attempt: Attempt,
-    config_hash: str,
-    questions: tuple[Question, ...] = (),
-    import_s: float | None = None,
-    policy_servers: Mapping[PolicyServerConfig, ServerAddress] | None = None,
-) -> RankSettings:
-    """Return the settings of a rank from its options, the attempt, the hash of the jobs and the run's questions."""
-    recording = RecordingOptions(
-        write_dataset=not options.no_dataset,
-        observations=RecordedObservations(options.record_observations),
-        compression=Compression(options.compression),
-    )
-    return RankSettings(
-        rank=context.rank,
-        world_size=context.world_size,
-        device=context.device,
-        num_threads=options.num_threads or default_num_threads(context.local_world_size),
-        output_directory=output_directory,
-        recording=recording,
-        video=options.video_options(),
-        attempt=attempt.number,
-        run=attempt.run,
-        num_groups=options.pipeline,
-        eager_pictures=options.eager_pictures,
-        policy_batch=options.fixed_policy_batch(),
-        step_timeout_s=options.step_timeout_s,
-        build_timeout_s=options.build_timeout_s,
-        import_s=import_s,
-        provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
-        contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
-        planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
-        played_with={work.job: work.num_envs for work in attempt.jobs if work.num_envs is not None},
-        policy_servers=policy_servers or {},
-        turns={name: tuple(sorted(group)) for group in compared_groups(questions) for name in group},
-    )
+    @cached_property
+    def entries(self) -> Mapping[str, AttemptEntry]:
+        """The entries of the attempt, by job; empty ones for jobs that it does not name."""
+        found = {work.job: work for work in self.attempt.jobs}
+        return defaultdict(lambda: AttemptEntry(job=""), found)
 
 
 # Build the environments and policies of a job, one of each for every group of its env slots.
@@ -340,8 +275,8 @@ class GroupBuilder:
         self._settings = settings
         self.set_by_code = Settings()  # process-wide settings that foreign code changes
         self._taking_turns: tuple[str, ...] = ()
-        self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
-        self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
+        # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
+        self._kept: defaultdict[tuple[str, str], BuildCache[Any]] = defaultdict(BuildCache)
         self._probed: dict[tuple[str, str, int, bool], ProbeResult] = {}
         self._probed_environments: dict[tuple[str, bool], str | None] = {}
         self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
@@ -361,88 +296,198 @@ class GroupBuilder:
                 self.clear()
                 self._taking_turns = taking_turns
             self._has_new_environment = self._has_new_policy = False
-            sizes = group_sizes(config.num_envs, min(settings.num_groups, config.num_envs))
+            sizes = group_sizes(config.num_envs, min(settings.options.pipeline, config.num_envs))
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
             def new_environment(others: Sequence[Environment]) -> Environment:
                 self._has_new_environment = True
                 own = jobs[len(others)]
-                return own.build_environment(device=settings.device, num_threads=settings.num_threads)
+                return own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
 
             # Worker processes of the previous environment may serve this one.
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
-                environments = self._environments[job.environment_key if taking_turns else ""].get(
-                    [each.environment_key for each in jobs], new_environment
-                )
+                kept = self._kept["environment", job.environment_key if taking_turns else ""]
+                environments = kept.get([each.environment_key for each in jobs], new_environment)
             start_up.finish(StartUpPart.ENVIRONMENT)
-
-            choice = BatchSizeChoice(
-                directory=directory,
-                traits=job.policy_traits,
-                environments=environments,
-                fixed_batch=settings.policy_batch,
-                planned=settings.planned_batches.get(config.name),
-                make=partial(self._make_policies, job, environments, []),
-                probe=partial(self._probe, job, environments[0]),
-                probe_environment=partial(self._probe_environment, job, environments[0]),
-            )
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
-                asked = asked_policies(choice, simulated_on=settings.device.type)
+                policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
             start_up.finish(StartUpPart.POLICY)
 
             # A file may have changed since the run began. Only what was built for this job has read it again.
-            begun = settings.contents.get(config.name)
+            begun = settings.entries[config.name].contents
             if begun is not None and (self._has_new_environment or self._has_new_policy):
-                refuse_changed(job, begun, environment=self._has_new_environment, policy=self._has_new_policy)
-            groups = [
-                EnvGroup(environment=environment, policy=policy)
-                for environment, policy in zip(environments, asked.policies, strict=True)
-            ]
-            for group in groups:
-                if type(group.environment).load_renderer is Environment.load_renderer:
+                read = ContentReader().read(job)
+                changed = [*(changes(begun.environment, read.environment) if self._has_new_environment else ())]
+                changed += changes(begun.policy, read.policy) if self._has_new_policy else ()
+                why = "it changed while the run went on; put back what it was, or run the job anew: --resume --rerun "
+                refuse([Problem(f"{how}; {why}{config.name}", job=config.name, key=key) for key, how in changed])
+            for environment, policy in zip(environments, policies, strict=True):
+                if type(environment).load_renderer is Environment.load_renderer:
                     continue
                 # The kernels of the renderer may take long to compile, so load it now if the policy uses pictures.
-                looked_at = announced_pictures(group.policy, group.environment, range(group.environment.num_envs))
+                looked_at = announced_pictures(policy, environment, range(environment.num_envs))
                 if looked_at is None or len(looked_at):
-                    group.environment.load_renderer()
+                    environment.load_renderer()
             return BuiltGroups(
-                groups=groups,
-                policy_batch=asked.batch,
-                plan_because=asked.plan_because,
-                served_model=settle_served_model(directory, config.name, asked.policies),
+                groups=[EnvGroup(environment=one, policy=two) for one, two in zip(environments, policies, strict=True)],
+                policy_batch=policy_batch,
+                plan_because=plan_because,
+                served_model=settle_served_model(directory, config.name, policies),
                 network=self._network_of(job),
             )
 
     def clear(self) -> None:
         """Close everything that was built."""
-        for cache in (*self._policies.values(), *self._environments.values()):
-            cache.clear()
-        self._policies.clear()
-        self._environments.clear()
+        # Policies first.
+        for key in sorted(self._kept, reverse=True):
+            self._kept.pop(key).clear()
+
+    def _asked_policies(
+        self, job: Job, directory: Path, environments: Sequence[Environment]
+    ) -> tuple[Sequence[PolicyBase], int | None, str | None]:
+        """Return each group's policy, the rows of a call, and the reason if the same bits cannot be promised."""
+        # A network's last digits change with the batch size, so the size belongs to the job. On some processors they
+        # also change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe
+        # tests whether places still matter. Results are `bitwise` only if they do not.
+        fixed, traits = self._settings.options.fixed_policy_batch(), job.policy_traits
+        device = self._settings.context.device.type
+        num_envs = fixed or max(environment.num_envs for environment in environments)
+        make = partial(self._make_policies, job, environments, [])
+
+        # The environment is checked first: if it rules out the same bits, the policies are not probed.
+        because = None
+        if device != "cpu":
+            because = f"simulated on {device}, which promises no order of its sums"
+        elif not all(environment.reproducible for environment in environments):
+            because = "the environment does not promise that an episode follows from its conditions and actions alone"
+
+        # A likely candidate size is built at once, so that a policy is not built twice.
+        is_likely = because is None and traits.reproducible and not traits.batch_invariant
+        policies = make(self._batch_sizes(job, directory, num_envs)[1][0] if is_likely else fixed)
+
+        is_invariant = policies[0].traits.batch_invariant
+        doubtful = next((policy for policy in policies if not policy.traits.reproducible), None)
+        if because is None and any(policy.is_remote for policy in policies):
+            because = "the policy's network runs in another process, which may put rows of several clients into one "
+            because += "call"
+        elif because is None and doubtful is not None:
+            because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
+        because = because or self._unlike_itself(job, environments[0])
+
+        # A policy that divides a batch into calls, of `own` env slots, pads each call instead of the batch. Without a
+        # settled size the policies are as they are, without padding.
+        own = policies[0].slots_per_call(num_envs) if "slots_per_call" in policies[0].offers else None
+
+        def made(batch: int | None) -> Sequence[PolicyBase]:
+            policies = make(fixed if batch is None or own is not None else batch)
+            for each in policies if batch is not None and own is not None else ():
+                each.fill_calls_up_to(batch)
+            return policies
+
+        batch = None
+        if because is None and not is_invariant:
+            batch, because = self._settled_batch(job, directory, environments[0], made, own or num_envs)
+        policies = made(batch)
+        wide = fixed if batch is None or own is not None else batch
+        if batch is None and not (is_invariant or policies[0].is_remote):
+            batch = own or num_envs
+        return [on_fixed_batch(policy, wide) for policy in policies], batch, because
+
+    def _settled_batch(
+        self,
+        job: Job,
+        directory: Path,
+        environment: Environment,
+        made: Callable[[int], Sequence[PolicyBase]],
+        num_envs: int,
+    ) -> tuple[int | None, str | None]:
+        """Return the settled batch size, None if it cannot be probed, and the reason if the bits are not promised."""
+        continues = job.latency is not None and job.latency.continues
+
+        def probe(batch: int) -> ProbeResult:
+            # Once for equal keys.
+            policy, key = made(batch)[0], (job.policy_key, job.environment_key, batch, continues)
+            if key not in self._probed:
+                self._probed[key] = probe_policy(policy, environment, batch=batch, continues=continues)
+            return self._probed[key]
+
+        # The size is the stored one, or the first at which places in the batch make no difference.
+        earlier, sizes = self._batch_sizes(job, directory, num_envs)
+        batch, result = sizes[0], ProbeResult(passes=False)
+        for batch in sizes:
+            result = probe(batch)
+            if result.passes or result.error is not None:
+                break
+        if result.error is not None:
+            return None, (
+                "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each "
+                f"other ({result.error}); if they do not, to the last bit, say traits = "
+                "PolicyTraits(batch_invariant=True) in its class"
+            )
+
+        # If no batch size passes, use the smallest padding. An earlier start or another rank may have stored another.
+        chosen, problem = batch if result.passes else sizes[0], None
+        counts = self._settings.entries[job.config.name].policy_batch
+        try:
+            counts = counts or settle(directory, SettledBatch(policy_batch=chosen)).policy_batch
+            if counts < num_envs:
+                problem = f"the policy was asked on {counts} rows before, and now there are {num_envs}"
+        except ConfigError as error:
+            _LOG.warning("%s", error)
+            problem = f"{SETTLED_FILE}, which says on how many rows the policy was asked before, cannot be read"
+        counts = counts if counts is not None and problem is None else chosen
+        if counts != batch:
+            sizes = sizes if counts in sizes else (counts,)
+            result = probe(counts)
+        if counts > num_envs:
+            name = type(made(counts)[0]).__name__
+            _LOG.info("calls of %s are filled up from %d env slots to %d", name, num_envs, counts)
+
+        if problem is None and counts > 1 and counts % MULTIPLES[0]:
+            problem = (
+                f"episodes of an earlier start were asked for on a batch of {counts} rows, and where that is no "
+                f"multiple of {MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
+            )
+        elif problem is None and not result.passes:
+            *most, last = map(str, sizes)
+            rows = f"{', '.join(most)} and of {last} rows" if most else f"{last} rows"
+            problem = (
+                "on this machine a row's answer depends on its place or its neighbours in a batch of "
+                f"{rows}{', which the job has kept since it began' if counts == earlier else ''}; a single row has "
+                "neither"
+            )
+        return counts, problem
+
+    def _batch_sizes(self, job: Job, directory: Path, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
+        """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
+        earlier = self._settings.entries[job.config.name].policy_batch
+        if earlier is None:
+            # `_settled_batch` reports a damaged file.
+            with suppress(ConfigError):
+                settled = read_settled(directory)
+                earlier = None if settled is None else settled.policy_batch
+        if earlier is not None and earlier >= num_envs:
+            return earlier, (earlier,)
+        # Committed episodes without a stored size were played without padding: one call for all env slots.
+        is_begun = any(directory.glob(COMMIT_FILE_PATTERN))
+        return earlier, (num_envs,) if is_begun else filled_up(num_envs)
 
     def _make_policies(
         self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
     ) -> Sequence[PolicyBase]:
-        """Return each group's policy; see `BatchSizeChoice.make`. Policies in ``begun`` have seen their environment."""
-        sizes = [environment.num_envs for environment in environments]
-        # A batch-invariant policy needs no fixed batch.
+        """Build or reuse each group's policy for a batch size, None for the group's number of env slots."""
+        # Policies in `begun` have seen their environment. A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_traits.batch_invariant else policy_batch
-        jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
+        jobs = [job.with_num_envs(each.num_envs, policy_num_envs=fixed or each.num_envs) for each in environments]
 
         def new_policy(others: Sequence[PolicyBase]) -> PolicyBase:
             # It shares the network of the first group's policy if it can, or one in a policy server.
             self._has_new_policy = True
-            first, own = others[0] if others else None, jobs[len(others)]
-            sharing = None if first is None else first.with_own_memory()
-            if sharing is not None:
-                return sharing
-            return own.build_policy(self._network_of(own))
+            own, sharing = jobs[len(others)], others[0].with_own_memory() if others else None
+            return own.build_policy(self._network_of(own)) if sharing is None else sharing
 
-        policies = self._policies[job.config.name if self._taking_turns else ""].get(
-            [each.policy_key for each in jobs],
-            new_policy,
-            are_lent=job.lent is not None,
-        )
+        kept = self._kept["policy", job.config.name if self._taking_turns else ""]
+        policies = kept.get([each.policy_key for each in jobs], new_policy, are_lent=job.lent is not None)
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):
                 policy.reset()
@@ -462,16 +507,8 @@ class GroupBuilder:
             self._networks[key] = ServedNetwork(self._settings.policy_servers[server], job.network_key)
         return self._networks[key]
 
-    def _probe(self, job: Job, environment: Environment, policy: PolicyBase, batch: int) -> ProbeResult:
-        """Probe the first group's policy (see `BatchSizeChoice.probe`), once for equal keys."""
-        continues = job.latency is not None and job.latency.continues
-        key = (job.policy_key, job.environment_key, batch, continues)
-        if key not in self._probed:
-            self._probed[key] = probe_policy(policy, environment, batch=batch, continues=continues)
-        return self._probed[key]
-
-    def _probe_environment(self, job: Job, environment: Environment) -> str | None:
-        """Probe the first group's environment (see `BatchSizeChoice.probe_environment`), once for equal keys."""
+    def _unlike_itself(self, job: Job, environment: Environment) -> str | None:
+        """Return the reason why episodes of the first environment do not repeat themselves, None if they do."""
         # Environments of this package's own code are not probed, because its tests cover them.
         if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder.own):
             return None

@@ -1,7 +1,6 @@
 """Saved conditions: what the episodes of a job started from, in a file, for any policy to meet the same ones."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,12 +10,16 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import error_message, key_path
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
+from isaaclab_arena.config.options import error_message, key_path, read_options
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.json_values import json_line, json_text
+from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.ledger import read_commits, read_run_plan
 
 SCHEMA_VERSION = 1
@@ -127,33 +130,86 @@ def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
     return named
 
 
-def agreed_hash(config_hash: str, conditions: Sequence[Sequence[Conditions] | None]) -> str:
-    """Return a hash of the jobs and of their saved conditions (None for a job without), for ranks to compare."""
-    if not any(conditions):
-        return config_hash
-    return hashlib.sha256(json_line([config_hash, conditions]).encode()).hexdigest()[:16]
+def saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directory: Path) -> ConditionSet:
+    """Return the saved conditions of a job whose environment has the options `wanted`."""
+    environment, reference = job.environment, job.conditions or ""
+    try:
+        # A relative path of saved conditions starts from `directory`.
+        fitting, differences = [], []
+        for saved in load_conditions(reference, directory):
+            if (how := _difference(saved, environment, builder, wanted)) is None:
+                fitting.append(saved)
+            else:
+                differences.append(how)
+        refuse([] if fitting else [Problem(f"was saved for another environment: {differences[0]}")])
+        if len(fitting) > 1:
+            seed = job.seed if job.placement_seed is None else job.placement_seed
+            fitting = [each for each in fitting if each.seed == seed] or fitting
+        if len(fitting) > 1:
+            names = ", ".join(each.job for each in fitting)
+            refuse([Problem(f"holds {len(fitting)} sets that fit ({names}); name one, as in FILE#{fitting[0].job}")])
+        chosen = fitting[0]
+    except ConfigError as error:
+        # The job's key leads to the file, so the message names the place in it.
+        places = [(each.file or reference, each.key, each.message) for each in error.problems]
+        messages = [": ".join(part for part in place if part) for place in places]
+        raise ConfigError([Problem(message, key="conditions") for message in messages]) from error
+
+    # Refuse keys of the job that contradict the set.
+    problems = []
+    if job.variations:
+        problems.append(Problem("are part of the saved conditions; leave them out", key="variations"))
+    if job.placement_seed is not None and job.placement_seed != chosen.seed:
+        message = f"is {job.placement_seed}, but the saved conditions have {chosen.seed}; leave it out"
+        problems.append(Problem(message, key="arena_env_args.placement_seed"))
+    for key, number in (("num_episodes", job.num_episodes), ("num_rebuilds", job.num_rebuilds)):
+        if number is not None and number > len(chosen.episodes):
+            problems.append(Problem(f"is {number}, but conditions are saved for {len(chosen.episodes)}", key=key))
+    refuse(problems)
+    return chosen
 
 
-def fitting_set(sets: Sequence[ConditionSet], *, seed: int, differences: Sequence[str | None]) -> ConditionSet:
-    """Return the set that fits a job. `ConfigError` if none fits, or several do and `seed` does not decide."""
-    # differences: between each set's environment and the job's, None if there is none.
-    fitting = [each for each, difference in zip(sets, differences, strict=True) if difference is None]
-    if not fitting:
-        raise ConfigError(f"was saved for another environment: {next(filter(None, differences))}")
-    if len(fitting) > 1:
-        fitting = [each for each in fitting if each.seed == seed] or fitting
-    if len(fitting) > 1:
-        names = ", ".join(each.job for each in fitting)
-        raise ConfigError(f"holds {len(fitting)} sets that fit ({names}); name one, as in FILE#{fitting[0].job}")
-    return fitting[0]
+def saved_variations(
+    chosen: ConditionSet, offered: Sequence[Variation], reference: str | None
+) -> tuple[Variation, ...]:
+    """Return the variations of saved conditions; `ConfigError` if they or an episode do not fit the environment."""
+    try:
+        enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
+    except ConfigError as error:
+        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
+        raise ConfigError(message, key="conditions") from error
+    if not offered:
+        return enabled
+
+    # Refuse an episode that lacks a key the environment needs, or has one it would ignore.
+    limits = {variation.key: variation for variation in (*offered, *enabled)}
+    needed = {variation.key for variation in offered if variation.is_drawn_anyway}
+    known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
+    for index, episode in enumerate(chosen.conditions()):
+        wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
+        wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
+        checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
+        wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
+        if wrong:
+            raise ConfigError(f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}", key="conditions")
+    return enabled
 
 
-def difference(saved: Any, wanted: Any) -> str | None:
-    """Return the first difference of two environment configurations that affects conditions, None without one."""
+def _difference(saved: ConditionSet, environment: str, builder: EnvironmentBuilder, wanted: Any) -> str | None:
+    """Return the first difference between a set's environment and a job's that affects conditions, None without one."""
+    if saved.environment != environment:
+        return f"environment was '{saved.environment}', the job has '{environment}'"
+    owner = f"environment '{environment}'"
+    try:
+        before = read_options(
+            builder.config_class, saved.environment_args, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS
+        )
+    except ConfigError as error:
+        return error.problems[0].message
     for option in dataclasses.fields(wanted):
         if option.name.startswith(("camera_", "enable_cameras", "action_mode")):
             continue
-        before, now = getattr(saved, option.name), getattr(wanted, option.name)
-        if before != now:
-            return f"{option.name} was {before!r}, the job has {now!r}"
+        was, now = getattr(before, option.name), getattr(wanted, option.name)
+        if was != now:
+            return f"{option.name} was {was!r}, the job has {now!r}"
     return None

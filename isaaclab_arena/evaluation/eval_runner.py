@@ -25,7 +25,6 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.options import (
     Assignment,
@@ -130,9 +129,14 @@ def jobs_request(
     """Return the request for a run of a job file, without a run. `ConfigError` if the file is missing or wrong."""
     # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line. `may_import`:
     # whether jobs may name code that is not registered.
-    arms = partial(robustness_arms, may_import=may_import)
-    file, defaults = options.eval_jobs_config, options.job_defaults()
-    read = load_jobs_file(file, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
+    read = load_jobs_file(
+        options.eval_jobs_config,
+        options.job_defaults(),
+        overrides=overrides,
+        suites=SUITES,
+        arms=partial(robustness_arms, may_import=may_import),
+        partly=True,
+    )
     jobs_file = limited(read, options.limit)
     jobs = resolve_jobs(
         jobs_file,
@@ -141,9 +145,9 @@ def jobs_request(
         device=options.device,
         may_import=may_import,
     )
-    return RunRequest(
-        jobs=jobs,
-        config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
+    return RunRequest.of(
+        jobs,
+        jobs_file.config_hash,
         source_file=jobs_file.path,
         command_line=(PROGRAM, *arguments),
         questions=jobs_file.questions,

@@ -1,23 +1,33 @@
-"""The heartbeats of ranks: each writes its status once a second, and the others judge it."""
+"""The progress of ranks: each writes its status once a second, the others judge it, and rank 0 shows it."""
 
 import dataclasses
 import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
 from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
-from isaaclab_arena.errors import StorageError
-from isaaclab_arena.logs import LongWork
+from isaaclab_arena.errors import ArenaError, StorageError
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.logs import LongWork, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import read_whole
 
@@ -147,52 +157,42 @@ class RankReport:
     silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock
 
 
+@dataclass(kw_only=True)
 class RankWatch:
     """Reads the status of every rank and judges which of them are alive."""
 
     # A rank on this node is alive while its process exists. A rank on another node is alive while its heartbeat
     # changes, by this node's monotonic clock. Clocks of different nodes are never compared.
-    def __init__(
-        self,
-        output_directory: Path,
-        *,
-        world_size: int,
-        run_id: str,  # of this start of the program
-        dead_after_s: float = 60.0,  # without a heartbeat, for a rank on another node
-        missing_after_s: float = 20.0,  # for a rank that has never written a status
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._output_directory = output_directory
-        self._world_size = world_size
-        self._run_id = run_id
-        self._dead_after_s = dead_after_s
-        self._missing_after_s = missing_after_s
-        self._clock = clock
-        self._machine = machine_identity()
-        self._last_beat: dict[int, tuple[int, float]] = {}
+    output_directory: Path = field(kw_only=False)
+    world_size: int
+    run_id: str  # of this start of the program
+    dead_after_s: float = 60.0  # without a heartbeat, for a rank on another node
+    missing_after_s: float = 20.0  # for a rank that has never written a status
+    clock: Callable[[], float] = time.monotonic
+    last_beat: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank: the latest beat, and its time
 
     def look(self) -> tuple[RankReport, ...]:
         """Read every rank's status, and return one report per rank, by rank."""
-        reports = []
-        for rank in range(self._world_size):
-            status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
+        reports, machine = [], machine_identity()
+        for rank in range(self.world_size):
+            status = read_rank_status(self.output_directory, rank, run_id=self.run_id)
 
             # The silence counts from the moment at which this process first saw the latest heartbeat.
-            beat, at_s = -1 if status is None else status.beat, self._clock()
-            last_beat, since = self._last_beat.get(rank, (None, at_s))
+            beat, at_s = -1 if status is None else status.beat, self.clock()
+            last_beat, since = self.last_beat.get(rank, (None, at_s))
             if beat != last_beat:
                 since = at_s
-                self._last_beat[rank] = (beat, at_s)
+                self.last_beat[rank] = (beat, at_s)
             silent_s = at_s - since
 
             if status is None:
-                alive = silent_s < self._missing_after_s
+                alive = silent_s < self.missing_after_s
             elif status.exited:
                 alive = False
-            elif status.machine == self._machine:
+            elif status.machine == machine:
                 alive = process_is_running(status.pid, status.start_ticks)
             else:
-                alive = silent_s < self._dead_after_s
+                alive = silent_s < self.dead_after_s
 
             if status is not None and status.state.is_final:
                 fate = RankFate(status.state)
@@ -229,18 +229,28 @@ def wait_for_ranks(
         time.sleep(interval_s)
 
 
-def lowest_live_rank(reports: Sequence[RankReport]) -> int | None:
-    """Return the rank that merges the results: the lowest whose process exists, None if none does."""
-    return next((report.rank for report in reports if report.alive), None)
-
-
 # Write a rank's status once a second, from a separate thread: its heartbeat.
 
 
-class StatusPublisher:
-    """Writes a rank's status file every `interval_s` [s] from a separate thread, as a context manager or started."""
+@contextmanager
+def in_a_thread(loop: Callable[[threading.Event], None], *, name: str) -> Iterator[None]:
+    """Run `loop` beside a `with` block. It gets an event, and has to return once that is set, at the block's end."""
+    closing = threading.Event()
+    thread = threading.Thread(target=loop, args=(closing,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        thread.join()
+
+
+class StatusPublisher(Observer):
+    """Writes a rank's status file every `interval_s` [s] within a `with` block; counts its jobs' steps and episodes."""
 
     # While a job runs the rank's main thread only counts; it never waits for the disk.
+    sees_pictures = False
+
     def __init__(self, output_directory: Path, status: RankStatus, *, interval_s: float = 1.0) -> None:
         self._output_directory = output_directory
         self._status = status
@@ -255,45 +265,38 @@ class StatusPublisher:
         self._recent: deque[tuple[float, int]] = deque(maxlen=10)
         self._status_lock = threading.Lock()
         self._file_lock = threading.Lock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._beat_until_closed, name="rank-status", daemon=True)
+        self._beating = in_a_thread(self._beat, name="rank-status")
 
     @property
     def status(self) -> RankStatus:
         """The current status of the rank."""
         return dataclasses.replace(self._status, env_steps=self._env_steps)
 
-    def start(self) -> Self:
-        """Write the first status (`StorageError` if impossible) and start the thread. Later errors are logged."""
+    def __enter__(self) -> Self:
+        # `StorageError` if the first status cannot be written. Later errors are logged.
         path = status_path(self._output_directory, self._status.rank)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write()
         except OSError as error:
             raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
-        self._thread.start()
+        self._beating.__enter__()
         return self
 
-    def close(self) -> None:
-        """Stop the thread and write the last status. May be called more than once."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        if not self._status.exited:
-            self._update(exited=True)
-            self._write_or_log()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
     def __exit__(self, *exception: object) -> None:
-        if exception[0] is not None and not self._status.state.is_final:
-            self._update(state=RankState.FAILED)
-        self.close()
+        is_lost = exception[0] is not None and not self._status.state.is_final
+        self._beating.__exit__(None, None, None)
+        self.update(exited=True, state=RankState.FAILED if is_lost else self._status.state)
+        self._write_or_log()
+
+    def update(self, **changes: Any) -> None:
+        """Change fields of the status; the next beat writes them."""
+        with self._status_lock:
+            self._status = dataclasses.replace(self._status, **changes)
 
     def set_state(self, state: RankState) -> None:
         """Set the rank's state; a final state is written at once."""
-        self._update(state=state)
+        self.update(state=state)
         if state.is_final:
             self._write_or_log()
 
@@ -303,7 +306,7 @@ class StatusPublisher:
         self._corrects_total = num_episodes is not None
         self._episodes_left = num_episodes or 0
         self._stepping_since = None
-        self._update(
+        self.update(
             state=RankState.RUNNING,
             current_job=name,
             preparing="getting ready",
@@ -317,20 +320,12 @@ class StatusPublisher:
         """Publish the start-up phase of the current job in words, None after its first control step."""
         if doing is None and self._stepping_since is None:
             self._stepping_since = time.monotonic()
-        self._update(preparing=doing)
+        self.update(preparing=doing)
 
     def leave_job(self) -> None:
         """Publish that no further episode of the current job runs."""
-        self._update(
-            current_job=None,
-            preparing=None,
-            episodes_total=self._status.episodes_total - (self._episodes_left if self._corrects_total else 0),
-        )
-        self._episodes_left = 0
-
-    def leave_the_rest(self) -> None:
-        """Publish that the rank's remaining episodes are not needed."""
-        self._update(episodes_total=self._status.episodes_done)
+        left, self._episodes_left = self._episodes_left if self._corrects_total else 0, 0
+        self.update(current_job=None, preparing=None, episodes_total=self._status.episodes_total - left)
 
     def finish_job(self, *, failed: bool = False) -> None:
         """Count a job whose report is written. The next job may have begun."""
@@ -338,10 +333,6 @@ class StatusPublisher:
             jobs_done, jobs_failed = self._status.jobs_done + 1, self._status.jobs_failed + int(failed)
             self._status = dataclasses.replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
-
-    def count_env_steps(self, number: int) -> None:
-        """Count control steps of running env slots. Cheap: called in every step."""
-        self._env_steps += number
 
     def hear(self, long_work: LongWork | None) -> None:
         """Publish the progress of long work, None if there is none. Cheap: called for every episode."""
@@ -351,23 +342,25 @@ class StatusPublisher:
         """Publish the progress of long work for a finished job, beside the current one; see `hear`."""
         self._work_beside = None if long_work is None else (job, long_work)
 
-    def count_episode(self, *, success: bool | None, error: bool = False) -> None:
-        """Count a finished episode. `success` is None if it was not measured."""
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Count a control step of each running env slot."""
+        del environment
+        self._env_steps += transition.num_running
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Count the episode, its success if measured, and its error."""
+        del environment
         self._episodes_left -= 1
-        self._update(
+        self.update(
             episodes_done=self._status.episodes_done + 1,
             job_episodes_done=self._status.job_episodes_done + 1,
-            successes=self._status.successes + int(success is True),
-            scored=self._status.scored + int(success is not None),
-            errors=self._status.errors + int(error),
+            successes=self._status.successes + int(record.success is True),
+            scored=self._status.scored + int(record.success is not None),
+            errors=self._status.errors + int(record.outcome is Outcome.ERROR),
         )
 
-    def _update(self, **changes: Any) -> None:
-        with self._status_lock:
-            self._status = dataclasses.replace(self._status, **changes)
-
-    def _beat_until_closed(self) -> None:
-        while not self._closing.wait(self._interval_s):
+    def _beat(self, closing: threading.Event) -> None:
+        while not closing.wait(self._interval_s):
             self._write_or_log()
 
     def _write_or_log(self) -> None:
@@ -404,3 +397,197 @@ class StatusPublisher:
                     updated_at=now(),
                 )
             write_rank_status(self._output_directory, self._status)
+
+
+# Show the progress of all ranks: a live table on a terminal, else log lines, and the run's page.
+
+_FATE_STYLES = {RankFate.WORKING: "", RankFate.FINISHED: "green", RankFate.INTERRUPTED: "yellow"}
+
+
+def shown(
+    look: Callable[[], Sequence[RankReport]], *, console: Console | None = None, line_interval_s: float = 10.0
+) -> AbstractContextManager[None]:
+    """Show the ranks' progress within a `with` block: a live table on a terminal, else a line every so many seconds."""
+    # `look` is called in a thread of its own, so that the rank's loop never waits for it.
+    console, began_s = console or Console(stderr=True), time.monotonic()
+
+    def looks(closing: threading.Event, interval_s: float) -> Iterator[tuple[Sequence[RankReport], float]]:
+        is_last = False
+        while not is_last:
+            is_last = closing.wait(interval_s)
+            yield look(), time.monotonic() - began_s
+
+    def show_table(closing: threading.Event) -> None:
+        # Transient: the table of results takes its place.
+        with Live(console=console, auto_refresh=False, transient=True) as live, ExitStack() as stack:
+            # Send console log lines through the live display, which they would otherwise tear.
+            for handler in logging.getLogger("isaaclab_arena").handlers:
+                if type(handler) is logging.StreamHandler:
+                    stack.callback(handler.setStream, handler.stream)
+                    handler.setStream(sys.stderr)
+            for reports, elapsed_s in looks(closing, 0.5):
+                live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
+
+    def log_lines(closing: threading.Event) -> None:
+        for reports, elapsed_s in looks(closing, line_interval_s):
+            _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
+
+    return in_a_thread(show_table if console.is_interactive else log_lines, name="progress")
+
+
+def keep_writing(
+    write: Callable[[], object],
+    pause: Callable[[float], bool],
+    *,
+    cost_clock: Callable[[], float] = time.thread_time,
+) -> None:
+    """Write a page every 30 s, or less often to stay below 1 % of the time, until `pause` returns True."""
+    # A page that cannot be written is skipped, and the next one is tried.
+    pause_s = 30.0
+    while not pause(pause_s):
+        began = cost_clock()
+        try:
+            write()
+        except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+            _LOG.debug("no page of the run so far: %s", error)
+        pause_s = max(30.0, 100.0 * (cost_clock() - began))
+
+
+def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> RenderableType:
+    """Return the live display: a bar for the whole run, and a table with one row for each rank."""
+    table = Table(box=None, pad_edge=False, expand=True)
+    table.add_column("rank", justify="right")
+    table.add_column("jobs", justify="right")
+    table.add_column("current job", ratio=1, no_wrap=True, overflow="ellipsis")
+    for heading in ("episodes", "success", "errors", "steps/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for report in reports:
+        style, status = _FATE_STYLES.get(report.fate, "red"), report.status
+        if status is None:
+            waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
+            table.add_row(*map(Text, (str(report.rank), "-", waiting, *"----")), style=style)
+            continue
+
+        # The current job with its start-up phase, and the long work beside it or instead of it.
+        long_work = status.long_work if report.alive else None
+        doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
+        if status.preparing is not None and status.current_job is not None:
+            doing = f"{status.current_job}: {status.preparing}"
+        if long_work is not None:
+            beside = f", {status.long_work_job}" if status.makes_steps else ""
+            doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
+        if report.fate is not RankFate.WORKING:
+            doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
+
+        jobs, episodes = (
+            f"{done}/{total}" if total else str(done)
+            for done, total in ((status.jobs_done, status.jobs_total), (status.episodes_done, status.episodes_total))
+        )
+        cells = (
+            str(report.rank),
+            jobs,
+            doing,
+            episodes,
+            f"{status.successes / status.scored:.0%}" if status.scored else "-",
+            str(status.errors),
+            f"{status.steps_per_s:,.0f}" if report.alive and status.makes_steps else "-",
+        )
+        # A job's name may hold brackets, which are no markup.
+        table.add_row(*map(Text, cells), style=style)
+
+    share, counts, times, preparing = _texts(reports, elapsed_s)
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    bar.add_row(ProgressBar(total=1.0, completed=fraction_done(reports)), Text(", ".join([share, *times])))
+    below = Text(", ".join([*counts, *preparing]), no_wrap=True, overflow="ellipsis")
+    # The bar comes first, because a terminal that is too small cuts off the end.
+    return Group(bar, below, table)
+
+
+def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
+    """Return the state of the run in one line; see `progress_table`."""
+    share, counts, times, preparing = _texts(reports, elapsed_s)
+    line = ", ".join([share, *counts, *times, *preparing])
+    lost = [str(report.rank) for report in reports if report.fate in (RankFate.DEAD, RankFate.FAILED)]
+    return f"{line}, lost ranks: {', '.join(lost)}" if lost else line
+
+
+def fraction_done(reports: Sequence[RankReport]) -> float:
+    """Return the fraction of work done, 0 to 1: by episodes if their number is known, else by jobs."""
+    statuses = [report.status for report in reports if report.status is not None]
+    if (episodes_total := sum(status.episodes_total for status in statuses)) > 0:
+        return min(sum(status.episodes_done for status in statuses) / episodes_total, 1.0)
+    jobs_total = sum(status.jobs_total for status in statuses)
+    return sum(status.jobs_done for status in statuses) / jobs_total if jobs_total > 0 else 0.0
+
+
+def time_left_s(reports: Sequence[RankReport], elapsed_s: float) -> float | None:
+    """Return the estimated time left [s], None as long as it is unknown. `elapsed_s`: since the run began [s]."""
+    # Jobs differ in speed by a factor of a hundred. So the current job of a rank counts at its own pace, known from its
+    # first finished episode on, and later jobs count at the pace of the run so far.
+    fraction = fraction_done(reports)
+    if not 0.0 < fraction < 1.0:
+        return None
+    at_this_pace_s = elapsed_s * (1.0 - fraction) / fraction
+    working = [report.status for report in reports if report.fate is RankFate.WORKING and report.status is not None]
+    left_s = []
+    for status in working:
+        planned, done = status.job_episodes_total, status.job_episodes_done
+        if status.preparing is not None:
+            return None
+        if status.current_job is None or planned == 0:
+            left_s.append(at_this_pace_s)
+            continue
+        if done == 0:
+            return None
+        of_job = max(planned - done, 0)
+        of_others = max(status.episodes_total - status.episodes_done - of_job, 0)
+        own_s = of_job * status.job_stepping_s / done
+        left_s.append(own_s + of_others * elapsed_s / max(status.episodes_done, 1))
+    return max(left_s, default=None)
+
+
+def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[str], list[str], list[str]]:
+    """Return the fraction done, the counts, the times, and the preparation of a rank that makes no steps yet."""
+    # As long as a rank has a job, the fraction is below 100 %, even if all episodes are done.
+    working = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
+    has_job = any(status.current_job or status.long_work for status in working)
+    share = f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
+    preparing = [f"{plain_text(each.current_job)}: {each.preparing}" for each in working if each.preparing][:1]
+    times = []
+    for duration_s, word in ((elapsed_s, "gone"), (time_left_s(reports, elapsed_s), "left")):
+        if duration_s is not None:
+            minutes, seconds = divmod(round(duration_s), 60)
+            hours, minutes = divmod(minutes, 60)
+            clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+            times.append(f"{clock} {word}")
+
+    statuses = [report.status for report in reports if report.status is not None]
+    jobs_total = sum(status.jobs_total for status in statuses)
+    scored = sum(status.scored for status in statuses)
+    success = f"{sum(status.successes for status in statuses) / scored:.0%}" if scored else "-"
+
+    # The rate of steps, unless all ranks are busy otherwise, and the other long work of ranks.
+    alive = [report.status for report in reports if report.status is not None and report.alive]
+    stepping = [status for status in alive if status.makes_steps and not status.state.is_final]
+    busy: defaultdict[str, list[RankStatus]] = defaultdict(list)
+    for status in alive:
+        if status.long_work is not None:
+            busy[status.long_work].append(status)
+    doings = [_long_work(doing, busy_ranks) for doing, busy_ranks in busy.items()]
+    if stepping or not busy:
+        doings.insert(0, f"{sum(status.steps_per_s for status in stepping or alive):,.0f} steps/s")
+    counts = [
+        # If ranks share jobs, jobs_total is 0: each rank has a part of one, and their sum has no meaning.
+        *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
+        f"episodes {sum(status.episodes_done for status in statuses)}",
+        f"success {success}",
+        *doings,
+    ]
+    return share, counts, times, preparing
+
+
+def _long_work(doing: str, statuses: Sequence[RankStatus]) -> str:
+    done, total = (sum(getattr(each, f"long_work_{name}") for each in statuses) for name in ("done", "total"))
+    return f"{doing} {done:,} of {total:,} episodes"

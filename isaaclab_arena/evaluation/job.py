@@ -1,25 +1,32 @@
-"""A job that was checked, its episodes, and their supply to a rank."""
+"""A job that was checked, what it evaluates by content, its episodes, and their supply to a rank."""
 
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count, takewhile
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
 
-from isaaclab_arena.config.schema import Delays, JobConfig
+from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus
 from isaaclab_arena.episode_ranges import EpisodeRanges, of_ranges
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.policy.catalog import LentPolicy
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, content_hash
+from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,6 +147,84 @@ class Job:
         return None if value is None else str(value)
 
 
+# What a job evaluates, by content.
+
+_COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
+"""Packages whose versions every attempt names already, and which may change between two."""
+
+_HASHED_AS: dict[str, tuple[Any, str]] = {}
+"""Modules of this process with their specs, which another import replaces, and the hashes of what was imported."""
+
+
+def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
+    """Return the contents of each pending job, by its name. Files that several jobs share are read once."""
+    reader = ContentReader()
+    return {job.config.name: reader.read(job) for job in jobs if job.config.status is JobStatus.PENDING}
+
+
+class ContentReader:
+    """Reads the contents of jobs; each file is read once. `hash_file` returns the hash of a file's content."""
+
+    def __init__(self, hash_file: Callable[[Path], str] = content_hash) -> None:
+        self._hash_file = cache(hash_file)
+        self._source_files = cache(provenance.source_files)
+        self._of_policy: dict[str, Contents] = {}
+        self._of_environment: dict[str, Mapping[str, str]] = {}
+
+    def read(self, job: Job) -> Contents:
+        """Return the contents of a job."""
+        policy_class = job.policy_class
+        key = f"{policy_class.__module__}:{policy_class.__qualname__} {job.policy_key}"
+        if key not in self._of_policy:
+            sources = policy_class.content_sources(job.policy_options) if job.lent is None else job.lent.content
+            if (policy_class.traits.remote or "is_remote" in policy_class.offers) and not sources.unknown:
+                # The network may run elsewhere, and no server is queried before the job is built.
+                sources = replace(sources, unknown=("server",))
+            policy = self._contents(sources, provenance.modules_of_class(policy_class))
+            self._of_policy[key] = Contents(policy=policy, checkpoint=sources.checkpoint)
+        return replace(self._of_policy[key], environment=self.environment(job))
+
+    def environment(self, job: Job) -> Mapping[str, str]:
+        """Return everything that determines the behavior of a job's environment, by name."""
+        key = job.environment_key
+        if key not in self._of_environment:
+            options = sources_in_options(job.config.environment_args)
+            known = job.builder.content_sources(job.environment_config) or options
+            sources = replace(known, files={**options.files, **known.files})
+            self._of_environment[key] = self._contents(sources, provenance.modules_of_object(job.builder.own))
+        if job.saved_conditions is None:
+            return self._of_environment[key]
+        saved = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
+        return {**self._of_environment[key], SAVED_CONDITIONS: saved}
+
+    def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:
+        all_modules = dict.fromkeys([*modules, *sources.modules])
+        installed = [name for name in all_modules if provenance.is_installed(name)]
+        found = {name: self._hash_file(path.absolute()) for name, path in sources.files.items()}
+        for name, path in self._source_files(tuple(each for each in all_modules if each not in installed)).items():
+            # A changed file is not imported again, so what was imported runs, under its own hash. A new spec means that
+            # the module was imported again, with the present file.
+            content, module = self._hash_file(path.absolute()), sys.modules.get(name)
+            if module is not None:
+                spec, known = _HASHED_AS.get(name, (None, None))
+                if known is None or spec is not module.__spec__:
+                    _HASHED_AS[name] = module.__spec__, content
+                elif known != content:
+                    _LOG.warning(
+                        "%s has changed since it was imported, and what was imported runs, under its own hash; "
+                        "importlib.reload('%s'), or another start of Python, takes the change up",
+                        path,
+                        name,
+                    )
+                    content = known
+            found[f"module {name}"] = content
+        for package in dict.fromkeys([*(name.partition(".")[0] for name in installed), *sources.packages]):
+            content = None if package in _COMPARED_IN_EVERY_RUN else provenance.package_content(package)
+            if content is not None:
+                found[f"package {package}"] = content
+        return {**found, **sources.stated, **dict.fromkeys(sources.unknown, UNKNOWN)}
+
+
 # Hand out a rank's episodes of a job, one at a time as env slots become free.
 
 
@@ -169,7 +254,7 @@ class EpisodeSupply(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShare(EpisodeSupply):
-    """A fixed set of episodes: all that are neither finished nor another rank's."""
+    """A fixed set of episodes: all that are neither finished nor another rank's, until the job needs no more."""
 
     finished: EpisodeRanges = ()  # not to be run again
     share: EpisodeRanges | None = None  # of this rank, None for all
@@ -224,15 +309,6 @@ def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
             f"but policy '{config.policy_type}' has nothing to play in episode {beyond}"
         )
     return replace(config, num_episodes=num_episodes, num_steps=num_steps)
-
-
-def indices_that_start(job: Job, policy: PolicyBase, *, started: int, supply: EpisodeSupply) -> Iterator[int]:
-    """Return the episodes of a rebuild of a job limited by steps; `started` in earlier rebuilds. May be endless."""
-    ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
-    if job.config.max_episodes is not None:
-        ends.append(job.config.max_episodes)
-    indices = range(started, min(ends)) if ends else count(started)
-    return takewhile(lambda index: not supply.ends_early() and policy.can_play(index), indices)
 
 
 def beginning(job: Job, indices: Iterable[int], supply: EpisodeSupply) -> Iterator[Episode]:

@@ -5,37 +5,32 @@ import random
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import JobConfig, compared_groups
+from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
 from isaaclab_arena.evaluation.batching import PolicyWrapper
 from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
-from isaaclab_arena.evaluation.heartbeat import RankState, StatusPublisher
-from isaaclab_arena.evaluation.job import (
-    EVERYTHING,
-    EpisodeSupply,
-    Job,
-    beginning,
-    indices_that_start,
-    with_length,
-)
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPublisher
+from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
-from isaaclab_arena.evaluation.process import Watchdog, allowed_silence_s, put_back
-from isaaclab_arena.evaluation.progress import ProgressObserver
+from isaaclab_arena.evaluation.process import Watchdog, put_back
+from isaaclab_arena.evaluation.provenance import provenance_on
 from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
@@ -48,10 +43,14 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
+from isaaclab_arena.recording.arrays import RecordedObservations
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
+from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.layout import traceback_file_name
+from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
 
 if TYPE_CHECKING:
@@ -120,47 +119,23 @@ class _Turn:
 class JobRun:
     """One job under way, and its results so far."""
 
-    def __init__(
-        self,
-        job: Job,
-        settings: RankSettings,
-        builder: GroupBuilder,
-        watchdog: Watchdog,
-        stop_requested: Callable[[], bool],  # called before every step; True ends the job
-        start_up: StartUpClock,
-    ) -> None:
-        self._job, self._settings, self._builder, self._start_up = job, settings, builder, start_up
-        self._watchdog, self._stop_requested = watchdog, stop_requested
+    def __init__(self, job: Job, settings: RankSettings, builder: GroupBuilder, start_up: StartUpClock) -> None:
+        self.job, self._settings, self._builder, self.start_up = job, settings, builder, start_up
         self.stopwatch, self._started_at = Stopwatch(), now()
         self._turn, self._files = _Turn(), JobFiles()
-        self._env_steps, self._instructions, self._query_times = (
-            _EnvStepCounter(),
-            _InstructionWatch(job.config),
-            QueryTimes(),
-        )
+        self.instructions, self._query_times = _InstructionWatch(job.config), QueryTimes()
         self._num_episodes: int | None = job.config.num_episodes
         self._pictures_drawn = 0
         self._server_usage: ServerUsage | None = None
-        self._results: list[RolloutResult] = []
+        self.results: list[RolloutResult] = []
         self._built: BuiltGroups | None = None
         self._simulated_by: dict[str, str] | None = None
         self._metrics: tuple[Metric, ...] = ()
 
-    def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
-        """Run the rebuilds of the job, or one turn, with the episodes of `supply`; call `end` after the last."""
-        job, settings = self._job, self._settings
-        self._turn.supply = supply
-        self.stopwatch.go_on()
-        if not self._results:
-            # This package draws from none of these generators, but foreign policies do. Without the seed, the results
-            # of a job would depend on the jobs before it, so on the number of ranks.
-            torch.manual_seed(job.config.seed)  # noqa: TID251  the one place, for policies from elsewhere
-            np.random.seed(job.config.seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
-            random.seed(job.config.seed)
-
-        # Settings that foreign code changes are put down to the parts of the job with code outside this package; to
-        # both parts if none is known to have any.
-        own = {"isaaclab_arena", "isaaclab_arena_gr00t"}
+    def foreign_parts(self) -> str:
+        """Return the parts of the job with code outside this package, in words; both if none is known to have any."""
+        # Settings that foreign code changes are put down to them.
+        job, own = self.job, {"isaaclab_arena", "isaaclab_arena_gr00t"}
         of_policy, of_builder = (
             each.__module__.partition(".")[0] for each in (job.policy_class, type(job.builder.own))
         )
@@ -168,36 +143,13 @@ class JobRun:
             f"policy '{job.config.policy_type}'": of_policy not in own,
             f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder not in own,
         }
-        foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
-        try:
-            for config, indices, groups in self._rebuilds(directory):
-                if not self._results:
-                    # The rank may die at any moment from here on, so the report exists before the first episode.
-                    write_job_report(directory, self.report(ReportedStatus.BEGUN))
+        return " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
 
-                policy = self._instructions.policy = groups[0].policy
-                single = partial(rollout, groups[0].environment, policy)
-                play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
-                writers = [writer for writer in (self._files.recorder, self._files.videos) if writer is not None]
-                # An observer that overrides no hook makes the environment draw every picture.
-                eager = [Observer()] if settings.eager_pictures else []
-                silence_s = allowed_silence_s(settings.step_timeout_s, job.config.episode_timeout_s)
-                watched = self._watchdog.watch(job.config.name, silence_s=silence_s)
-                key = job.environment_key + job.policy_key
-                with watched, self._counting(groups), self._builder.set_by_code.of(foreign, key):
-                    result = play(
-                        beginning(job, indices, supply),
-                        [self._start_up, *writers, self._env_steps, self._instructions, *observers, *eager],
-                        language_instruction=job.config.language_instruction,
-                        limits=RolloutLimits(
-                            max_steps=config.num_steps,
-                            max_envs=supply.max_envs(config.num_envs),
-                            episode_timeout_s=config.episode_timeout_s,
-                        ),
-                        stop_requested=self._must_stop,
-                        stopwatch=self.stopwatch,
-                    )
-                self._results.append(result)
+    @contextmanager
+    def closed_if_it_fails(self) -> Iterator[None]:
+        """Close the job's files if a `with` block raises."""
+        try:
+            yield
         except BaseException:
             self.end(is_whole=False)
             raise
@@ -211,7 +163,7 @@ class JobRun:
             for writer in (files.videos, files.recorder):
                 if writer is not None:
                     stack.callback(writer.close)
-            if is_whole and files.recorder is not None and not any(each.interrupted for each in self._results):
+            if is_whole and files.recorder is not None and not any(each.interrupted for each in self.results):
                 # Release environments and unfinished episodes. Films of finished episodes are still encoded.
                 if files.videos is not None:
                     files.videos.end_filming()
@@ -220,10 +172,19 @@ class JobRun:
                 return files
         return None
 
-    def _rebuilds(self, directory: Path) -> Iterator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup]]]:
-        """Yield each rebuild that has episodes of this rank: the job with its length, these episodes, its groups."""
-        job, supply, has_run = self._job, self._turn.supply, False
-        num_rebuilds = job.config.num_rebuilds
+    def rebuilds(
+        self, directory: Path, supply: EpisodeSupply, watchdog: Watchdog
+    ) -> Generator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]]]:
+        """Yield each rebuild that has episodes in `supply`: job with its length, episodes, groups, and file writers."""
+        # The caller appends the rebuild's result before it takes the next one. Call `end` after the last one.
+        job, self._turn.supply = self.job, supply
+        num_rebuilds, has_run = job.config.num_rebuilds, False
+        if not self.results:
+            # This package draws from none of these generators, but foreign policies do. Without the seed, the results
+            # of a job would depend on the jobs before it, so on the number of ranks.
+            torch.manual_seed(job.config.seed)  # noqa: TID251  the one place, for policies from elsewhere
+            np.random.seed(job.config.seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
+            random.seed(job.config.seed)
         for rebuild in range(num_rebuilds):
             # The indices stay None if only the policy knows them.
             indices: Iterable[int] | None = None
@@ -234,41 +195,63 @@ class JobRun:
                     continue
                 indices = chain((first,), ahead)
 
-            groups = self._build(directory, anew=has_run)
+            groups = self._build(directory, watchdog, anew=has_run)
             has_run = True
             self._begin_recording(directory, rebuild, [group.environment for group in groups])
 
             # Some policies hold the number of episodes, so the indices follow only after the build.
-            config = with_length(job.config, groups[0].policy)
+            policy = self.instructions.policy = groups[0].policy
+            config = with_length(job.config, policy)
             self._num_episodes = config.num_episodes
             if indices is None and config.num_episodes is not None:
                 indices = supply.take(split_evenly(config.num_episodes, num_rebuilds)[rebuild])
             elif indices is None:
-                started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
-                indices = indices_that_start(job, groups[0].policy, started=started, supply=supply)
-            yield config, indices, groups
-            if self._results[-1].interrupted:
+                # A job limited by steps, whose episodes may have no end.
+                ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
+                ends += [] if config.max_episodes is None else [config.max_episodes]
+                started = sum(result.finished_episodes + result.cut_episodes for result in self.results)
+                indices = takewhile(
+                    lambda index, policy=policy: not supply.ends_early() and policy.can_play(index),
+                    range(started, min(ends)) if ends else count(started),
+                )
+            if not self.results:
+                # The rank may die at any moment from here on, so the report exists before the first episode.
+                write_job_report(directory, self.report(ReportedStatus.BEGUN))
+
+            # Count the pictures drawn and the queries to a policy server.
+            network = None if self._built is None else self._built.network
+            drawn, used = sum(each.environment.pictures_drawn or 0 for each in groups), network and network.usage
+            if network is not None:
+                network.look_away()
+            writers = [writer for writer in (self._files.recorder, self._files.videos) if writer is not None]
+            try:
+                yield config, indices, groups, writers
+            finally:
+                self._pictures_drawn += sum(each.environment.pictures_drawn or 0 for each in groups) - drawn
+                if network is not None and used is not None:
+                    self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used)
+            if self.results[-1].interrupted:
                 return
-        if not self._results:
+        if not self.results:
             # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
-            self._build(directory, anew=False)
+            self._build(directory, watchdog, anew=False)
 
     def report(
         self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
     ) -> JobReport:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
-        interrupted = any(result.interrupted for result in self._results)
+        interrupted = any(result.interrupted for result in self.results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        watch, built = self.stopwatch, self._built
+        settings, watch, built = self._settings, self.stopwatch, self._built
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
         return JobReport(
-            job=self._job.config.name,
-            rank=self._settings.rank,
-            attempt=self._settings.attempt,
-            run=self._settings.run,
-            device=str(self._settings.device),
+            job=self.job.config.name,
+            rank=settings.context.rank,
+            attempt=settings.attempt.number,
+            run=settings.attempt.run,
+            device=str(settings.context.device),
             status=status or (ReportedStatus.FAILED if error else ended),
             started_at=self._started_at,
             ended_at=now(),
@@ -279,38 +262,39 @@ class JobRun:
             render_s=watch.seconds[Phase.RENDER],
             record_s=watch.seconds[Phase.RECORD],
             idle_s=watch.idle_s(),
-            start_up=self._start_up.start_up(),
-            env_steps=self._env_steps.total,
+            start_up=self.start_up.start_up(),
+            env_steps=self.start_up.env_steps,
             pictures_drawn=self._pictures_drawn,
             pictures_looked_at=watch.pictures_looked_at,
             num_episodes=self._num_episodes,
-            cut_episodes=sum(result.cut_episodes for result in self._results),
+            cut_episodes=sum(result.cut_episodes for result in self.results),
             reproducible=promise,
             plan_because=None if built is None else built.plan_because,
-            remarks=self._instructions.remarks,
+            remarks=self.instructions.remarks,
             policy_batch=None if built is None else built.policy_batch,
             policy_server=self._server_usage,
-            query_s=None if self._job.latency is None else tuple(self._query_times.kept_s),
+            query_s=None if self.job.latency is None else tuple(self._query_times.kept_s),
             query_pace=self._query_times.pace,
-            processor=self._settings.provenance.get("cpu"),
-            device_kind=self._settings.provenance.get("device"),
+            processor=settings.provenance.get("cpu"),
+            device_kind=settings.provenance.get("device"),
             simulated_by=self._simulated_by,
             metrics=self._metrics,
             error=error,
             traceback_file=traceback_file,
         )
 
-    def _build(self, directory: Path, *, anew: bool) -> Sequence[EnvGroup]:
+    def _build(self, directory: Path, watchdog: Watchdog, *, anew: bool) -> Sequence[EnvGroup]:
         """Return the groups of the job's env slots. Reuse the previous job's if they are equal, unless `anew`."""
         if anew:
             self._builder.clear()
-        config, silence_s = self._job.config, self._settings.build_timeout_s
-        watched = self._watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
+        config, silence_s = self.job.config, self._settings.options.build_timeout_s
+        entry = self._settings.entries[config.name]
+        watched = watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self.stopwatch.measure(Phase.BUILD):
-            built = self._builder.build(self._job, directory, self._start_up)
+            built = self._builder.build(self.job, directory, self.start_up)
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
-            level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
+            level = logging.INFO if entry.policy_batch is None else logging.WARNING
             _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
         if self._built is None:
             # Called once, because it may hash the whole model.
@@ -320,19 +304,18 @@ class JobRun:
             own = (each for metrics in declared if isinstance(metrics, tuple) for each in metrics)
             self._metrics = tuple(each for each in own if isinstance(each, Metric))
         self._built = built
-        played_with = self._settings.played_with.get(config.name)
         # Another num_envs changes the last digits, so earlier and later episodes would not belong to one result.
-        if played_with is not None and built.plan_because is not None:
+        if entry.num_envs is not None and built.plan_because is not None:
             raise ConfigError(
                 f"job '{config.name}' cannot go on with num_envs {config.num_envs}: its episodes were played with "
-                f"{played_with}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
-                f"{played_with} again"
+                f"{entry.num_envs}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
+                f"{entry.num_envs} again"
             )
-        return late_groups(built.groups, self._job.latency, self._query_times)
+        return late_groups(built.groups, self.job.latency, self._query_times)
 
     def _begin_recording(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
         """Tell the writers of the job's files that a rebuild begins; make them before the first one."""
-        config, settings, files = self._job.config, self._settings, self._files
+        config, settings, files = self.job.config, self._settings, self._files
         if files.recorder is None:
             served = {}
             if self._built is not None and self._built.served_model is not None:
@@ -340,68 +323,36 @@ class JobRun:
             facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
             recorded_job = RecordedJob(
                 name=config.name,
-                rank=settings.rank,
-                world_size=settings.world_size,
-                attempt=settings.attempt,
-                env_args=environment_args(self._job),
+                rank=settings.context.rank,
+                world_size=settings.context.world_size,
+                attempt=settings.attempt.number,
+                env_args=environment_args(self.job),
                 provenance=facts,
-                contents=settings.contents.get(config.name),
+                contents=settings.entries[config.name].contents,
             )
-            may_commit = self._turn.still_holds
+            recording = RecordingOptions(
+                write_dataset=not settings.options.no_dataset,
+                observations=RecordedObservations(settings.options.record_observations),
+                compression=Compression(settings.options.compression),
+            )
+            may_commit, video = self._turn.still_holds, settings.options.video_options()
             files.recorder = EpisodeRecorder(
-                directory, recorded_job, settings.recording, may_commit=may_commit, hand_over=settings.hand_over
+                directory, recorded_job, recording, may_commit=may_commit, hand_over=settings.hand_over
             )
-            if settings.video.wanted:
+            if video.wanted:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  see above
 
                 files.videos = VideoRecorder(
                     directory,
                     config.name,
-                    settings.video,
+                    video,
                     names_rebuilds=config.num_rebuilds > 1,
                     num_threads=settings.num_threads,
                 )
         files.recorder.begin_rebuild(environments)
         if files.videos is not None:
             files.videos.begin_rebuild(rebuild, environments)
-
-    @contextmanager
-    def _counting(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
-        """Count pictures drawn and policy-server queries of the ``with`` block."""
-        environments = [each.environment for each in groups]
-        before = sum(each.pictures_drawn or 0 for each in environments)
-        network = None if self._built is None else self._built.network
-        used_before = None if network is None else network.usage
-        if network is not None:
-            network.look_away()
-        try:
-            yield
-        finally:
-            self._pictures_drawn += sum(each.pictures_drawn or 0 for each in environments) - before
-            if network is not None and used_before is not None:
-                self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used_before)
-
-    def _must_stop(self) -> bool:
-        """Whether the job must stop before the next step. `JobTimeoutError` if it exceeds its `timeout_s`."""
-        self._watchdog.step_finished()
-        limit_s = self._job.config.timeout_s
-        if limit_s is not None and self.stopwatch.elapsed_s() > limit_s:
-            raise JobTimeoutError(f"job '{self._job.config.name}' took longer than {limit_s:g} s, its timeout_s")
-        return self._stop_requested()
-
-
-class _EnvStepCounter(Observer):
-    """Counts control steps over running env slots, also of a rollout that raises."""
-
-    sees_pictures = False
-
-    def __init__(self) -> None:
-        self.total = 0
-
-    def on_step(self, environment: Environment, transition: Transition) -> None:
-        del environment
-        self.total += transition.num_running
 
 
 class _InstructionWatch(Observer):
@@ -462,73 +413,104 @@ class _InstructionWatch(Observer):
 # Run one job after the other on a rank, and write a report of each, even if it fails.
 
 
+@dataclass(kw_only=True)
 class JobRunner:
     """Runs jobs one after the other on this rank."""
 
-    def __init__(
-        self,
-        settings: RankSettings,
-        *,
-        # Called before every step; True ends the job under way.
-        stop_requested: Callable[[], bool] = lambda: False,
-        # Receives the start-up phase of a job in words, None after its first control step.
-        tell: Callable[[str | None], None] = lambda _: None,
-        # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
-        consolidations: Consolidations | None = None,
-        # Receives each report after it is written, also from the thread of `consolidations`.
-        ended: Callable[[JobReport], None] = lambda _: None,
-    ) -> None:
-        self._settings = settings
-        self._tell = tell
-        self._stop_requested = stop_requested
-        self._consolidations = consolidations
-        self._ended = ended
-        self._builder = GroupBuilder(settings)
-        self._open: dict[str, tuple[Job, JobRun]] = {}
-        self._import_s = settings.import_s
-        self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
+    settings: RankSettings = field(kw_only=False)
+    # Called before every step; True ends the job under way.
+    stop_requested: Callable[[], bool] = lambda: False
+    # Receives the start-up phase of a job in words, None after its first control step.
+    tell: Callable[[str | None], None] = lambda _: None
+    # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
+    consolidations: Consolidations | None = None
+    # Receives each report after it is written, also from the thread of `consolidations`.
+    ended: Callable[[JobReport], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._builder = GroupBuilder(self.settings)
+        self._open: dict[str, JobRun] = {}
+        self._import_s = self.settings.import_s
+        self._watchdog = Watchdog(
+            self.settings.output_directory / "logs" / f"rank{self.settings.context.rank}.watchdog.txt"
+        )
 
     def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
         """Run a job, this rank's part of it or one turn, and write its report. A failed job is reported, not raised."""
         # Raises `DiskUnusableError` and `ClaimsLostError` (also of the job before), because the next job would fail as
         # well; and `StorageError` if a report cannot be written. With `consolidations` the report is written later.
         name = job.config.name
-        if self._consolidations is not None:
+        if self.consolidations is not None:
             # If a rank takes work over, the same job runs again, into the directory that is being consolidated.
-            self._consolidations.wait(name)
-        taking_turns = self._settings.turns.get(name, ())
+            self.consolidations.wait(name)
+        taking_turns = self.settings.turns.get(name, ())
         # The reports of jobs that take turns are written when another job begins.
         for other in [each for each in self._open if each not in taking_turns]:
-            self._end(*self._open.pop(other), failure=[])
-        directory = self._settings.output_directory / name
+            self._end(self._open.pop(other))
+        directory = self.settings.output_directory / name
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
 
-        _, job_run = self._open.pop(name, (job, None))
+        job_run = self._open.pop(name, None)
         if job_run is None:
-            start_up = StartUpClock(name, import_s=self._import_s, tell=self._tell)
+            start_up = StartUpClock(name, import_s=self._import_s, tell=self.tell)
             # Jobs after the first import nothing.
             self._import_s = None if self._import_s is None else 0.0
-            job_run = JobRun(job, self._settings, self._builder, self._watchdog, self._stop_requested, start_up)
+            job_run = JobRun(job, self.settings, self._builder, start_up)
         else:
-            self._tell(None)
-        with self._surviving(name) as failure:
-            job_run.run(directory, supply, observers)
-        if not failure and taking_turns and not self._stop_requested():
-            self._open[name] = (job, job_run)
+            self.tell(None)
+
+        watchdog, stopwatch, limit_s = self._watchdog, job_run.stopwatch, job.config.timeout_s
+
+        def must_stop() -> bool:
+            watchdog.step_finished()
+            if limit_s is not None and stopwatch.elapsed_s() > limit_s:
+                raise JobTimeoutError(f"job '{name}' took longer than {limit_s:g} s, its timeout_s")
+            return self.stop_requested()
+
+        # A limit of 0 turns the watchdog off. The time limit of an episode is checked only between two steps.
+        silence_s, episode_timeout_s = self.settings.options.step_timeout_s, job.config.episode_timeout_s
+        if silence_s > 0 and episode_timeout_s is not None:
+            silence_s = episode_timeout_s + 60.0
+        # An observer that overrides no hook makes the environment draw every picture.
+        eager = [Observer()] if self.settings.options.eager_pictures else []
+        with self._surviving(name) as failure, job_run.closed_if_it_fails():
+            stopwatch.go_on()
+            foreign, key = job_run.foreign_parts(), job.environment_key + job.policy_key
+            with closing(job_run.rebuilds(directory, supply, watchdog)) as rebuilds:
+                for config, indices, groups, writers in rebuilds:
+                    single = partial(rollout, groups[0].environment, groups[0].policy)
+                    play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
+                    watched = watchdog.watch(name, silence_s=silence_s)
+                    with watched, self._builder.set_by_code.of(foreign, key):
+                        result = play(
+                            beginning(job, indices, supply),
+                            [job_run.start_up, *writers, job_run.instructions, *observers, *eager],
+                            language_instruction=job.config.language_instruction,
+                            limits=RolloutLimits(
+                                max_steps=config.num_steps,
+                                max_envs=supply.max_envs(config.num_envs),
+                                episode_timeout_s=episode_timeout_s,
+                            ),
+                            stop_requested=must_stop,
+                            stopwatch=stopwatch,
+                        )
+                    job_run.results.append(result)
+        if not failure and taking_turns and not self.stop_requested():
+            self._open[name] = job_run
             job_run.stopwatch.rest()
             return job_run.report()
-        return self._end(job, job_run, failure)
+        return self._end(job_run, failure)
 
     def close(self) -> None:
         """Close environment and policy, end the jobs that took turns, wait for the last report. Raises like `run`."""
         try:
             for name in list(self._open):
-                self._end(*self._open.pop(name), failure=[])
+                self._end(self._open.pop(name))
             self._builder.clear()
         finally:
-            if self._consolidations is not None:
-                self._consolidations.close()
+            if self.consolidations is not None:
+                self.consolidations.close()
 
     @contextmanager
     def _surviving(self, name: str) -> Iterator[list[str]]:
@@ -545,10 +527,10 @@ class JobRunner:
             # After a failure the environment and the policy may be in any state, so the next job builds its own.
             self._builder.clear()
 
-    def _end(self, job: Job, job_run: JobRun, failure: list[str]) -> JobReport:
+    def _end(self, job_run: JobRun, failure: Sequence[str] = ()) -> JobReport:
         """End a job, and write its report or hand that to `consolidations`."""
-        name = job.config.name
-        is_cut_short = name in self._settings.turns and self._stop_requested()
+        name = job_run.job.config.name
+        is_cut_short = name in self.settings.turns and self.stop_requested()
         files = None
         if not failure:
             with self._surviving(name) as failure_at_end:
@@ -560,21 +542,20 @@ class JobRunner:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
 
         # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        directory = self._settings.output_directory / name
-        finish = partial(self._finish, job, directory, files, report)
+        finish = partial(self._finish, files, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
-        if self._consolidations is None or files is None or job.config.num_episodes is None:
+        if self.consolidations is None or files is None or job_run.job.config.num_episodes is None:
             return finish()
-        self._consolidations.begin(name, finish)
+        self.consolidations.begin(name, finish)
         return report
 
-    def _finish(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
+    def _finish(self, files: JobFiles | None, report: JobReport) -> JobReport:
         """Consolidate a job's files, and write its report."""
         if files is not None:
             begin_s, loss = time.perf_counter(), None
             try:
                 with nullcontext() if files.videos is None else closing(files.videos):
-                    if files.recorder is not None and self._settings.consolidates:
+                    if files.recorder is not None and self.settings.consolidates:
                         loss = files.recorder.consolidate().loss
                 # The undamaged episodes are in the dataset by now.
                 if loss is not None:
@@ -582,19 +563,19 @@ class JobRunner:
             except DiskUnusableError:
                 raise
             except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-                error, traceback_file = describe(raised), self._write_traceback(job.config.name)
+                error, traceback_file = describe(raised), self._write_traceback(report.job)
                 report = replace(report, status=ReportedStatus.FAILED, error=error, traceback_file=traceback_file)
             # The report was made before the consolidation, so its time is added here.
             took_s = time.perf_counter() - begin_s
             report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
-        write_job_report(directory, report)
-        self._ended(report)
+        write_job_report(self.settings.output_directory / report.job, report)
+        self.ended(report)
         return report
 
     def _write_traceback(self, name: str) -> str:
-        settings = self._settings
+        settings = self.settings
         directory = settings.output_directory / name
-        path = directory / traceback_file_name(settings.rank, settings.attempt)
+        path = directory / traceback_file_name(settings.context.rank, settings.attempt.number)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
         _LOG.error("job '%s' failed; its traceback is in %s", name, path)
@@ -615,16 +596,48 @@ def describe(error: BaseException) -> str:
 # Run the jobs that a rank takes from its queue, and publish their progress.
 
 
+@contextmanager
+def ready_to_run(
+    work: RankWork,
+    request: RunRequest,
+    attempt: Attempt,
+    context: DistributedContext,
+    output_directory: Path,  # of this rank's files
+    *,
+    config_hash: str,  # of the plan, not of the request: they may differ in num_envs in a deterministic run
+    stop_requested: Callable[[], bool],  # True if this rank was asked to stop
+    num_threads: int | None = None,  # of the physics, None for this rank's share of the cores
+    **own: Any,  # settings of this rank, see `RankSettings`
+) -> Iterator[tuple[StatusPublisher, Callable[[], RankState]]]:
+    """Publish this rank's status within a `with` block; yield its publisher, and the function that runs the jobs."""
+    status = RankStatus.of_this_process(
+        rank=context.rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
+    )
+    with StatusPublisher(output_directory, status) as publisher:
+        settings = RankSettings(
+            context=context,
+            options=request.options,
+            output_directory=output_directory,
+            attempt=attempt,
+            num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
+            provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
+            turns={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
+            **own,
+        )
+        asks = bool(request.questions)
+        yield publisher, partial(run_jobs, work, settings, publisher, stop_requested, asks_questions=asks)
+
+
 def run_jobs(
     work: RankWork,
     settings: RankSettings,
     publisher: StatusPublisher,
+    stop_requested: Callable[[], bool],
     *,
-    stop_requested: Callable[[], bool],  # True if this rank was asked to stop
-    fail_fast: bool = False,  # stop after the first failed job
-    asks_questions: bool = False,  # a decided question may end jobs early
+    asks_questions: bool,  # answers end jobs early
 ) -> RankState:
     """Run the jobs of one rank until its queue is empty. Publish and return the final state."""
+    fail_fast = settings.options.fail_fast
 
     def ended(report: JobReport) -> None:
         if report.status is not ReportedStatus.INTERRUPTED:
@@ -646,9 +659,8 @@ def run_jobs(
             # If other ranks may finish the job, this rank's number of its episodes is open.
             num_episodes = None if work.others_may_finish_jobs else assigned.num_episodes or 0
             publisher.start_job(job.config.name, num_episodes=num_episodes)
-            observers = [ProgressObserver(publisher), *assigned.observers, *work.observers]
             with heard_by(publisher.hear):
-                report = runner.run(job, observers, supply=assigned.supply)
+                report = runner.run(job, [publisher, *assigned.observers, *work.observers], supply=assigned.supply)
             failed = report.status is ReportedStatus.FAILED or work.fails(job)
             if report.status is not ReportedStatus.INTERRUPTED:
                 publisher.leave_job()
@@ -662,6 +674,6 @@ def run_jobs(
     if stop_requested():
         state = RankState.INTERRUPTED
     elif asks_questions:
-        publisher.leave_the_rest()
+        publisher.update(episodes_total=publisher.status.episodes_done)
     publisher.set_state(state)
     return state

@@ -1,33 +1,66 @@
-"""The plan of a run, the turns and pieces of its jobs, and the answered ones."""
+"""The plan of a run, the turns and pieces of its jobs, and what one rank settles before the plan is written."""
 
-import dataclasses
+import hashlib
 import json
+import logging
+import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeAlias
 
+import numpy as np
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus, Question, compared_groups
+from isaaclab_arena.config.schema import (
+    WITHOUT_RESULT,
+    Delays,
+    JobStatus,
+    Meanwhile,
+    PolicyServerConfig,
+    Question,
+    ServerScope,
+    compared_groups,
+)
+from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, cut, remaining_episodes
-from isaaclab_arena.errors import Problem
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.batching import made_up
 from isaaclab_arena.evaluation.console import show_results, speaks_for_all
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
+from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
+from isaaclab_arena.evaluation.policy_client import (
+    DEVICE_OPTION,
+    NetworkOrder,
+    PolicyServer,
+    ServedNetwork,
+    ServerAddress,
+    ServerOrders,
+)
+from isaaclab_arena.evaluation.process import put_back
+from isaaclab_arena.evaluation.rollout import group_sizes
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, spelled
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Episode, Outcome
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.ledger import Attempt, CommitLine, PlanEntry, RunPlan
+
+_LOG = logging.getLogger(__name__)
 
 # Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
 
@@ -196,6 +229,8 @@ def answer_watch(
     return AnswerWatch(output_directory, questions, runs_again=runs_again, max_equal_errors=max_equal_errors)
 
 
+# The request for a run, and its plan.
+
 _OF_POLICY = frozenset({"policy_type", "policy_config_dict", "policy options"})
 """Keys of a job's policy, in `_changes`."""
 
@@ -212,16 +247,44 @@ class RunRequest:
     questions: tuple[Question, ...] = ()  # about the jobs, which stop as soon as they are answered
     import_s: float | None = None  # from this process's start to the program's [s], own on each rank; None if unknown
 
+    @classmethod
+    def of(cls, jobs: tuple[Job, ...], file_hash: str, **others: Any) -> Self:
+        """Return the request for the jobs of a file, by the hash of the file; it also holds for saved conditions."""
+        saved = [job.saved_conditions for job in jobs]
+        if any(saved):
+            file_hash = hashlib.sha256(json_line([file_hash, saved]).encode()).hexdigest()[:16]
+        return cls(jobs=jobs, config_hash=file_hash, **others)
+
 
 def plan_run(
-    request: RunRequest,
-    world_size: int,
-    devices: Sequence[str],
-    *,
-    run_id: str,
-    contents: Mapping[str, Contents] | None = None,
+    request: RunRequest, world_size: int, devices: Sequence[str], *, run_id: str, contents: Mapping[str, Contents]
 ) -> RunPlan:
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
+    # A job has its rank in the plan if that is assigned before the start.
+    is_assigned = request.options.mode is Assignment.ROUND_ROBIN
+    turns = jobs_taking_turns(request.jobs, request.questions)
+    entries = []
+    for job in request.jobs:
+        config, builder, saved = job.config, job.builder, job.saved_conditions
+        # The task in results: the job's label, else the environment's task, else the environment's name.
+        task = config.labels.get("task")
+        if task is None:
+            task = builder.task_name(job.environment_config)
+        has_rank = is_assigned and config.status is JobStatus.PENDING
+        entries.append(
+            PlanEntry(
+                config=config,
+                rank=home_index(config.index, turns) % world_size if has_rank else None,
+                task=task or config.environment,
+                embodiment=builder.robot_name(job.environment_config) or job.environment_option("embodiment"),
+                object=job.environment_option("object"),
+                policy_config=job.policy_options,
+                variations=spelled(job.variations),
+                conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
+                contents=contents.get(config.name),
+                latency=None if job.latency is None else job.latency.delays,
+            )
+        )
     return RunPlan(
         run_id=run_id,
         created_at=now(),
@@ -233,41 +296,11 @@ def plan_run(
         git_revision=provenance.git_revision(Path.cwd()),
         machine=provenance.node(),
         devices=tuple(devices),
-        jobs=plan_entries(request, world_size, contents or {}),
+        jobs=tuple(entries),
         settings=request.options.result_settings(),
         questions=request.questions,
         working_directory=str(Path.cwd()),
     )
-
-
-def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlanEntry, ...]:
-    """Return the jobs of the plan, each with its rank if that is assigned before the start."""
-    is_settled = request.options.mode is Assignment.ROUND_ROBIN
-    turns = jobs_taking_turns(request.jobs, request.questions)
-    entries = []
-    for job in request.jobs:
-        config, builder, saved = job.config, job.builder, job.saved_conditions
-        has_rank = is_settled and config.status is JobStatus.PENDING
-        # The task in results: the job's label, else the environment's task, else the environment's name.
-        task, robot = config.labels.get("task"), job.environment_option("embodiment")
-        if task is None:
-            task = builder.task_name(job.environment_config)
-        robot = builder.robot_name(job.environment_config) or robot
-        entries.append(
-            PlanEntry(
-                config=config,
-                rank=home_index(config.index, turns) % world_size if has_rank else None,
-                task=task or config.environment,
-                embodiment=robot,
-                object=job.environment_option("object"),
-                policy_config=job.policy_options,
-                variations=spelled(job.variations),
-                conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
-                contents=contents.get(config.name),
-                latency=None if job.latency is None else job.latency.delays,
-            )
-        )
-    return tuple(entries)
 
 
 def plan_differences(
@@ -314,10 +347,10 @@ def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str],
         changed = _changes(job, new).keys()
         config, policy_config = job.config, job.policy_config
         if "num_episodes" in changed:
-            config = dataclasses.replace(config, num_episodes=new.config.num_episodes)
+            config = replace(config, num_episodes=new.config.num_episodes)
         if changed & {*_OF_POLICY, "num_envs"} and not has_recorded(job.name):
             # No result depends on them yet.
-            config = dataclasses.replace(
+            config = replace(
                 config,
                 policy_type=new.config.policy_type,
                 policy_config_dict=new.config.policy_config_dict,
@@ -325,10 +358,10 @@ def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str],
             )
             policy_config = new.policy_config
         is_same = (config, policy_config) == (job.config, job.policy_config)
-        jobs.append(job if is_same else dataclasses.replace(job, config=config, policy_config=policy_config))
+        jobs.append(job if is_same else replace(job, config=config, policy_config=policy_config))
     if tuple(jobs) == before.jobs:
         return before
-    return dataclasses.replace(
+    return replace(
         before,
         jobs=tuple(jobs),
         source_file=now.source_file,
@@ -339,7 +372,7 @@ def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str],
 
 def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
     """Map each key that differs between two entries of a job to both values; keys without effect are left out."""
-    old, new = ({**dataclasses.asdict(job.config), "policy options": job.policy_config} for job in (before, now))
+    old, new = ({**asdict(job.config), "policy options": job.policy_config} for job in (before, now))
     # The server has no effect on results, but its device has, as that of any network.
     old["policy_server.device"], new["policy_server.device"] = (
         each.config.policy_server and each.config.policy_server.device for each in (before, now)
@@ -407,3 +440,266 @@ def described(sampler: Sampler) -> str:
         return f"{high} with probability {sampler.p:g}, else {low}"
     choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
     return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
+
+
+# Choose the backend of each job of a run, once, on one rank for all, before the plan is written.
+#
+# Ranks that timed the backends separately could choose different physics, and so could the groups of a job's env slots.
+
+_ON_CPU = "mujoco"
+_ON_GPU = "warp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machinery:
+    """The devices and threads that the ranks simulate with."""
+
+    devices: tuple[str, ...]  # by rank
+    num_threads: int  # of the physics on the rank that measures
+    num_groups: int = 1  # groups of a job's env slots
+    # Whether this process can measure for the ranks. The head of a cluster may lack the GPUs that its ranks have.
+    measures: bool = True
+
+
+def settle_backends(
+    jobs: Sequence[Job],
+    machinery: Machinery,
+    *,
+    known: Mapping[str, str] | None = None,
+    watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> dict[str, str]:
+    """Map each pending job to its backend; jobs whose environment has no choice are left out."""
+    measured: dict[str, str] = {}
+    settled: dict[str, str] = {}
+    # A job keeps the backend that it names, or that the run began with. An open one is MuJoCo unless every rank has a
+    # GPU; then the faster one is measured, once for equal environments, if this process can. `watch` is entered during
+    # it.
+    for job in jobs:
+        asked, name = job.asked_backend, job.config.name
+        if asked is None or job.config.status is not JobStatus.PENDING:
+            continue
+        if asked != OPEN_BACKEND:
+            settled[name] = asked
+        elif known is not None and name in known:
+            settled[name] = known[name]
+        elif any(torch.device(device).type != "cuda" for device in machinery.devices):
+            settled[name] = _ON_CPU
+        elif not machinery.measures:
+            _LOG.warning(
+                "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is "
+                "there; 'backend: %s' in its arena_env_args chooses the other one",
+                name,
+                _ON_CPU,
+                _ON_GPU,
+            )
+            settled[name] = _ON_CPU
+        else:
+            key, num_envs = job.environment_key, job.config.num_envs
+            if key not in measured:
+                with watch(name):
+                    try:
+                        measured[key] = job.builder.faster_backend(
+                            job.environment_config,
+                            num_envs=group_sizes(num_envs, min(machinery.num_groups, num_envs))[0],  # the largest
+                            device=torch.device(machinery.devices[0]),
+                            num_threads=machinery.num_threads,
+                            variations=job.variations,
+                        )
+                    except ArenaError as error:
+                        # The job will fail with this error when it is built, without the others.
+                        _LOG.debug("job '%s' cannot be measured: %s", name, error)
+                        measured[key] = _ON_CPU
+            settled[name] = measured[key]
+    return settled
+
+
+def refuse_slow_backends(jobs: Sequence[Job], settled: Mapping[str, str | None], machinery: Machinery) -> None:
+    """Refuse to resume jobs without GPUs that were settled on MuJoCo-Warp because there were GPUs."""
+    # `settled`: the backend of each job that runs. On a CPU MuJoCo-Warp is several times slower than MuJoCo, and the
+    # user did not ask for it there.
+    left_open = {job.config.name for job in jobs if job.asked_backend == OPEN_BACKEND}
+    slow = [name for name, backend in settled.items() if backend == _ON_GPU and name in left_open]
+    without = dict.fromkeys(device for device in machinery.devices if torch.device(device).type != "cuda")
+    if slow and without:
+        message = (
+            f"is simulated by MuJoCo-Warp since the run began on GPUs, and now ranks are on {', '.join(without)}; "
+            "go on with a GPU for every rank, or start a new run"
+        )
+        raise ConfigError([Problem(message, job=name, key="arena_env_args.backend") for name in slow])
+
+
+# Measure how long a policy's queries take, once, on one rank for all, before the plan is written.
+#
+# Ranks that measured separately would play different episodes, and so would a run that is resumed.
+
+NUM_QUERIES = 40
+QUANTILE = 95
+"""Up to which quantile of the measured times answers are late [%]."""
+
+Asked: TypeAlias = Callable[[Job], AbstractContextManager[PolicyBase]]
+"""Builds a job's policy for a ``with`` block."""
+
+
+def settle_latencies(
+    jobs: Sequence[Job],
+    machinery: Machinery,
+    *,
+    known: Mapping[str, Delays],
+    asked: Asked = lambda job: closing(job.build_policy()),
+    watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> dict[str, Delays]:
+    """Map each job with a measured latency to its delays; `ConfigError` if it cannot be measured or is too long."""
+    # `known`: measured when the run began; it stays. `asked` builds the policy. `watch` is entered during a
+    # measurement.
+    settled: dict[str, Delays] = {}
+    problems: list[Problem] = []
+    for job in jobs:
+        name, latency = job.config.name, job.latency
+        if job.config.status is not JobStatus.PENDING or latency is None or not latency.config.measured:
+            continue
+        if name in known:
+            settled[name] = known[name]
+            continue
+        if not machinery.measures:
+            message = "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
+            message += f"{machinery.devices[0]}: give steps, ms or a file of measured times"
+            problems.append(Problem(message, job=name, key="latency"))
+            continue
+        one, device = job.with_num_envs(1, policy_num_envs=1), torch.device(machinery.devices[0])
+        meanwhile = latency.config.meanwhile
+        with watch(name):
+            try:
+                with put_back(f"job '{name}'"):
+                    environment = one.build_environment(device=device, num_threads=machinery.num_threads)
+                    with closing(environment), asked(one) as policy:
+                        answers = Answers(policy, waits=meanwhile is Meanwhile.WAIT)
+                        times_ms = query_times_ms(policy, answers, environment, continues=meanwhile is Meanwhile.RTC)
+                        delays = in_time(without_outliers(times_ms), environment.control_dt)
+                        refused = refusals(delays, meanwhile, environment, traits=answers.traits)
+            except Exception as error:  # noqa: BLE001  the job will fail with this error itself, without the others
+                _LOG.debug("job '%s' cannot be measured: %s", name, error)
+                continue
+        settled[name] = delays
+        middle, high, longest = np.percentile(times_ms, (50, QUANTILE, 100))
+        quantiles = f"{middle:.1f} ms (p50), {high:.1f} ms (p{QUANTILE}), {longest:.1f} ms (longest of {len(times_ms)})"
+        problems += [replace(each, job=name, message=f"{each.message}; measured here: {quantiles}") for each in refused]
+        _LOG.info("job '%s': the answers of its policy are %s late here; %s", name, delays, quantiles)
+    refuse(problems)
+    return settled
+
+
+def without_outliers(times_ms: Sequence[float]) -> list[float]:
+    """Return the times with those above the quantile `QUANTILE` reduced to it."""
+    # The longest time decides how long a chunk has to last. Without this, a single disturbed query would decide it.
+    most = float(np.percentile(times_ms, QUANTILE, method="higher"))
+    return [min(each, most) for each in times_ms]
+
+
+@torch.no_grad()
+def query_times_ms(
+    policy: PolicyBase, answers: Answers, environment: Environment, *, continues: bool = False
+) -> list[float]:
+    """Return the durations of a policy's queries about made-up observations [ms]."""
+    # The environment has one env slot, and is neither reset nor stepped. `continues`: whether each chunk continues the
+    # one before, which takes a network longer.
+    num_warm_up, seed = 3, 2_506_073
+    generator = np.random.default_rng(seed)
+    going_on, times_ms = None, []
+    continues = continues and answers.traits.can_continue
+    policy.check_environment(environment)
+    for number in range(num_warm_up + NUM_QUERIES):
+        episode = Episode(job="measured latency", episode_index=number, seed=seed)
+        conditions = environment.draw_conditions(episode.conditions_generator())
+        words = environment.instruction(conditions)
+        start = EpisodeStart(env_id=0, episode=episode, conditions=conditions, language_instruction=words)
+        policy.start_episodes(environment, [start])
+        observation = made_up(environment.observation_spec, 1, generator, environment.device)
+        began_s = time.perf_counter()
+        answers.look(environment, observation, [0])
+        chunks = answers.chunks(environment, observation, [0], going_on)
+        times_ms.append(1000.0 * (time.perf_counter() - began_s))
+        if continues:
+            going_on = continuation(chunks, torch.tensor([answers.traits.played // 2]), committed=1)
+    return times_ms[num_warm_up:]
+
+
+# Give each rank the settled backends and delays of its jobs, and the addresses of the policy servers that they share.
+
+
+def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
+    """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
+    settled = {work.job: (work.backend, work.latency) for work in attempt.jobs}
+    found = [(job, *settled.get(job.config.name, (None, None))) for job in jobs]
+    return tuple(job.with_settled(backend, delays) for job, backend, delays in found)
+
+
+@contextmanager
+def running_policy_servers(
+    jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
+) -> Iterator[Mapping[PolicyServerConfig, ServerAddress]]:
+    """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
+    # Every rank lists the same servers and networks in the same order.
+    asking: dict[PolicyServerConfig, list[Job]] = {}
+    for job in jobs:
+        if job.config.policy_server is not None and job.config.name in to_run:
+            asking.setdefault(job.config.policy_server, []).append(job)
+    orders = {config: _orders(config, its_jobs, options) for config, its_jobs in asking.items()}
+
+    addresses: dict[PolicyServerConfig, ServerAddress] = {}
+    context = ranks.context
+    with ExitStack() as running:
+        for number, config in enumerate(orders):
+            # The first rank of a node, or of the run, starts a server, watches it and stops it.
+            owner = 0 if config.shared is ServerScope.RUN else context.rank - context.local_rank
+            told = ""
+            if owner == context.rank:
+                # Ranks on other nodes find the server by the name of rank 0's machine.
+                host = None
+                is_one_node = context.world_size == context.local_world_size
+                if config.shared is not ServerScope.NODE and not is_one_node and context.master_address is not None:
+                    host = context.master_address.rpartition(":")[0]
+                log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
+                server = running.enter_context(closing(PolicyServer(orders[config], host=host, log_file=log_file)))
+                told = json.dumps(asdict(server.address))
+            said = ranks.gather(f"address of policy server {number}", told)[owner]
+            addresses[config] = ServerAddress(**json.loads(said))
+            _LOG.debug("policy server %d is rank %d's, at %s", number, owner, addresses[config])
+        yield addresses
+
+
+@contextmanager
+def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> Iterator[PolicyBase]:
+    """Build a job's policy for a `with` block, with a policy server of its own if the job has one."""
+    config = job.config.policy_server
+    with ExitStack() as running:
+        if config is None:
+            yield running.enter_context(closing(job.build_policy()))
+            return
+        orders = _orders(config, [job], options)
+        # The next start clears away a file of this name if this process dies.
+        log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
+        running.callback(log_file.unlink, missing_ok=True)
+        server = running.enter_context(closing(PolicyServer(orders, host=None, log_file=log_file)))
+        network = running.enter_context(closing(ServedNetwork(server.address, job.network_key)))
+        yield running.enter_context(closing(job.build_policy(network)))
+
+
+def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> ServerOrders:
+    """Return the orders to the policy server of these jobs."""
+    networks: dict[str, NetworkOrder] = {}
+    for job in jobs:
+        asked = dict(job.policy_options)
+        if "num_envs" in asked:
+            # The same on every rank, whatever its number of env slots.
+            asked["num_envs"] = config.max_batch
+        device = config.device or options.policy_device
+        if device is not None:
+            asked[DEVICE_OPTION] = device
+        networks[job.network_key] = NetworkOrder(policy_type=job.config.policy_type, options=asked)
+    return ServerOrders(
+        networks=networks,
+        max_batch=config.max_batch,
+        max_wait_ms=config.max_wait_ms,
+        torch_threads=options.torch_threads,
+        deterministic=options.deterministic,
+    )

@@ -25,14 +25,11 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import limited, read_jobs
 from isaaclab_arena.config.options import option_names
-from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
-from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.run import joined, run
@@ -83,9 +80,11 @@ def main(
             return launched
         options.check()
         context = DistributedContext.from_environment(device=options.device)
-        options = shared_by_ranks(options, context.world_size)
+        if context.world_size > 1:
+            # A rank without a part of the one job would be idle.
+            options = dataclasses.replace(options, split_jobs=True)
         command_line = (PROGRAM, *arguments)
-        request = job_request(options, *resolved_job(options, rest), command_line=command_line, import_s=import_s)
+        request = job_request(options, job_block(options, rest), command_line=command_line, import_s=import_s)
         collect_from_now_on()
         if options.list_variations:
             return show_variations(request.jobs)
@@ -98,43 +97,18 @@ def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
     """Return the request of a command line, without a run. See `eval_runner.asked_for`."""
     options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
     options = dataclasses.replace(options, no_import=options.no_import or not may_import)
-    return job_request(options, *resolved_job(options, rest), command_line=(PROGRAM, *arguments))
+    return job_request(options, job_block(options, rest), command_line=(PROGRAM, *arguments))
 
 
 def job_request(
     options: RunOptions,
-    jobs_file: JobsFile,
-    jobs: tuple[Job, ...],
+    block: Mapping[str, Any],
     *,
+    policy: type[PolicyBase] | LentPolicy | None = None,
     command_line: tuple[str, ...] = (),
     import_s: float | None = None,
 ) -> RunRequest:
-    """Return the request for a run of one job; see `resolved_block`, and `RunRequest` for the others."""
-    return RunRequest(
-        jobs=jobs,
-        config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
-        source_file=None,
-        command_line=command_line,
-        options=options,
-        import_s=import_s,
-    )
-
-
-def shared_by_ranks(options: PolicyOptions, world_size: int) -> PolicyOptions:
-    """Return the options with which all ranks share the one job: a rank without a part of it would be idle."""
-    return dataclasses.replace(options, split_jobs=True) if world_size > 1 else options
-
-
-def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile, tuple[Job, ...]]:
-    """Return the job of a command line, as in a job file and ready to run. `ConfigError` with every problem."""
-    # `rest`: the environment's name, and the options of environment and policy.
-    return resolved_block(options, job_block(options, rest))
-
-
-def resolved_block(
-    options: RunOptions, block: Mapping[str, Any], *, policy: type[PolicyBase] | LentPolicy | None = None
-) -> tuple[JobsFile, tuple[Job, ...]]:
-    """Return the one job of a run, as in a job file and ready to run. `ConfigError` with every problem."""
+    """Return the request for a run of one job, see `RunRequest`; `ConfigError` with every problem."""
     # `block`: the job as a job file describes it. `policy` None: the class that ``policy_type`` names.
     try:
         read = read_jobs({"jobs": [block]}, source="command line", defaults=options.job_defaults(), partly=True)
@@ -155,7 +129,9 @@ def resolved_block(
             for problem in error.problems
         ]
         raise ConfigError(problems) from error
-    return jobs_file, jobs
+    return RunRequest.of(
+        jobs, jobs_file.config_hash, source_file=None, command_line=command_line, options=options, import_s=import_s
+    )
 
 
 def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:

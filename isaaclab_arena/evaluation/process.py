@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,24 +88,18 @@ def watch_for_interruption(insist: Callable[[int, FrameType | None], None] | Non
         yield interruption
 
 
-@contextmanager
-def watch_as_guest() -> Iterator[Interruption]:
+def watch_as_guest() -> AbstractContextManager[Interruption]:
     """Listen as `watch_for_interruption` does, within another program; outside the main thread do not listen."""
     if threading.current_thread() is not threading.main_thread():
-        yield Interruption()
-        return
+        return nullcontext(Interruption())
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     # A second signal calls the handler of the program.
     def insist(signal_number: int, frame: FrameType | None) -> None:
         handler = before[signal.Signals(signal_number)]
-        if callable(handler):
-            handler(signal_number, frame)
-        else:
-            _leave(signal_number, frame)
+        (handler if callable(handler) else _leave)(signal_number, frame)
 
-    with watch_for_interruption(insist) as interruption:
-        yield interruption
+    return watch_for_interruption(insist)
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:
@@ -139,14 +133,6 @@ def signals_held_back() -> Iterator[None]:
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
-
-
-def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) -> float:
-    """Return the longest time without a finished control step [s], 0 for no limit."""
-    # A limit of 0 turns the watchdog off. The time limit of an episode is checked only between two steps.
-    if step_timeout_s == 0 or episode_timeout_s is None:
-        return step_timeout_s
-    return episode_timeout_s + 60.0
 
 
 class Watchdog:
@@ -266,6 +252,7 @@ class _Shared:
 
 
 _CUDNN = torch.backends.cudnn
+_OF_CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _MORE_SIGNALS = (signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 
@@ -276,12 +263,6 @@ def _readable(read: Callable[[], Any]) -> Any:
         return read()
     except RuntimeError:
         return "mixed"
-
-
-def _write_cudnn(value: tuple[bool, ...]) -> None:
-    _CUDNN.enabled, _CUDNN.benchmark, _CUDNN.deterministic = value[:3]
-    if value[3] != "mixed":
-        _CUDNN.allow_tf32 = value[3]
 
 
 def _umask() -> int:
@@ -396,8 +377,8 @@ _SHARED = (
     ),
     _Shared(
         "cuDNN's settings",
-        lambda: (_CUDNN.enabled, _CUDNN.benchmark, _CUDNN.deterministic, _readable(lambda: _CUDNN.allow_tf32)),
-        _write_cudnn,
+        lambda: {name: _readable(lambda name=name: getattr(_CUDNN, name)) for name in _OF_CUDNN},
+        lambda value: [setattr(_CUDNN, name, each) for name, each in value.items() if each != "mixed"],
     ),
     _Shared(
         "torch's kinds of attention",
@@ -554,7 +535,7 @@ class Settings:
         # `by`: owner of the code in words, see `Imports.settle`. `key`: equal for objects that are interchangeable.
         # Its earlier changes come first. Those by imports count only until one of the modules is imported again.
         specs, by_imports = _SET_BY_IMPORT.get(by, ({}, {}))
-        if any(_spec(name) is not spec for name, spec in specs.items()):
+        if any(getattr(sys.modules.get(name), "__spec__", None) is not spec for name, spec in specs.items()):
             by_imports = {}
         for known in (by_imports, self._set_by.get(key, {})):
             for each in [each for each in _SHARED if each.name in known]:
@@ -602,14 +583,10 @@ class Imports:
             _attempt(each.write, value)
         lasting = {each.name: (value, now) for each, value, now in changes if not each.is_runners}
         if lasting:
-            new = {name: _spec(name) for name in sys.modules.keys() - self._modules}
-            _SET_BY_IMPORT[by] = new, lasting
+            new = sys.modules.keys() - self._modules
+            _SET_BY_IMPORT[by] = {name: getattr(sys.modules[name], "__spec__", None) for name in new}, lasting
         _tell(by, [each.change(value, now) for each, value, now in changes])
         self._before, self._modules = _look(), set(sys.modules)
-
-
-def _spec(module: str) -> Any:
-    return getattr(sys.modules.get(module), "__spec__", None)
 
 
 def _look() -> _Values:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation.contents import ContentReader
+from isaaclab_arena.evaluation.job import ContentReader
 from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.provenance import provenance_on
 from isaaclab_arena.evaluation.rollout import rollout

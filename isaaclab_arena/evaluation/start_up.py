@@ -20,15 +20,9 @@ from isaaclab_arena.distributed.context import DistributedContext, machine_ident
 from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.distributed.launch import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation import planning, provenance
-from isaaclab_arena.evaluation.contents import (
-    check_names,
-    contents_of_jobs,
-    forget_settled,
-    jobs_to_run_anew,
-    set_aside_what_does_not_count,
-)
+from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.output_directory import (
     PROBE_PATTERN,
@@ -37,23 +31,23 @@ from isaaclab_arena.evaluation.output_directory import (
     make_output_directory,
     named_directory,
 )
-from isaaclab_arena.evaluation.process import Watchdog
-from isaaclab_arena.evaluation.settled import (
+from isaaclab_arena.evaluation.planning import (
     Machinery,
     policy_as_served,
     refuse_slow_backends,
     settle_backends,
     settle_latencies,
 )
+from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.atomic import RunLock
-from isaaclab_arena.storage.contents import Contents, changes
+from isaaclab_arena.storage.atomic import RunLock, move_aside
+from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents
 from isaaclab_arena.storage.episodes import locate_episodes
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE
 from isaaclab_arena.storage.ledger import read_commits
-from isaaclab_arena.storage.recovery import recover_run
+from isaaclab_arena.storage.recovery import recover_run, set_job_aside
 from isaaclab_arena.storage.reports import ReportedStatus, Reproducible, read_job_reports
 
 
@@ -108,18 +102,6 @@ def _listed(names: Sequence[str], most: int) -> str:
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoingOn:
-    """The plan of a resumed run and its changes."""
-
-    plan: ledger.RunPlan
-    is_revised: bool  # whether the plan has changed
-    grown: Mapping[str, int]  # new number of episodes, by job, if it has more than before
-    # By job: num_envs of the recorded episodes, if the job has another num_envs now.
-    played_with: Mapping[str, int]
-    has_recorded: Callable[[str], bool]  # by job name
-
-
 def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | None:
     """Return the directory of the run to resume, None if no run has begun there; `ConfigError` if there is no run."""
     # `--resume` may name the directory; it is empty without a value.
@@ -163,8 +145,10 @@ def _directory_of_run(path: Path, *, option: str) -> Path:
     raise ConfigError(message, key=option)
 
 
-def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> GoingOn:
-    """Return the plan with which a run goes on; `ConfigError` with every difference that forbids it."""
+def check_same_run(
+    output_directory: Path, plan: ledger.RunPlan
+) -> tuple[ledger.RunPlan, ledger.RunPlan, Mapping[str, int], Callable[[str], bool]]:
+    """Return the plan of a run before and from now on, see `take_up` for the others; `ConfigError` if it is another."""
     begun = ledger.read_run_plan(output_directory)
 
     @cache
@@ -199,47 +183,106 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> GoingOn:
         differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
         message = f"is another run: {differ}; start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
-
     revised = planning.revised_plan(begun, plan, has_recorded=has_recorded)
-    changed = [(was, now) for was, now in zip(begun.jobs, revised.jobs, strict=True) if was is not now]
-    grown = {
-        now.name: now.config.num_episodes or 0
-        for was, now in changed
-        if was.config.num_episodes != now.config.num_episodes
-    }
-    for name, number in grown.items():
-        _LOG.info("job '%s' goes on to %d episodes", name, number)
-    return GoingOn(
-        plan=revised, is_revised=bool(changed), grown=grown, played_with=played_with, has_recorded=has_recorded
-    )
+    return begun, revised, played_with, has_recorded
+
+
+def jobs_to_run_anew(
+    output_directory: Path,
+    begun: ledger.RunPlan,  # of the run's beginning
+    now: ledger.RunPlan,  # the requested one
+    rerun: Sequence[str],
+    has_recorded: Callable[[str], bool],
+) -> tuple[str, ...]:
+    """Return the jobs whose episodes no longer count, because they evaluated something else."""
+    # A job without recordings continues with its present contents. A job that ``--rerun`` names keeps its episodes if
+    # its contents are the same, so the same command can be repeated after an interruption. A job with unknown contents
+    # runs again.
+    attempts, _ = ledger.read_attempts(output_directory, begun.run_id)
+    before = ledger.contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
+    wanted = {job.name: job for job in now.jobs if job.name in before}
+    if unsaid := sorted(name for name in wanted if before[name] is None and name not in rerun):
+        _LOG.warning(
+            "%s was begun by a program that did not write down what it evaluates: whether %s still has the same "
+            "checkpoint and the same code cannot be checked",
+            output_directory,
+            _jobs_in_words(unsaid),
+        )
+    changed: dict[str, list[Problem]] = {}
+    for name, job in wanted.items():
+        known = before[name]
+        found = [] if known is None or job.contents is None else differences_of_contents(known, job.contents)
+        if problems := [Problem(how, job=name, key=what) for what, how in found]:
+            changed[name] = problems
+
+    # Jobs that ``--rerun`` does not name must be the same.
+    if refused := [name for name in changed if name not in rerun and has_recorded(name)]:
+        named = " ".join(f"{RERUN} {name}" for name in refused[:_MAX_SHOWN])
+        message = (
+            f"evaluates something else than when its episodes ran ({_jobs_in_words(refused)}); start a new run in "
+            f"another directory, or have these jobs' episodes run anew: --resume {named}"
+        )
+        problems = [each for name in refused for each in changed[name]]
+        shown = [Problem(message, file=str(output_directory)), *problems[:_MAX_SHOWN]]
+        if len(problems) > _MAX_SHOWN:
+            shown.append(Problem(f"and {len(problems) - _MAX_SHOWN} more differences"))
+        raise ConfigError(shown)
+
+    anew = []
+    for name in dict.fromkeys(rerun):
+        contents = before.get(name)
+        if name in wanted and (contents is None or not contents.is_known or name in changed) and has_recorded(name):
+            anew.append(name)
+        else:
+            _LOG.info("%s: job '%s' evaluates what it did before; its episodes stand", RERUN, name)
+    return tuple(anew)
+
+
+RERUN = "--rerun"
+_MAX_SHOWN = 20
+
+
+def _jobs_in_words(names: Sequence[str]) -> str:
+    listed = _listed([f"'{name}'" for name in names], _MAX_SHOWN)
+    return f"job{'s' if len(names) > 1 else ''} {listed}"
 
 
 def take_up(
     output_directory: Path,
-    going_on: GoingOn,
+    begun: ledger.RunPlan,  # of the run so far
+    plan: ledger.RunPlan,  # with which the run goes on
+    options: RunOptions,
     *,
-    retry_errors: bool,
-    max_equal_errors: int = 0,
-    anew: Sequence[str] = (),
+    anew: Sequence[str],  # jobs whose episodes do not count any more
+    played_with: Mapping[str, int],  # by job: num_envs of the recorded episodes, if the job has another one now
+    has_recorded: Callable[[str], bool],  # by job name
 ) -> tuple[int, tuple[ledger.AttemptEntry, ...]]:
     """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
-    # The caller holds the run's lock alone. `anew`: jobs whose episodes do not count any more. `retry_errors`: whether
-    # episodes with errors run again.
-    number, plan = max(ledger.attempt_numbers(output_directory), default=0) + 1, going_on.plan
-    set_aside_what_does_not_count(output_directory, anew, attempt=number)
-    recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
+    # The caller holds the run's lock alone. Until the attempt is written, the jobs to run anew still count with their
+    # old episodes, and this may be repeated after an interruption.
+    grown = {
+        after.name: after.config.num_episodes or 0
+        for before, after in zip(begun.jobs, plan.jobs, strict=True)
+        if before.config.num_episodes != after.config.num_episodes
+    }
+    for name, num_episodes in grown.items():
+        _LOG.info("job '%s' goes on to %d episodes", name, num_episodes)
+    number = max(ledger.attempt_numbers(output_directory), default=0) + 1
+    for name in anew:
+        why = f"{RERUN}: its episodes were made with something else"
+        for line in set_job_aside(output_directory / name, name, attempt=number - 1, why=why):
+            _LOG.warning("%s", line)
+    recovery = recover_run(output_directory, plan, retry_errors=options.retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)
 
-    batches = ledger.policy_batches_in_effect(
-        output_directory, plan.jobs, ledger.read_attempts(output_directory, plan.run_id)[0]
-    )
-    batches = {job: batch for job, batch in batches.items() if job not in anew}
+    attempts, _ = ledger.read_attempts(output_directory, plan.run_id)
+    batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
     finished = {each.job.name: each.finished for each in recovery.jobs}
 
     # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
     watch = planning.answer_watch(
-        output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors
+        output_directory, plan.questions, finished, attempt=number, max_equal_errors=options.max_equal_errors
     )
     for each in recovery.jobs:
         if each.reports:
@@ -248,20 +291,22 @@ def take_up(
 
     # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.
     number = max([number, *(each.last_attempt + 1 for each in recovery.jobs)])
-    # A job without a recording starts afresh, so what earlier attempts settled for it is dropped.
-    begin = {job.job for job in left if not going_on.has_recorded(job.job)}
+    # A job without a recording starts afresh, so what earlier attempts settled for it is dropped: another network may
+    # need another batch size.
+    begin = {*anew, *(job.job for job in left if not has_recorded(job.job))}
     for name in begin:
-        forget_settled(output_directory, name, attempt=number)
-    jobs = tuple(
+        directory = output_directory / name
+        if (directory / SETTLED_FILE).exists():
+            move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{number - 1}")
+    return number, tuple(
         replace(
             job,
             policy_batch=None if job.job in begin else batches.get(job.job),
-            num_episodes=going_on.grown.get(job.job),
-            num_envs=going_on.played_with.get(job.job),
+            num_episodes=grown.get(job.job),
+            num_envs=played_with.get(job.job),
         )
         for job in left
     )
-    return number, jobs
 
 
 # Start the ranks of a run: one makes or repairs the directory, and all agree on what is left to do.
@@ -280,7 +325,7 @@ class StartedRun:
 def start_run(request: planning.RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
     """Agree on the plan, make or repair the run's directory, and return the work of this attempt."""
     # `ConfigError` if the ranks differ, the directory cannot be used or is in use, or there is no such run to resume.
-    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    _check_reruns(request)
     limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
     # The hash of the jobs leaves the time limits out, because a resume may change them.
     jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
@@ -327,12 +372,18 @@ def start_run(request: planning.RunRequest, context: DistributedContext, ranks: 
 def start_run_alone(request: planning.RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
     """Begin a run whose ranks come later, each with the plan of this process; `devices`: of each rank."""
     # `context` is rank 0 of as many ranks as there may be; see `start_run`.
-    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    _check_reruns(request)
     begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
     attempt = begin.begin()
     announce_run_directory(begin.path)
     plan = ledger.read_run_plan(begin.path)
     return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.share())
+
+
+def _check_reruns(request: planning.RunRequest) -> None:
+    names = [job.config.name for job in request.jobs]
+    unknown = [name for name in dict.fromkeys(request.options.rerun) if name not in names]
+    refuse([Problem(f"there is no job '{name}'{did_you_mean(name, names)}", key=RERUN) for name in unknown])
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
@@ -377,8 +428,7 @@ class _Beginning:
         devices: Sequence[str],
         contents: Mapping[str, Contents],
     ) -> None:
-        self._request = request
-        self._contents = contents
+        self._request, self._contents = request, contents
         self._plan = planning.plan_run(request, context.world_size, devices, run_id=uuid.uuid4().hex, contents=contents)
         options = request.options
         self._machinery = Machinery(
@@ -399,21 +449,21 @@ class _Beginning:
         try:
             request, options, path = self._request, self._request.options, self.path
             names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
-            number, anew, going_on = 1, (), None
+            number, anew, begun, going_on = 1, (), None, None
             jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=name) for name in names]
             # A resumed run keeps the backends and latencies that were settled before.
             known: dict[str, str] = {}
             measured: dict[str, Delays] = {}
             if self._resumes:
-                going_on = check_same_run(path, self._plan)
-                begun = going_on.plan
-                known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
-                measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
-                anew = jobs_to_run_anew(path, begun, self._plan, options.rerun, has_recorded=going_on.has_recorded)
+                begun, going_on, played_with, has_recorded = check_same_run(path, self._plan)
+                known = {job.name: job.backend for job in going_on.jobs if job.backend is not None}
+                measured = {job.name: job.latency for job in going_on.jobs if job.latency is not None}
+                anew = jobs_to_run_anew(path, going_on, self._plan, options.rerun, has_recorded)
                 # Refuse before the old results are set aside.
                 refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, self._machinery)
-                errors = {"retry_errors": options.retry_errors, "max_equal_errors": options.max_equal_errors}
-                number, jobs = take_up(path, going_on, anew=anew, **errors)
+                number, jobs = take_up(
+                    path, begun, going_on, options, anew=anew, played_with=played_with, has_recorded=has_recorded
+                )
                 _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
                 if not jobs:
                     return None
@@ -441,8 +491,8 @@ class _Beginning:
                     for job in self._plan.jobs
                 )
                 ledger.write_run_plan(path, replace(self._plan, jobs=planned))
-            elif going_on.is_revised:
-                ledger.write_run_plan(path, going_on.plan, revises=True)
+            elif going_on is not begun:
+                ledger.write_run_plan(path, going_on, revises=True)
             entries = tuple(
                 replace(
                     job,
@@ -458,15 +508,15 @@ class _Beginning:
                 number=number,
                 # This start of the program has an id of its own, the whole run that of its first start.
                 run_id=plan.run_id,
-                run=plan.run_id if going_on is None else going_on.plan.run_id,
+                run=plan.run_id if going_on is None else going_on.run_id,
                 started_at=now(),
                 command_line=plan.command_line,
                 assignment=options.mode,
                 world_size=plan.world_size,
                 devices=plan.devices,
-                versions=provenance.versions(),
-                git_revision=provenance.git_revision(Path.cwd()),
-                machine=provenance.node(),
+                versions=plan.versions,
+                git_revision=plan.git_revision,
+                machine=plan.machine,
                 jobs=entries,
                 retry_errors=options.retry_errors,
                 max_equal_errors=options.max_equal_errors,

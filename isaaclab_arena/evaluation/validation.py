@@ -20,14 +20,13 @@ from isaaclab_arena.errors import (
     ConfigError,
     EnvironmentBuildError,
     Problem,
-    did_you_mean,
     placed,
     problems_at,
     problems_into,
     refuse,
 )
 from isaaclab_arena.evaluation.batching import batch_of
-from isaaclab_arena.evaluation.condition_sets import ConditionSet, difference, fitting_set, load_conditions
+from isaaclab_arena.evaluation.condition_sets import saved_set, saved_variations
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.latency import job_latency
 from isaaclab_arena.evaluation.policy_client import DEVICE_OPTION, refuse_unshareable
@@ -61,75 +60,6 @@ def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
             problem = replace(problem, message=message)
         told.append(problem)
     return told
-
-
-# Give a job's episodes their conditions: drawn, with the job's variations, or read from a file.
-
-
-def _saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directory: Path) -> ConditionSet:
-    """Return the saved conditions of a job whose environment has the options `wanted`."""
-    environment, reference = job.environment, job.conditions or ""
-    try:
-        # A relative path of saved conditions starts from `directory`.
-        sets = load_conditions(reference, directory)
-        differences: list[str | None] = []
-        for saved in sets:
-            if saved.environment != environment:
-                differences.append(f"environment was '{saved.environment}', the job has '{environment}'")
-                continue
-            owner, others = f"environment '{environment}'", COMMON_ENVIRONMENT_KEYS
-            try:
-                config = read_options(builder.config_class, saved.environment_args, owner=owner, other_names=others)
-            except ConfigError as error:
-                differences.append(error.problems[0].message)
-            else:
-                differences.append(difference(config, wanted))
-        seed = job.seed if job.placement_seed is None else job.placement_seed
-        chosen = fitting_set(sets, seed=seed, differences=differences)
-    except ConfigError as error:
-        # The job's key leads to the file, so the message names the place in it.
-        places = [(each.file or reference, each.key, each.message) for each in error.problems]
-        messages = [": ".join(part for part in place if part) for place in places]
-        raise ConfigError([Problem(message, key="conditions") for message in messages]) from error
-
-    # Refuse keys of the job that contradict the set.
-    problems = []
-    if job.variations:
-        problems.append(Problem("are part of the saved conditions; leave them out", key="variations"))
-    if job.placement_seed is not None and job.placement_seed != chosen.seed:
-        message = f"is {job.placement_seed}, but the saved conditions have {chosen.seed}; leave it out"
-        problems.append(Problem(message, key="arena_env_args.placement_seed"))
-    for key, number in (("num_episodes", job.num_episodes), ("num_rebuilds", job.num_rebuilds)):
-        if number is not None and number > len(chosen.episodes):
-            problems.append(Problem(f"is {number}, but conditions are saved for {len(chosen.episodes)}", key=key))
-    refuse(problems)
-    return chosen
-
-
-def _saved_variations(
-    chosen: ConditionSet, offered: Sequence[Variation], reference: str | None
-) -> tuple[Variation, ...]:
-    """Return the variations of saved conditions; `ConfigError` if they or an episode do not fit the environment."""
-    try:
-        enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
-    except ConfigError as error:
-        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
-        raise ConfigError(message, key="conditions") from error
-    if not offered:
-        return enabled
-
-    # Refuse an episode that lacks a key the environment needs, or has one it would ignore.
-    limits = {variation.key: variation for variation in (*offered, *enabled)}
-    needed = {variation.key for variation in offered if variation.is_drawn_anyway}
-    known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
-    for index, episode in enumerate(chosen.conditions()):
-        wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
-        wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
-        checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
-        wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
-        if wrong:
-            raise ConfigError(f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}", key="conditions")
-    return enabled
 
 
 # Compare the description in a policy's files with the job that uses them.
@@ -256,29 +186,13 @@ def resolve_jobs(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FoundEnvironment:
-    """The builder of a job's environment."""
+class _Found:
+    """The environment or the policy of a job, with all problems of its options."""
 
-    builder: EnvironmentBuilder
-    config: Any  # without the options that are wrong; None if it cannot be read
-    own_args: dict[str, Any]  # `environment_args` under the builder's own names
-    problems: tuple[Problem, ...] = ()  # of its options
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FoundPolicy:
-    """The class and the options of a job's policy."""
-
-    policy_class: type[PolicyBase]
-    options: dict[str, Any]
-    placement: dict[str, Any]  # options added in this process only
-    problems: tuple[Problem, ...] = ()  # of its options
-    lent: LentPolicy | None = None
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """The methods that the policy has of its own."""
-        return self.policy_class.offers if self.lent is None else self.lent.policy.offers
+    fields: dict[str, Any] = field(default_factory=dict)  # of `Job`; empty if it is not found
+    problems: tuple[Problem, ...] = ()
+    own_args: dict[str, Any] = field(default_factory=dict)  # `environment_args` under the builder's own names
+    offers: frozenset[str] = frozenset()  # the methods that the policy has of its own
 
 
 @dataclass(kw_only=True)
@@ -300,73 +214,64 @@ class _Resolver:
     def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
         """Return the job ready to run, or None and its problems."""
         problems: list[Problem] = []
+        of_options: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
         asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
         # The problem of an unreadable name is reported already.
-        environment = policy = ConfigError(())
-        if job.environment != UNREADABLE:
-            environment = self._once("environment", wanted, self._environment, job)
-        if job.policy_type != UNREADABLE:
-            policy = self._once("policy", asked, self._policy, job)
+        environment = policy = _Found()
+        with problems_into(of_options):
+            if job.environment != UNREADABLE:
+                environment = self._once("environment", wanted, self._environment, job)
+        of_options += environment.problems
+        with problems_into(of_options):
+            if job.policy_type != UNREADABLE:
+                policy = self._once("policy", asked, self._policy, job)
+        of_options += policy.problems
 
         conditions: dict[str, Any] = {"config": job}
         # A policy may set the number of episodes or steps itself.
-        counts_itself = not isinstance(policy, ConfigError) and not policy.offers.isdisjoint(
-            ("has_length", "is_recording", "num_episodes")
-        )
-        is_sound = not isinstance(environment, ConfigError) and not environment.problems
-        if not isinstance(environment, ConfigError) and environment.config is not None:
+        counts_itself = not policy.offers.isdisjoint(("has_length", "is_recording", "num_episodes"))
+        is_sound = bool(environment.fields) and not environment.problems
+        if environment.fields.get("environment_config") is not None:
             if environment.own_args != job.environment_args:
                 job = replace(job, environment_args=environment.own_args)
             with problems_into(problems):
                 conditions = self._conditions(job, environment, policy_counts=counts_itself)
-        problems += [*environment.problems, *policy.problems]
+        problems += of_options
 
         # The end of a job is its own, that of its saved conditions (even if they are wrong), its policy's or its
         # environment's. An environment with wrong options may still set it.
         config = conditions["config"]
         has_end = counts_itself or config.conditions is not None
         has_end |= config.num_steps is not None or config.num_episodes is not None
-        if not (has_end or is_sound or isinstance(policy, ConfigError)):
+        if policy.fields and not (has_end or is_sound):
             with suppress(ConfigError):
                 has_end = completed(self.environments.get(job.environment)).counts_episodes
-        if not (has_end or isinstance(policy, ConfigError)):
+        if policy.fields and not has_end:
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
-        if isinstance(environment, ConfigError) or isinstance(policy, ConfigError) or not is_sound or policy.problems:
+        if not (policy.fields and is_sound) or policy.problems:
             return None, problems
 
-        fit = self._once("fit", [str(job.latency), *wanted, *asked], partial(self._fit, environment, policy), job)
-        if isinstance(fit, ConfigError):
-            problems.extend(fit.problems)
-        if problems or isinstance(fit, ConfigError):
-            return None, problems
-        resolved = Job(
-            **fit,
-            **conditions,
-            builder=environment.builder,
-            environment_config=environment.config,
-            policy_class=policy.policy_class,
-            lent=policy.lent,
-            policy_options=policy.options,
-            policy_placement=policy.placement,
-        )
-        try:
-            return held_against_files(resolved), []
-        except ConfigError as error:
-            return None, list(error.problems)
+        found = {**environment.fields, **policy.fields}
+        with problems_into(problems):
+            fit = self._once("fit", [str(job.latency), *wanted, *asked], partial(self._fit, found), job)
+            if not problems:
+                return held_against_files(Job(**fit, **conditions, **found)), []
+        return None, problems
 
-    def _fit(self, environment: _FoundEnvironment, policy: _FoundPolicy, job: JobConfig) -> dict[str, Any]:
+    def _fit(self, found: Mapping[str, Any], job: JobConfig) -> dict[str, Any]:
         """Check policy and environment against each other, and return the fields of `Job` that follow from both."""
-        builder, policy_class = environment.builder, policy.policy_class
-        options = {**policy.options, **policy.placement}
+        builder, policy_class = found["builder"], found["policy_class"]
+        environment_config = found["environment_config"]
+        options = {**found["policy_options"], **found["policy_placement"]}
         connections, doubts, described = None, (), None
         # Only a builder with a sample can tell without a simulation.
         if "check_fit" in policy_class.offers:
             # If the sample cannot be built, the job will fail with this error, alone.
             sample = None
             with suppress(EnvironmentBuildError):
-                sample = builder.sample(environment.config)
+                sample = builder.sample(environment_config)
             if sample is not None:
                 config = declared_options(policy_class).read(options, owner="policy")
                 with closing(sample):
@@ -377,13 +282,11 @@ class _Resolver:
             config = declared_options(policy_class).read(options, owner="policy")
             with problems_at(below="policy_config_dict"):
                 described = policy_class.description(config)
-        latency = job_latency(job.latency, self.directory, (builder, environment.config), (policy_class, options))
+        latency = job_latency(job.latency, self.directory, (builder, environment_config), (policy_class, options))
         return {"connections": connections, "doubts": doubts, "described": described, "latency": latency}
 
-    def _once(
-        self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
-    ) -> _Result | ConfigError:
-        """Resolve once for each key, and return the result or its error for every job that shares the key."""
+    def _once(self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig) -> _Result:
+        """Resolve once for each key. Return the result, or raise its error, for every job that shares the key."""
         index = what + json.dumps(key, sort_keys=True)
         if index not in self.known:
             try:
@@ -394,9 +297,11 @@ class _Resolver:
             named = {"environment": job.environment, "policy": job.policy_type}
             if what in named:
                 self.imports.settle(f"{what} '{named[what]}'")
+        if isinstance(self.known[index], ConfigError):
+            raise ConfigError(self.known[index].problems)
         return self.known[index]
 
-    def _environment(self, job: JobConfig) -> _FoundEnvironment:
+    def _environment(self, job: JobConfig) -> _Found:
         """Find a job's environment with all problems of its options; `ConfigError` if there is none."""
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
@@ -431,12 +336,13 @@ class _Resolver:
         is_trusted = self.may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
         if config is not None and not (is_trusted and reading.check(check)):
             config = None
-        return _FoundEnvironment(builder=builder, config=config, own_args=own, problems=tuple(reading.problems))
+        fields = {"builder": builder, "environment_config": config}
+        return _Found(fields=fields, own_args=own, problems=reading.problems)
 
-    def _conditions(self, job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> dict[str, Any]:
+    def _conditions(self, job: JobConfig, environment: _Found, *, policy_counts: bool) -> dict[str, Any]:
         """Return a job's `config`, `variations` and saved conditions; `ConfigError`, with keys within the job."""
         # Saved conditions set the number of episodes and the seed of the conditions.
-        builder, environment_config = environment.builder, environment.config
+        builder, environment_config = environment.fields["builder"], environment.fields["environment_config"]
 
         # The environment's number of episodes counts, if neither the job nor its policy sets one. It may depend on an
         # option that is wrong.
@@ -450,25 +356,21 @@ class _Resolver:
         if count is not None and job.num_episodes is None and job.conditions is None and not policy_counts:
             job = replace(job, num_episodes=min(count, job.max_episodes or count))
 
-        chosen = None if job.conditions is None else _saved_set(job, builder, environment_config, self.directory)
-
-        def catalogue(_: JobConfig) -> tuple[Variation, ...]:
-            return builder.variations(environment_config)
+        chosen = None if job.conditions is None else saved_set(job, builder, environment_config, self.directory)
 
         # An environment without variations is an error only if the job wants some.
-        offered: tuple[Variation, ...] | ConfigError = ()
+        offered: tuple[Variation, ...] = ()
         wanted = job.variations if chosen is None else chosen.variations
         if wanted or chosen is not None:
-            offered = self._once("catalogue", [job.environment, job.environment_args], catalogue, job)
-        if isinstance(offered, ConfigError):
-            raise offered
+            key = [job.environment, job.environment_args]
+            offered = self._once("catalogue", key, lambda _: builder.variations(environment_config), job)
         if wanted and not offered:
             message = f"environment '{job.environment}' has no variations; leave them out"
             raise ConfigError(Problem(message, key="variations"))
         if chosen is None:
             return {"config": job, "variations": enabled_variations(offered, job.variations) if job.variations else ()}
 
-        variations = _saved_variations(chosen, offered, job.conditions)
+        variations = saved_variations(chosen, offered, job.conditions)
         has_length = job.num_episodes is not None or job.num_steps is not None
         config = replace(
             job,
@@ -477,7 +379,7 @@ class _Resolver:
         )
         return {"config": config, "variations": variations, "saved_conditions": chosen.conditions()}
 
-    def _policy(self, job: JobConfig) -> _FoundPolicy:
+    def _policy(self, job: JobConfig) -> _Found:
         """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
         with problems_at(below="policy_type"):
             given = self.policy or resolve_policy_class(job.policy_type, may_import=self.may_import)
@@ -496,7 +398,9 @@ class _Resolver:
         # A class with its own `from_dict` checks its options itself, and an object has them.
         if lent is not None or "from_dict" in policy_class.offers:
             refuse_unshareable(policy_class, job, options=None)
-            return _FoundPolicy(policy_class=policy_class, options=options, placement={}, lent=lent)
+            offers = policy_class.offers if lent is None else lent.policy.offers
+            found = {"policy_class": policy_class, "policy_options": options, "policy_placement": {}, "lent": lent}
+            return _Found(fields=found, offers=offers)
 
         # The options: the job's, the command line's, and those of this process because of its device.
         owner = f"policy '{job.policy_type}'"
@@ -531,9 +435,8 @@ class _Resolver:
                     config = replace(config, **{name: _ON_NO_GPU[name] for name in named})
             if is_trusted:
                 reading.check(lambda: policy_class.check_options(config))
-        return _FoundPolicy(
-            policy_class=policy_class, options=options, placement=placement, problems=tuple(reading.problems)
-        )
+        found = {"policy_class": policy_class, "policy_options": options, "policy_placement": placement}
+        return _Found(fields=found, offers=policy_class.offers, problems=reading.problems)
 
     def _placement(
         self,
@@ -566,16 +469,21 @@ class _Reading:
     def __init__(self, prefix: str, renamed: Mapping[str, str] | None = None) -> None:
         # `prefix`: key of the options in the file. `renamed`: the file's name of each option that has another one
         # there.
-        self._prefix = prefix
-        self._renamed = renamed or {}
+        self._prefix, self._renamed = prefix, renamed or {}
         self._wrong: set[str] = set()
         self._given: frozenset[str] | None = None
-        self.problems: list[Problem] = []  # with keys of the file
+        self._found: list[Problem] = []
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems so far, with keys of the file."""
+        renamed = [replace(each, key=self._renamed.get(each.key or "", each.key)) for each in self._found]
+        return tuple(placed(renamed, below=self._prefix))
 
     def add(self, problems: Sequence[Problem]) -> None:
         """Record problems that name options."""
         self._wrong |= {(problem.key or "").partition(".")[0] for problem in problems}
-        self._tell(problems)
+        self._found += problems
 
     def read(self, read: Callable[[Mapping[str, Any]], Any], options: Mapping[str, Any]) -> Any:
         """Read the options without those that are wrong; None if that fails too."""
@@ -585,31 +493,23 @@ class _Reading:
             self.add(error.problems)
         self._given = frozenset(options)
         sound = {name: value for name, value in options.items() if name not in self._wrong}
-        try:
+        with suppress(ConfigError):
             return read(sound) if len(sound) < len(options) else None
-        except ConfigError:
-            return None
+        return None
 
     def check(self, act: Callable[[], object]) -> bool:
         """Run a check and record its problems. True if it found none."""
         try:
             act()
         except ConfigError as error:
-            names = [(problem, (problem.key or "").partition(".")[0]) for problem in error.problems]
             # If options were left out, a problem counts only if it names one that was given: others may follow from the
             # gap.
-            told = [
-                problem
-                for problem, name in names
-                if self._given is None or (name in self._given and name not in self._wrong)
-            ]
-            self._tell(told)
+            for problem in error.problems:
+                name = (problem.key or "").partition(".")[0]
+                if self._given is None or (name in self._given and name not in self._wrong):
+                    self._found.append(problem)
             return False
         return True
-
-    def _tell(self, problems: Sequence[Problem]) -> None:
-        renamed = [replace(each, key=self._renamed.get(each.key or "", each.key)) for each in problems]
-        self.problems += placed(renamed, below=self._prefix)
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:

@@ -26,10 +26,9 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation import provenance
-from isaaclab_arena.evaluation.builds import rank_settings
+from isaaclab_arena.evaluation.builds import RankSettings
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.contents import contents_of_jobs
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job import Job, contents_of_jobs
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
@@ -41,6 +40,7 @@ from isaaclab_arena.interfaces.episode import Outcome, conditions_from_json
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
+from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
 from isaaclab_arena.storage.episode_file import RecordedEpisode
@@ -278,8 +278,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
         if context.is_rank_zero:
             write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
-        settings = rank_settings(
-            run_options, context, output_directory=options.output_dir, attempt=attempt, config_hash=plan.config_hash
+        settings = RankSettings(
+            context=context,
+            options=run_options,
+            output_directory=options.output_dir,
+            attempt=attempt,
+            num_threads=run_options.num_threads or default_num_threads(context.local_world_size),
+            provenance={**provenance.provenance_on(context.device).facts, "config_hash": plan.config_hash},
         )
         with initialise(context):
             # The sample is divided before the start: no rank takes over the episodes of another.

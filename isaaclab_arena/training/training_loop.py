@@ -16,7 +16,6 @@ from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.collectives import highest_of_ranks
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.planning import RunRequest
@@ -106,10 +105,9 @@ class ClosedLoopEvaluation:
             device=self.device,
             **{"no_dataset": True, **self.options},
         )
-        jobs = self._jobs(checkpoint)
-        request = RunRequest(
-            jobs=jobs,
-            config_hash=agreed_hash(self.jobs_file.config_hash, [job.saved_conditions for job in jobs]),
+        request = RunRequest.of(
+            self._jobs(checkpoint),
+            self.jobs_file.config_hash,
             source_file=self.jobs_file.path,
             command_line=(PROGRAM, "--eval_jobs_config", self.jobs_file.path, "--no_dataset"),
             options=options,

@@ -20,9 +20,8 @@ from isaaclab_arena.distributed.context import limit_threads, take_rank_of_sched
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.contents import ContentReader
-from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
+from isaaclab_arena.evaluation.job import ContentReader, Job
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions, job_block, job_request
 from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -155,7 +154,7 @@ def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
         no_import=options.no_import,
         name=options.job,
     )
-    return resolved_job(asked, rest[1:])[1][0]
+    return job_request(asked, job_block(asked, rest[1:])).jobs[0]
 
 
 def _pair(word: str, option: str) -> tuple[str, str]:

@@ -1,18 +1,18 @@
 """Jobs to run in tests, without a job file, and the settings to run them with."""
 
+from dataclasses import fields, replace
 from pathlib import Path
-
-import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.builds import RankSettings
 from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.recording.recorder import RecordingOptions
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
+from tests.results.evidence import attempt
 
 
 def coin_job(
@@ -47,16 +47,22 @@ def coin_job(
 
 def settings(output_directory: Path, **changes) -> RankSettings:
     """Return the settings of a single rank that records only commit lines, unless told otherwise."""
-    values = {
-        "rank": 0,
-        "world_size": 1,
-        "device": torch.device("cpu"),
-        "num_threads": 1,
-        "output_directory": output_directory,
-        "attempt": 1,
-        "recording": RecordingOptions(write_dataset=False),
-    }
-    return RankSettings(**{**values, **changes})
+    of_rank = {name: changes.pop(name) for name in ("rank", "world_size") if name in changes}
+    number = changes.pop("attempt", 1)
+    known = {each.name for each in fields(RankSettings)}
+    options = {"no_dataset": True, **{name: changes.pop(name) for name in [*changes] if name not in known}}
+    if options.get("policy_batch") is None:
+        options.pop("policy_batch", None)
+    else:
+        options["deterministic"] = True
+    return RankSettings(
+        context=replace(DistributedContext.from_environment({}, device="cpu"), **of_rank),
+        options=RunOptions(**options),
+        output_directory=output_directory,
+        attempt=attempt(number),
+        num_threads=1,
+        **changes,
+    )
 
 
 def execute(request: RunRequest, context: DistributedContext) -> int:

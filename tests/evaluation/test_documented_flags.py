@@ -12,7 +12,7 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
-from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions, job_block, job_request
 from tests.documentation.arena_page import Row, table
 
 FLAGS = table("Flags")
@@ -47,7 +47,7 @@ def read(program: str, words: list[str]) -> tuple[Any, JobConfig | None]:
     words = [*before, *environment, *words] if of_environment else [*before, *words, *environment]
     options, rest = read_command_line(PolicyOptions, words, program="policy")
     options.check()
-    [job] = resolved_job(options, rest)[1]
+    [job] = job_request(options, job_block(options, rest)).jobs
     return options, job.config
 
 

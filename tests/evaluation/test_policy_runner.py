@@ -7,7 +7,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.options import read_command_line
-from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job, shared_by_ranks
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions, job_block, job_request
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from tests.fakes import ShrugPolicy
 
@@ -29,7 +29,8 @@ def read(*arguments: str, policy: str = "scripted"):
 
 
 def job_of(*arguments: str, policy: str = "scripted"):
-    [job] = resolved_job(*read("--num_episodes", "2", *arguments, policy=policy))[1]
+    options, rest = read("--num_episodes", "2", *arguments, policy=policy)
+    [job] = job_request(options, job_block(options, rest)).jobs
     return job.config
 
 
@@ -71,16 +72,12 @@ def test_options_of_the_policy_may_come_from_a_file_and_the_command_line_comes_b
         job_of(*config, "reach")
 
 
-def test_all_ranks_share_the_episodes_of_the_one_job():
-    options, _ = read("--num_episodes", "5")
-    assert shared_by_ranks(options, 2).split_jobs
-    assert shared_by_ranks(options, 1) == options
-
-
 def test_what_may_vary_is_shown_without_a_number_of_episodes():
-    assert resolved_job(*read("--list_variations", "reach"))[1]
+    options, rest = read("--list_variations", "reach")
+    assert job_request(options, job_block(options, rest)).jobs
+    options, rest = read("reach")
     with pytest.raises(ConfigError, match="give num_episodes or num_steps"):
-        resolved_job(*read("reach"))
+        job_request(options, job_block(options, rest))
 
 
 def test_a_refused_flag_goes_to_the_policy_that_declares_it():

@@ -16,14 +16,11 @@ from isaaclab_arena.evaluation.heartbeat import (
     RankStatus,
     RankWatch,
     StatusPublisher,
-    read_rank_status,
-)
-from isaaclab_arena.evaluation.progress import (
-    ProgressDisplay,
-    ProgressObserver,
     fraction_done,
     progress_line,
     progress_table,
+    read_rank_status,
+    shown,
     time_left_s,
 )
 from isaaclab_arena.evaluation.rollout import rollout
@@ -50,11 +47,11 @@ def rendered(reports, elapsed_s: float = 60.0, width: int = 100) -> str:
 
 
 def test_steps_and_episodes_of_a_rollout_are_counted_exactly(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", episodes_total=20)).start()
     environment = CoinEnvironment(CoinConfig(diverge_every=4), 6)
     episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(20)]
-    result = rollout(environment, ShrugPolicy(), episodes, [ProgressObserver(publisher)])
-    publisher.close()
+    of_rank = RankStatus.of_this_process(rank=0, run_id="run", episodes_total=20)
+    with StatusPublisher(tmp_path, of_rank) as publisher:
+        result = rollout(environment, ShrugPolicy(), episodes, [publisher])
     status = publisher.status
     assert status.env_steps == result.env_steps
     assert status.episodes_done == 20
@@ -112,13 +109,14 @@ def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
 
 
 def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_stepped_since(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", episodes_total=3)).start()
+    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", episodes_total=3))
     told: list[str | None] = []
 
     def tell(doing: str | None) -> None:
         told.append(doing)
         publisher.prepare(doing)
 
+    (tmp_path / "logs").mkdir()
     publisher.start_job("coins", num_episodes=3)
     clock = StartUpClock("coins", import_s=None, tell=tell)
     assert publisher.status.preparing == "building the environment"
@@ -126,7 +124,7 @@ def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_ste
     clock.finish(StartUpPart.POLICY)
     environment = CoinEnvironment(CoinConfig(), 3)
     episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(3)]
-    rollout(environment, ShrugPolicy(), episodes, [clock, ProgressObserver(publisher)])
+    rollout(environment, ShrugPolicy(), episodes, [clock, publisher])
     assert told == [
         "building the environment",
         "loading the policy",
@@ -136,7 +134,6 @@ def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_ste
     ]
     assert publisher.status.preparing is None
     assert (publisher.status.job_episodes_done, publisher.status.job_episodes_total) == (3, 3)
-    publisher.close()
 
 
 def test_the_line_names_lost_ranks():
@@ -200,7 +197,8 @@ def test_a_rank_whose_last_job_still_lacks_its_dataset_has_not_done_everything()
 
 
 def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run")).start()
+    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run"))
+    (tmp_path / "logs").mkdir()
     parts = write_parts(tmp_path / "episodes", range(5))
     seen: list[RankStatus | None] = []
 
@@ -211,7 +209,6 @@ def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_p
 
     with heard_by(hear):
         consolidate(parts, tmp_path / "dataset_lift.hdf5")
-    publisher.close()
     told = [(each.long_work, each.long_work_done, each.long_work_total) for each in seen if each is not None]
     assert told[:6] == [("consolidating", number, 5) for number in range(6)]
     assert told[-1] == (None, 0, 0)
@@ -222,7 +219,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
     caplog.set_level(logging.INFO, logger="isaaclab_arena")
     console = Console(file=io.StringIO())
-    with ProgressDisplay(lambda: [report_of(0, jobs_total=2)], console=console, line_interval_s=0.05):
+    with shown(lambda: [report_of(0, jobs_total=2)], console=console, line_interval_s=0.05):
         wait_until(lambda: len(caplog.records) >= 2)
     lines = [record.getMessage() for record in caplog.records]
     assert all(line.startswith("0%, jobs 0/2") for line in lines)
@@ -231,14 +228,14 @@ def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
 
 
 def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", jobs_total=1)).start()
+    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", jobs_total=1))
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     own_stream = io.StringIO()
     handler = logging.StreamHandler(own_stream)
     logger = logging.getLogger("isaaclab_arena")
     logger.addHandler(handler)
     try:
-        with ProgressDisplay(RankWatch(tmp_path, world_size=1, run_id="run").look, console=console):
+        with publisher, shown(RankWatch(tmp_path, world_size=1, run_id="run").look, console=console):
             time.sleep(0.1)
             logger.warning("a job has failed")
             publisher.start_job("lift")
@@ -248,12 +245,11 @@ def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(
         assert handler.stream is own_stream
     finally:
         logger.removeHandler(handler)
-        publisher.close()
     assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
-    assert "a job has failed" in shown
+    text = console.file.getvalue()
+    assert "a job has failed" in text
     assert "a job has failed" not in own_stream.getvalue()
-    assert "finished" in shown
-    assert "100%" in shown
+    assert "finished" in text
+    assert "100%" in text
     # Every line of the display is erased: the bar, the counts, the heading and one rank.
-    assert shown.rpartition("finished")[2].count("\x1b[2K") >= 4
+    assert text.rpartition("finished")[2].count("\x1b[2K") >= 4

@@ -1,13 +1,17 @@
 """What a person is told to type after a run that is not complete."""
 
 import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, main
-from isaaclab_arena.evaluation.options import read_command_line
+from isaaclab_arena.evaluation.options import RunOptions, read_command_line
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions
-from isaaclab_arena.evaluation.run import command_by_directory, resuming_command, typed_command
+from isaaclab_arena.evaluation.run import how_to_go_on, resuming_command, typed_command
 from tests.end_to_end.launching import write_jobs
 
 ARGUMENTS = ["--eval_jobs_config", "my jobs.json"]
@@ -47,15 +51,25 @@ def test_the_command_is_the_one_that_was_typed_launcher_and_all(own, parent, typ
         (["quickstart", "here", "--limit", "1"], ["isaaclab-arena", "resume", "out"]),
     ],
 )
-def test_a_command_that_takes_no_line_of_the_runners_is_gone_on_with_by_the_runs_directory(words, told):
+def test_a_command_that_takes_no_line_of_the_runners_is_gone_on_with_by_the_runs_directory(words, told, monkeypatch):
     typed = ["python", "/venv/bin/isaaclab-arena", *words]
     assert typed_command(ARGUMENTS, own=typed, parent=None) is None
-    assert command_by_directory(typed, "out") == told
+    monkeypatch.setattr(sys, "orig_argv", typed)
+    assert line_for_the_user() == f"go on with: {shlex.join(told)}"
 
 
-def test_another_program_is_no_command_by_directory():
-    assert command_by_directory(["pytest", "tests"], "out") is None
-    assert command_by_directory(["python", *MODULE, *ARGUMENTS], "out") is None
+def test_another_program_is_gone_on_with_by_the_runners_module(monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["pytest", "tests"])
+    command = ["python", *MODULE, *ARGUMENTS, "--resume", "./out"]
+    assert line_for_the_user() == f"go on with: {shlex.join(command)}"
+
+
+def line_for_the_user() -> str:
+    request = RunRequest(
+        jobs=(), config_hash="", source_file=None, command_line=(MODULE[1], *ARGUMENTS), options=RunOptions()
+    )
+    context = DistributedContext.from_environment({}, device="cpu")
+    return how_to_go_on(request, context, Path.cwd() / "out")
 
 
 @pytest.mark.parametrize("before", [[], ["--resume"], ["--resume", "some/run"], ["--resume=some/run"]])

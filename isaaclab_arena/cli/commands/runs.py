@@ -14,7 +14,7 @@ from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launch import without_launch_options, without_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.planning import RunRequest, plan_entries, plan_run
+from isaaclab_arena.evaluation.planning import RunRequest, plan_run
 from isaaclab_arena.evaluation.run import resuming_command
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import ledger
@@ -143,11 +143,11 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
     entries = (work for each in ledger.read_attempts(output_directory, attempt.run)[0] for work in each.jobs)
     grown = {work.job: work.num_episodes for work in entries if work.num_episodes is not None}
     jobs = []
-    for job in plan_entries(request, attempt.world_size, contents):
+    plan = plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id, contents=contents)
+    for job in plan.jobs:
         config = replace(job.config, num_episodes=grown.get(job.name, job.config.num_episodes))
         latency = latencies.get(job.name, job.latency)
         jobs.append(replace(job, config=config, backend=backends.get(job.name), latency=latency))
-    plan = plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id)
     return replace(
         plan,
         created_at=attempt.started_at,

@@ -14,8 +14,7 @@ from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
-from isaaclab_arena.evaluation.contents import contents_of_jobs
-from isaaclab_arena.evaluation.job import episode_of
+from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
 from isaaclab_arena.evaluation.provenance import versions

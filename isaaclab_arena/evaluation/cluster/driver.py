@@ -73,7 +73,7 @@ class ClusterHost(Host):
     is_whole_program = writes_report = ranks_are_elsewhere = True
 
     def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: NodeNeeds) -> None:
-        super().__init__(DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks))
+        self.context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
         self._cluster, self._options, self._needs = cluster, options, needs
 
     def begin(self, request: RunRequest) -> StartedRun:
@@ -81,16 +81,11 @@ class ClusterHost(Host):
         device = self._options.device or ("cuda" if self._options.gpus_per_rank else "cpu")
         return start_run_alone(request, self.context, [device] * self._options.num_ranks)
 
-    def watch(self, directory: Path, attempt: Attempt) -> RankWatch:
-        """Return a watch that calls no rank dead: one without a status may be waiting for resources."""
-        never = float("inf")
-        return RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=never)
-
     @contextmanager
     def ready(
         self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
-    ) -> Iterator[Callable[[], Played]]:
-        """Yield the function that runs the ranks to their end."""
+    ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
+        """Yield the function that runs the ranks to their end; there is no other rank to wait for."""
         del request, watch
         directory, options = started.output_directory, self._options
         if self._needs.working_directory is None and directory.is_relative_to(Path.cwd()):
@@ -108,15 +103,17 @@ class ClusterHost(Host):
             num_ranks=options.num_ranks,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        look = self.watch(directory, attempt).look
+        # A rank without a status may be waiting for resources.
+        never = float("inf")
+        look = RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=never).look
         supervisor = RankSupervisor(self._cluster, orders, look, interruption, fail_fast=options.fail_fast)
 
-        def play() -> Played:
+        def play() -> RankState:
             self._cluster.start_claim_server(orders)
             supervisor.work(options.start_timeout_s)
-            return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
+            return RankState.FINISHED if supervisor.failure is None else RankState.FAILED
 
-        yield play
+        yield play, lambda state: Played(merges=True, failed=state is RankState.FAILED, all_ended=True)
 
 
 # Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.

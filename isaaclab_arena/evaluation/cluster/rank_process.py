@@ -26,7 +26,6 @@ from isaaclab_arena.distributed.context import (
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
-from isaaclab_arena.evaluation.builds import rank_settings
 from isaaclab_arena.evaluation.claims import Claim, Measured, claims_directory, is_taken_over
 from isaaclab_arena.evaluation.cluster.claim_server import (
     FILES_OF_JOB,
@@ -38,12 +37,11 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     checked_request,
     interval_s,
 )
-from isaaclab_arena.evaluation.heartbeat import RankStatus, StatusPublisher, status_path
-from isaaclab_arena.evaluation.job_run import run_jobs
-from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
+from isaaclab_arena.evaluation.heartbeat import status_path
+from isaaclab_arena.evaluation.job_run import ready_to_run
+from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs, settled_jobs
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.queues import claimed_work
-from isaaclab_arena.evaluation.settled import settled_jobs
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.atomic import storage_errors, write_text
@@ -284,30 +282,23 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             is_over=lambda job: job in ledger.jobs_over,
             rest_s=interval_s(orders.num_ranks),
         )
-        settings = rank_settings(
-            options,
+        # The program that drives the run makes the datasets at the end.
+        of_this_rank: dict[str, Any] = {} if is_seen else {"consolidates": False, "hand_over": ledger.commit}
+        ready = ready_to_run(
+            work,
+            request,
+            attempt,
             context,
-            output_directory=directory,
-            attempt=attempt,
+            directory,
             config_hash=orders.config_hash,
-            questions=request.questions,
+            stop_requested=must_stop,
+            num_threads=max(1, int(needs.cpus)),
+            **of_this_rank,
         )
-        settings = replace(settings, num_threads=options.num_threads or max(1, int(needs.cpus)))
-        if not is_seen:
-            # The program that drives the run makes the datasets at the end.
-            settings = replace(settings, consolidates=False, hand_over=ledger.commit)
-        status = RankStatus.of_this_process(rank=life.rank, run_id=attempt.run_id, episodes_total=work.num_episodes)
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with StatusPublisher(directory, status) as publisher, ledger, log:
-            return run_jobs(
-                work,
-                settings,
-                publisher,
-                stop_requested=must_stop,
-                fail_fast=options.fail_fast,
-                asks_questions=bool(request.questions),
-            )
+        with ready as (_, play), ledger, log:
+            return play()
 
 
 # A directory for the files of one process, on a disk of its own.

@@ -94,7 +94,7 @@ def test_the_batch_of_deterministic_is_filled_up_and_asked_about_as_well(tmp_pat
 
 
 def test_all_groups_of_env_slots_are_asked_on_one_batch(tmp_path):
-    report = played(tmp_path, Network, 9, num_groups=2)
+    report = played(tmp_path, Network, 9, pipeline=2)
     assert (report.reproducible, report.policy_batch, set(Network.sizes)) == (Reproducible.BITWISE, 8, {8})
 
 

@@ -1,5 +1,7 @@
 import json
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,24 @@ from isaaclab_arena.evaluation.heartbeat import (
     status_path,
     write_rank_status,
 )
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import LongWork
 from tests.end_to_end.launching import wait_until
 
 
 def status_of(**changes) -> RankStatus:
     return RankStatus.of_this_process(rank=1, run_id="run", **changes)
+
+
+def steps(num_running: int) -> tuple[Any, Any]:
+    """Return what an observer gets in a step of so many env slots."""
+    return None, SimpleNamespace(num_running=num_running)
+
+
+def ended(success: bool | None) -> tuple[Any, Any]:
+    """Return what an observer gets at an episode's end: an error if success was not measured."""
+    outcome = {True: Outcome.SUCCESS, False: Outcome.FAILURE, None: Outcome.ERROR}[success]
+    return None, SimpleNamespace(success=success, outcome=outcome)
 
 
 def test_what_is_written_is_read_again(tmp_path):
@@ -46,9 +60,9 @@ def test_the_publisher_writes_what_was_counted(tmp_path):
     with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7), interval_s=0.02) as publisher:
         publisher.start_job("lift", num_episodes=4)
         for _ in range(10):
-            publisher.count_env_steps(3)
+            publisher.on_step(*steps(3))
         for success in (True, False, None):
-            publisher.count_episode(success=success, error=success is None)
+            publisher.on_episode_end(*ended(success))
         before = read_rank_status(tmp_path, 1)
         assert before is not None
         wait_until(lambda: (status := read_rank_status(tmp_path, 1)) is not None and status.beat > before.beat)
@@ -97,7 +111,7 @@ def test_a_job_is_counted_when_its_report_is_written_though_the_next_one_has_beg
 def test_speed_is_measured_between_beats(tmp_path):
     with StatusPublisher(tmp_path, status_of(), interval_s=0.02) as publisher:
         for _ in range(20):
-            publisher.count_env_steps(100)
+            publisher.on_step(*steps(100))
             time.sleep(0.01)
         steps_per_s = publisher.status.steps_per_s
     assert 0 < steps_per_s < 15_000, "at most 100 steps per 10 ms were counted"
@@ -115,7 +129,7 @@ def test_a_full_disk_does_not_stop_the_rank(tmp_path, caplog):
         status_path(tmp_path, 1).unlink()
         status_path(tmp_path, 1).parent.rename(tmp_path / "gone")
         wait_until(lambda: bool(caplog.records))
-        publisher.count_env_steps(1)
+        publisher.on_step(*steps(1))
         (tmp_path / "gone").rename(tmp_path / "logs")
         wait_until(lambda: (status := read_rank_status(tmp_path, 1)) is not None and status.env_steps == 1)
     assert [record.message.partition(",")[0] for record in caplog.records] == ["cannot write this rank's status"]

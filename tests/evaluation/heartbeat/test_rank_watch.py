@@ -15,7 +15,6 @@ from isaaclab_arena.evaluation.heartbeat import (
     RankStatus,
     RankWatch,
     StatusPublisher,
-    lowest_live_rank,
     wait_for_ranks,
     write_rank_status,
 )
@@ -129,12 +128,11 @@ def test_a_killed_process_is_seen_as_dead_at_once_though_nobody_collected_it(dir
 
 def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
     write_rank_status(directory, status_of(0, state=RankState.FINISHED))
-    publisher = StatusPublisher(directory, status_of(1)).start()
     looks = []
-    finishing = threading.Timer(0.5, publisher.set_state, (RankState.FINISHED,))
-    finishing.start()
-    reports = wait_for_ranks(watch_over(directory, 2), on_look=looks.append, interval_s=0.05)
-    publisher.close()
+    with StatusPublisher(directory, status_of(1)) as publisher:
+        finishing = threading.Timer(0.5, publisher.set_state, (RankState.FINISHED,))
+        finishing.start()
+        reports = wait_for_ranks(watch_over(directory, 2), on_look=looks.append, interval_s=0.05)
     assert fates(reports) == [RankFate.FINISHED, RankFate.FINISHED]
     assert len(looks) > 3
     assert fates(looks[0]) == [RankFate.FINISHED, RankFate.WORKING]
@@ -171,13 +169,12 @@ def test_a_rank_that_is_silent_too_long_is_not_waited_for_where_that_is_asked(di
     assert reports[0].silent_s == 30.0
 
 
-def test_the_lowest_rank_that_is_there_merges(directory):
+def test_a_rank_that_has_finished_is_there_until_its_process_ends(directory):
     write_rank_status(directory, status_of(0, state=RankState.RUNNING, start_ticks=1))
     write_rank_status(directory, status_of(1, state=RankState.FINISHED, exited=True))
     write_rank_status(directory, status_of(2, state=RankState.FINISHED))
     write_rank_status(directory, status_of(3, state=RankState.RUNNING))
-    assert lowest_live_rank(watch_over(directory, 4).look()) == 2
-    assert lowest_live_rank(()) is None
+    assert [report.rank for report in watch_over(directory, 4).look() if report.alive] == [2, 3]
 
 
 def test_machine_identity_does_not_change():

@@ -13,7 +13,6 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.storage.reports import JobReport, Reproducible
 from tests.evaluation.jobs import settings
@@ -31,7 +30,7 @@ def played(directory: Path, job: JobConfig, shares: list[list[tuple[int, int]]])
     [resolved] = resolve_jobs([job])
     reports = []
     for rank, share in enumerate(shares):
-        ranks = settings(directory, rank=rank, world_size=len(shares), recording=RecordingOptions())
+        ranks = settings(directory, rank=rank, world_size=len(shares), no_dataset=False)
         runner = JobRunner(ranks)
         reports.append(runner.run(resolved, supply=FixedShare(share=tuple(share))))
         runner.close()

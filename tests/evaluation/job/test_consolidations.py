@@ -11,8 +11,6 @@ import torch
 from isaaclab_arena.evaluation.job_run import Consolidations, JobRunner
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.logs import told
-from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import episode_files
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, read_job_reports
@@ -115,7 +113,7 @@ class Waits:
 
 
 def recording_runner(output_directory: Path, hear=heed_nothing, **options) -> JobRunner:
-    recorded = settings(output_directory, recording=RecordingOptions())
+    recorded = settings(output_directory, no_dataset=False)
     return JobRunner(recorded, consolidations=Consolidations(hear), **options)
 
 
@@ -194,7 +192,7 @@ def test_the_next_job_begins_while_videos_of_the_one_before_are_drawn(tmp_path):
             coins.happened.set()
             return super().get_action(env, observation)
 
-    filmed = settings(tmp_path, video=VideoOptions(viewport=True))
+    filmed = settings(tmp_path, record_viewport_video=True)
     runner = JobRunner(filmed, consolidations=Consolidations(heed_nothing))
     runner.run(job("first", coins, CoinConfig(success_step=3, failure_step=3), num_episodes=3))
     runner.run(job("second", policy_class=Beginning))
@@ -223,7 +221,7 @@ def test_a_dataset_that_cannot_be_made_is_its_own_jobs_failure_now_as_without_a_
     reports = {}
     for name, consolidations in (("beside", Consolidations(heed_nothing)), ("before", None)):
         (tmp_path / name / "first" / "dataset_first.hdf5").mkdir(parents=True)
-        recorded = settings(tmp_path / name, recording=RecordingOptions())
+        recorded = settings(tmp_path / name, no_dataset=False)
         runner = JobRunner(recorded, consolidations=consolidations)
         runner.run(job("first"))
         assert runner.run(job("second")).status is ReportedStatus.COMPLETED

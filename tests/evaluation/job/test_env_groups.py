@@ -9,15 +9,14 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 
 
-def played(tmp_path: Path, asked: Job, num_groups: int = 2, **options) -> tuple[JobReport, list[dict]]:
-    runner = JobRunner(settings(tmp_path, num_groups=num_groups, **options))
+def played(tmp_path: Path, asked: Job, pipeline: int = 2, **options) -> tuple[JobReport, list[dict]]:
+    runner = JobRunner(settings(tmp_path, pipeline=pipeline, **options))
     report = runner.run(asked)
     runner.close()
     [file] = tmp_path.glob(f"{asked.config.name}/episode_results_rank0.jsonl")
@@ -30,9 +29,9 @@ def what_came_out(lines: list[dict]) -> list[tuple]:
 
 
 def test_episodes_and_their_recordings_are_those_of_env_slots_that_are_not_divided(tmp_path):
-    asked, recording = job(num_envs=5, num_episodes=30), RecordingOptions()
-    report, divided = played(tmp_path / "divided", asked, recording=recording)
-    _, together = played(tmp_path / "together", asked, num_groups=1, recording=recording)
+    asked = job(num_envs=5, num_episodes=30)
+    report, divided = played(tmp_path / "divided", asked, no_dataset=False)
+    _, together = played(tmp_path / "together", asked, pipeline=1, no_dataset=False)
     assert report.status is ReportedStatus.COMPLETED
     assert what_came_out(divided) == what_came_out(together)
     assert {line["env_id"] for line in divided} == set(range(5))
@@ -54,14 +53,14 @@ def test_a_single_env_slot_is_not_divided(tmp_path):
 
 def test_rebuilds_build_every_group_anew(tmp_path):
     builder = CoinBuilder()
-    _, lines = played(tmp_path, job(builder=builder, num_envs=4, num_rebuilds=3), recording=RecordingOptions())
+    _, lines = played(tmp_path, job(builder=builder, num_envs=4, num_rebuilds=3), no_dataset=False)
     assert len(builder.built) == 6
     assert sorted(line["episode_index"] for line in lines) == list(range(10))
 
 
 def test_groups_are_kept_for_the_next_job_that_asks_for_the_same(tmp_path):
     builder = CoinBuilder()
-    runner = JobRunner(settings(tmp_path, num_groups=2))
+    runner = JobRunner(settings(tmp_path, pipeline=2))
     runner.run(job("first", builder))
     runner.run(job("second", builder, seed=1))
     assert len(builder.built) == 2

@@ -48,7 +48,7 @@ def loads(tmp_path, policy_class) -> list[int]:
     """Return how often each group's environment was told to load what draws pictures."""
     builder = SlowToDrawBuilder()
     job = coin_job(builder=builder, policy_class=policy_class)
-    GroupBuilder(settings(tmp_path, num_groups=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+    GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     return [environment.num_loads for environment in builder.built if isinstance(environment, SlowToDraw)]
 
 
@@ -82,7 +82,7 @@ def test_a_job_says_once_what_goes_where_and_what_speaks_against_it(tmp_path, ca
     caplog.set_level(logging.INFO, logger="isaaclab_arena")
     for policy_class in (PointingPolicy, QuietPolicy):
         job = dataclasses.replace(coin_job(policy_class=policy_class), doubts=("a recording of another robot",))
-        GroupBuilder(settings(tmp_path, num_groups=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+        GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     told = [(each.levelname, each.getMessage()) for each in caplog.records if "job 'coins': " in each.getMessage()]
     crossed = "job 'coins': the policy is shown 'left' by camera 'right_cam' and 'right' by 'left_cam'"
     assert told == [

@@ -107,17 +107,22 @@ def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_env_slots_are_ind
     assert set(sizes) == {4}
 
 
-def test_a_job_is_watched_while_it_steps_and_leaves_no_trace_of_it(tmp_path):
-    seen = []
+@pytest.mark.parametrize(
+    ("step_timeout_s", "episode_timeout_s", "told"),
+    [(500.0, None, "500"), (0.0, None, None), (500.0, 10.0, "70"), (500.0, 7200.0, "7260"), (0.0, 10.0, None)],
+)
+def test_a_job_is_watched_while_it_steps_and_leaves_no_trace_of_it(tmp_path, step_timeout_s, episode_timeout_s, told):
+    seen, lines = [], tmp_path / "logs" / "rank0.watchdog.txt"
 
     class Looking(ShrugPolicy):
         def get_action(self, env, observation):
-            seen.append((tmp_path / "logs" / "rank0.watchdog.txt").read_text())
+            seen.append(lines.read_text() if lines.exists() else None)
             return super().get_action(env, observation)
 
-    JobRunner(settings(tmp_path, step_timeout_s=500.0)).run(job("lift", policy_class=Looking))
-    assert set(seen) == {"job 'lift' has made no control step for 500 s:\n"}
-    assert list((tmp_path / "logs").iterdir()) == []
+    watched = job("lift", policy_class=Looking, episode_timeout_s=episode_timeout_s)
+    JobRunner(settings(tmp_path, step_timeout_s=step_timeout_s)).run(watched)
+    assert set(seen) == {told and f"job 'lift' has made no control step for {told} s:\n"}
+    assert not lines.exists()
 
 
 def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):

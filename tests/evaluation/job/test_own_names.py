@@ -54,7 +54,7 @@ def test_no_policy_is_asked_for_pictures_of_an_environment_without_a_renderer(tm
 
 
 def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
-    report = JobRunner(settings(tmp_path, num_groups=2)).run(coin_job(builder=OwnBuilder(), policy_class=OwnPolicy))
+    report = JobRunner(settings(tmp_path, pipeline=2)).run(coin_job(builder=OwnBuilder(), policy_class=OwnPolicy))
     assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
 
 

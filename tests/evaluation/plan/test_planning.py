@@ -24,7 +24,7 @@ def plan_of(*jobs, **options: Any) -> RunPlan:
         command_line=(),
         options=RunOptions(**options),
     )
-    return plan_run(request, CONTEXT.world_size, [str(torch.device("cpu"))], run_id="run")
+    return plan_run(request, CONTEXT.world_size, [str(torch.device("cpu"))], run_id="run", contents={})
 
 
 def told(before: RunPlan, now: RunPlan) -> list[str]:

@@ -97,7 +97,7 @@ def key_of_coins() -> str:
 def test_a_job_promises_its_bits_and_says_what_it_took_of_the_server(tmp_path, place, num_groups):
     network = RandomNetwork()
     serving = place.serve(**{key_of_coins(): lambda: network})
-    report = run_job(tmp_path, place.address, num_groups=num_groups)
+    report = run_job(tmp_path, place.address, pipeline=num_groups)
     serving.close()
     assert (report.status, report.reproducible, report.policy_batch) == (
         ReportedStatus.COMPLETED,

@@ -14,7 +14,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus
 from isaaclab_arena.evaluation.heartbeat import StatusPublisher
-from isaaclab_arena.evaluation.heartbeat import RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.evaluation.heartbeat import RankWatch, wait_for_ranks
 from isaaclab_arena.evaluation.process import watch_for_interruption
 
 directory, victim = Path(sys.argv[1]), int(sys.argv[2])
@@ -30,7 +30,7 @@ with initialise(context) as ranks, watch_for_interruption() as interruption:
             time.sleep(0.01)
         publisher.set_state(RankState.INTERRUPTED)
         watch = RankWatch(directory, world_size=context.world_size, run_id=run_id)
-        if lowest_live_rank(watch.look()) == context.rank:
+        if next(report.rank for report in watch.look() if report.alive) == context.rank:
             reports = wait_for_ranks(watch, stop_requested=interruption.stop_requested)
             (directory / "merged.json").write_text(json.dumps([context.rank, [report.fate for report in reports]]))
 sys.exit(interruption.exit_code)

@@ -20,8 +20,7 @@ from isaaclab_arena.evaluation import verification
 from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.settled import Machinery, settle_backends, settled_jobs
+from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import attempt_numbers, read_run_plan, write_run_plan
@@ -217,7 +216,7 @@ def test_groups_of_env_slots_share_what_was_measured_for_the_largest(builder, tm
     settled = job.with_settled(settle_backends([job], machinery)["coins"])
     assert [num_envs for num_envs, _ in builder.measured] == [measured]
     clock = StartUpClock("coins", import_s=None)
-    GroupBuilder(settings(tmp_path, num_groups=num_groups)).build(settled, tmp_path / "coins", clock)
+    GroupBuilder(settings(tmp_path, pipeline=num_groups)).build(settled, tmp_path / "coins", clock)
     assert builder.backends == ["warp"] * min(num_groups, 5)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.evaluation.contents import ContentReader, contents_of_jobs
+from isaaclab_arena.evaluation.job import ContentReader, contents_of_jobs
 from isaaclab_arena.evaluation.provenance import package_content
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.sim.scene import ASSETS

@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.latency import Answers, JobLatency
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.settled import (
+from isaaclab_arena.evaluation.planning import (
     NUM_QUERIES,
     Machinery,
     policy_as_served,

@@ -8,7 +8,6 @@ import torch
 
 from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.storage.reports import JobReport, Reproducible
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
@@ -79,7 +78,7 @@ def played(directory: Path, package: type[Silent], num_envs: int, shares: list, 
     job = coin_job("limb", LimbBuilder(), policy_class=Policy, num_envs=num_envs, num_episodes=8)
     reports: list[JobReport] = []
     for rank, share in enumerate(shares):
-        ranks = settings(directory, rank=rank, world_size=len(shares), recording=RecordingOptions())
+        ranks = settings(directory, rank=rank, world_size=len(shares), no_dataset=False)
         reports.append(JobRunner(ranks).run(job, supply=FixedShare(share=share)))
     assert [report.error for report in reports] == [None] * len(shares)
     return reports, {line.episode_index: line.checksum for line in read_commits(directory / "limb", "limb").lines}
