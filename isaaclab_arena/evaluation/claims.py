@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,22 +73,22 @@ class Measured:
         return Measured(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
+@dataclass
 class Measurements:
-    """Sums of measured work by job, by kind of job, and over all jobs. `kinds` maps each job index to its kind."""
+    """Sums of measured work by job, by kind of job, and over all jobs."""
 
-    def __init__(self, kinds: Mapping[int, str]) -> None:
-        self._kinds = kinds
-        self._totals: dict[int | str | None, Measured] = {}
+    kinds: Mapping[int, str]  # by job index
+    _totals: dict[int | str | None, Measured] = field(default_factory=dict)
 
     def add(self, job_index: int, measured: Measured) -> None:
         """Add a measurement of a job."""
-        for group in (job_index, self._kinds[job_index], None):
+        for group in (job_index, self.kinds[job_index], None):
             known = self._totals.get(group)
             self._totals[group] = measured if known is None else known + measured
 
     def of(self, job_index: int) -> tuple[Measured, ...]:
         """Return the sums of the job, its kind and all jobs, in this order, without those not measured yet."""
-        groups = (job_index, self._kinds[job_index], None)
+        groups = (job_index, self.kinds[job_index], None)
         return tuple(self._totals[group] for group in groups if group in self._totals)
 
 
@@ -177,17 +177,17 @@ class Blamed:
     deaths: tuple[Death, ...]  # of the ranks, in order
 
 
+@dataclass
 class Suspects:
     """The episodes that ranks are playing, and those over which ranks may have died."""
 
     # The size grows with the number of ranks and of deaths, not with that of episodes.
-    def __init__(self, jobs: Mapping[int, DividedJob]) -> None:
-        self._jobs = jobs
-        self._deaths: dict[_Key, dict[int, tuple[Death, ...]]] = {}
-        # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
-        self._begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = {}
-        self._begun_jobs: set[int] = set()
-        self._deaths_of_jobs: dict[int, tuple[Death, ...]] = {}
+    jobs: Mapping[int, DividedJob]
+    _deaths: dict[_Key, dict[int, tuple[Death, ...]]] = field(default_factory=dict)
+    # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
+    _begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
+    _begun_jobs: set[int] = field(default_factory=set)
+    _deaths_of_jobs: dict[int, tuple[Death, ...]] = field(default_factory=dict)
 
     def pieces(self, job_index: int) -> frozenset[int]:
         """Return the pieces of a job that have suspected episodes."""
@@ -212,7 +212,7 @@ class Suspects:
         self._begun.get(rank, {}).pop(claim.key, None)
         self._clear(claim.key, of_ranges(claim.suspects))
         played = of_ranges(claim.committed) | of_ranges(claim.suspects)
-        return not claim.suspects or of_ranges(self._jobs[claim.job_index].pieces[claim.piece] or ()) <= played
+        return not claim.suspects or of_ranges(self.jobs[claim.job_index].pieces[claim.piece] or ()) <= played
 
     def leave(self, rank: int) -> None:
         """Forget the running episodes of a rank that has ended."""
@@ -232,7 +232,7 @@ class Suspects:
         for key in (key for key in pieces if key in begun):
             ended, (_, first, last) = committed(key), begun[key]
             self._clear(key, ended)
-            for begin, end in self._jobs[key[0]].pieces[key[1]] or ():
+            for begin, end in self.jobs[key[0]].pieces[key[1]] or ():
                 running += [
                     (key, index) for index in range(max(begin, first), min(end, last + 1)) if index not in ended
                 ]

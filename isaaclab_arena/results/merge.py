@@ -1,6 +1,7 @@
 """The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -39,7 +40,6 @@ from isaaclab_arena.storage.ledger import (
     read_attempts,
     read_commits,
     read_run_plan,
-    times_rerun,
 )
 from isaaclab_arena.storage.reports import JobResultStatus, ReportedStatus, read_job_reports
 
@@ -214,7 +214,8 @@ class RunFiles:
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
-        contents, reruns = contents_in_effect(self._plan.jobs, self._attempts), times_rerun(self._attempts)
+        contents = contents_in_effect(self._plan.jobs, self._attempts)
+        reruns = Counter(work.job for attempt in self._attempts for work in attempt.jobs if work.is_rerun)
         return [
             self._evidence(job, contents=contents[name], times_rerun=reruns[name])
             for name, job in self.jobs.items()

@@ -541,7 +541,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
-    with RunLock(output_directory).hold_alone():
+    with RunLock(output_directory).hold(alone=True):
         try:
             ledger.read_run_plan(output_directory)
         except ConfigError:

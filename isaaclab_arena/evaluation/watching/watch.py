@@ -282,7 +282,7 @@ class Watch:
         lock, is_told = RunLock(directory), False
         while True:
             with suppress(ConfigError):
-                return lock.hold_alone()
+                return lock.hold(alone=True)
             if not is_told:
                 _LOG.warning("another watch is at work in %s, or a run of one: this one waits for its end", directory)
             is_told = True
@@ -459,7 +459,7 @@ def _is_free(run: Path) -> bool:
     if run.is_dir():
         with RunLock(run) as lock:
             try:
-                lock.hold_alone()
+                lock.hold(alone=True)
             except ConfigError:
                 return False
     return True
