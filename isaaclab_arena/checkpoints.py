@@ -182,28 +182,26 @@ class Look:
 def look_at(path: Path) -> Look:
     """Return the state of a checkpoint's files, which may change meanwhile. Weights are not read."""
     before = _fingerprint(path)
-    missing, is_finished = _judged(path) if before else ("there is no such file", False)
+    missing, is_finished = "there is no such file", False
+    try:
+        if not before:
+            pass
+        elif path.is_dir():
+            missing, is_finished = _judged_directory(path)
+        elif (missing := not_a_plain_file(path)) is None and is_torch_archive(path):
+            missing, is_finished = wrong_with_torch_archive(path), True
+        elif missing is None and not path.stat().st_size:
+            # Other formats do not mark their end.
+            missing = "it is empty"
+    except OSError as error:
+        missing, is_finished = f"it cannot be read: {error.strerror}", False
     if missing is None and _fingerprint(path) != before:
         missing = "it is being written"
     return Look(missing=missing, is_finished=is_finished and missing is None, fingerprint=before)
 
 
-def _judged(path: Path) -> tuple[str | None, bool]:
-    """Return the reason why a file or directory is not complete, and True if its writer is certainly done."""
-    try:
-        if path.is_dir():
-            return _judged_directory(path)
-        if (wrong := not_a_plain_file(path)) is not None:
-            return wrong, False
-        if is_torch_archive(path):
-            return wrong_with_torch_archive(path), True
-        # Other formats do not mark their end.
-        return (None if path.stat().st_size else "it is empty"), False
-    except OSError as error:
-        return f"it cannot be read: {error.strerror}", False
-
-
 def _judged_directory(directory: Path) -> tuple[str | None, bool]:
+    """Return the reason why a directory is not complete, and True if its writer is certainly done."""
     wrong = wrong_with_weights(directory)
     if wrong is not None:
         return wrong, False

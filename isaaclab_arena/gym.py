@@ -3,14 +3,24 @@
 # gymnasium.make("isaaclab_arena.gym:arena/LiftObject-v0", object="can") imports it first.
 import gymnasium
 
-from isaaclab_arena.evaluation.gym_ids import ids_of_environments
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 
-_MAKING = "isaaclab_arena.evaluation.gym_ids.making"
+_MAKING = "isaaclab_arena.evaluation.gym_ids"
 
-for _id, _kwargs in ids_of_environments().items():
+
+def environment_id(name: str) -> str:
+    """Return the id of a registered environment: ``arena/LiftObject-v0`` for ``lift_object``."""
+    return f"arena/{''.join(word[:1].upper() + word[1:] for word in name.split('_'))}-v0"
+
+
+# Under the last id stands whatever environment the keyword argument of this name says.
+for _id, _kwargs in {
+    **{environment_id(name): {"environment": name} for name in ENVIRONMENTS.names()},
+    environment_id("environment"): {},
+}.items():
     gymnasium.register(
         _id,
         entry_point=f"{_MAKING}:make_single_env",
         vector_entry_point=f"{_MAKING}:make_vector_env",
-        kwargs=dict(_kwargs),
+        kwargs=_kwargs,
     )

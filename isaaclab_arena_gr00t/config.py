@@ -1,11 +1,11 @@
-"""The settings of a GR00T policy, and the description of its checkpoint."""
+"""What files say of a GR00T policy: its settings, its joints, its checkpoint, and its model's inputs and outputs."""
 
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from isaaclab_arena.checkpoints import wrong_with_weights
 from isaaclab_arena.config.documents import read_document
@@ -13,7 +13,88 @@ from isaaclab_arena.config.options import Count, NotNegative, read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena_gr00t.joints import StatedModality
+
+# Describe a model's inputs and outputs, as far as an environment needs them.
+
+
+class Modality(Protocol):
+    """The part of ``gr00t.data.types.ModalityConfig`` that this package reads."""
+
+    @property
+    def delta_indices(self) -> Any:
+        """Steps relative to now."""
+        ...
+
+    @property
+    def modality_keys(self) -> Any:
+        """Names of the entries, in order."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedModality:
+    """One modality in a checkpoint's files or a server's answer; further values of a `Modality` are ignored."""
+
+    delta_indices: Sequence[int]
+    modality_keys: Sequence[str]
+
+
+Dimensions = Mapping[str, Mapping[str, int]]
+"""``state`` and ``action`` to the size of each key."""
+
+PRESENT = (0,)
+"""The steps of a model that uses the present step only."""
+
+_LONGEST_HISTORY = 256
+"""Largest number of remembered control steps; a model or a server that asks for more is wrong, or an attack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInterface:
+    """The inputs and outputs of a model."""
+
+    video_keys: tuple[str, ...]
+    state_keys: tuple[str, ...]  # groups of the state
+    action_keys: tuple[str, ...]  # groups of the action
+    # Names of the instruction. A model with several uses the first, and may require all.
+    language_keys: tuple[str, ...]
+    horizon: int  # control steps that the model predicts
+    dimensions: Dimensions | None = None  # None if the model does not state them
+    video_steps: tuple[int, ...] = PRESENT  # 0 is the present step, -15 the one 15 steps before
+    state_steps: tuple[int, ...] = PRESENT
+
+
+def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions | None) -> ModelInterface:
+    """Return a model's inputs and outputs; ConfigError for impossible steps, or no instruction or action."""
+    keys = {name: tuple(modality.modality_keys) for name, modality in modalities.items()}
+    steps = {name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")}
+    # Policies remember a limited number of past steps, and no future ones exist.
+    problems = [
+        Problem(
+            f"the model wants '{name}' at the steps {str(list(wanted))[:100]}; the present one, 0, and up to "
+            f"{_LONGEST_HISTORY} before it, -{_LONGEST_HISTORY}, are given"
+        )
+        for name, wanted in steps.items()
+        if not 1 <= len(wanted) <= _LONGEST_HISTORY + 1 or min(wanted) < -_LONGEST_HISTORY or max(wanted) > 0
+    ]
+    languages = keys.get("language", ())
+    if not languages:
+        problems.append(Problem("the model takes no instruction"))
+    if not keys.get("action"):
+        problems.append(Problem("the model has no actions"))
+    if problems:
+        raise ConfigError(problems)
+    return ModelInterface(
+        video_keys=keys.get("video", ()),
+        state_keys=keys.get("state", ()),
+        action_keys=keys["action"],
+        language_keys=languages,
+        horizon=len(list(modalities["action"].delta_indices)),
+        dimensions=dimensions,
+        video_steps=steps["video"],
+        state_steps=steps["state"],
+    )
+
 
 # Read the settings of a GR00T policy: the options of a job, and the YAML file that they name.
 
@@ -206,6 +287,90 @@ def read_settings(
     named = {key: getattr(settings, key) for key in paths}
     beside: dict[str, Any] = {key: str(Path(path).parent / name) for key, name in named.items() if name}
     return dataclasses.replace(settings, **{key: name for key, name in beside.items() if Path(name).exists()})
+
+
+# Read Isaac Lab Arena's joint files: the joints of a model's groups, and the order of a simulation's joints.
+
+JointGroups: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Name of a group of the model to the names of its joints, in the model's order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyJoints:
+    """The joints of each group of a model's state and action."""
+
+    state: JointGroups
+    action: JointGroups
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointFiles:
+    """The content of a policy's joint files; None for a file that is not given."""
+
+    policy: PolicyJoints | None = None
+    state_order: tuple[str, ...] | None = None  # the environment's state joints
+    action_order: tuple[str, ...] | None = None  # the environment's action joints
+
+
+def read_joint_files(settings: object) -> JointFiles:
+    """Read the joint files that a policy's YAML file names; ConfigError if one cannot be read."""
+    policy, action, state = (getattr(settings, key, None) for key in JOINT_FILES)
+    return JointFiles(
+        policy=read_policy_joints(policy) if policy else None,
+        state_order=read_joint_order(state) if state else None,
+        action_order=read_joint_order(action) if action else None,
+    )
+
+
+def read_policy_joints(path: str | Path) -> PolicyJoints:
+    """Read the joints of a model's groups; ConfigError, with file and key, for any other content."""
+    document = _mapping(read_document(path), str(path), None)
+    # Two forms: one mapping from group to joints, or one mapping each under ``state`` and ``action``.
+    if set(document) == {"state", "action"} and all(isinstance(part, dict) for part in document.values()):
+        state, action = (_groups(document[part], str(path), f"{part}.") for part in ("state", "action"))
+        return PolicyJoints(state=state, action=action)
+    groups = _groups(document, str(path), "")
+    return PolicyJoints(state=groups, action=groups)
+
+
+def read_joint_order(path: str | Path) -> tuple[str, ...]:
+    """Read the order of a simulation's joints, a mapping from joint to position; ConfigError for anything else."""
+    file = str(path)
+    positions = _mapping(read_document(path), file, None)
+    problems = [
+        Problem(f"{position!r} is no position; positions count from 0", file=file, key=joint)
+        for joint, position in positions.items()
+        if isinstance(position, bool) or not isinstance(position, int)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    # Each position from 0 must be there exactly once.
+    ordered = sorted(positions, key=positions.__getitem__)
+    for due, joint in enumerate(ordered):
+        if positions[joint] != due:
+            message = (
+                f"has position {positions[joint]}, where {due} is the next; each of 0 to {len(ordered) - 1} is due"
+            )
+            raise ConfigError(Problem(message, file=file, key=joint))
+    return tuple(ordered)
+
+
+def _mapping(value: Any, file: str, key: str | None) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(Problem("must be a mapping with at least one entry", file=file, key=key))
+    return value
+
+
+def _groups(document: dict[str, Any], file: str, prefix: str) -> JointGroups:
+    problems: list[Problem] = []
+    for group, joints in document.items():
+        are_names = isinstance(joints, list) and joints and all(isinstance(joint, str) for joint in joints)
+        if not are_names or len(set(joints)) != len(joints):
+            message = "must be a list of joint names without repetition"
+            problems.append(Problem(message, file=file, key=f"{prefix}{group}"))
+    if problems:
+        raise ConfigError(problems)
+    return {group: tuple(joints) for group, joints in _mapping(document, file, prefix.rstrip(".") or None).items()}
 
 
 # Check and describe a checkpoint before loading it.

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +15,13 @@ from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import Pictures, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import Continuation
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
-from isaaclab_arena_gr00t.joints import (
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena_gr00t.config import (
     PRESENT,
+    Gr00tClosedloopPolicyConfig,
     JointFiles,
+    JointGroups,
     ModelInterface,
-    from_groups,
-    to_groups,
-    wired_action,
-    wired_state,
 )
 
 # Resize pictures for a model to one size, with their aspect ratio kept.
@@ -89,22 +86,21 @@ class Wiring:
         )
 
 
-class Spaces(Protocol):
-    """The observations and actions of an environment, which a recording has too."""
+@dataclass(frozen=True, kw_only=True)
+class RecordedSpaces:
+    """The observations and actions of a recording's environment; joint names are not recorded."""
 
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Group, then term, then `ArraySpec`."""
-        ...
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """Shape: (action_dim,)."""
-        ...
+    observation_spec: Mapping[str, Mapping[str, ArraySpec]]  # group, then term
+    action_spec: ArraySpec
 
 
 def wired(
-    environment: Spaces, model: ModelInterface, config: Gr00tClosedloopPolicyConfig, files: JointFiles, *, file: str
+    environment: Environment | RecordedSpaces,
+    model: ModelInterface,
+    config: Gr00tClosedloopPolicyConfig,
+    files: JointFiles,
+    *,
+    file: str,
 ) -> Wiring:
     """Locate a model's inputs and outputs in an environment or recording; ConfigError with all problems by YAML key."""
     # Collect all problems, so that the user can correct the file in one pass.
@@ -151,7 +147,7 @@ def wired(
 
 
 def _cameras(
-    environment: Spaces, video_keys: Sequence[str], config: Gr00tClosedloopPolicyConfig
+    environment: Environment | RecordedSpaces, video_keys: Sequence[str], config: Gr00tClosedloopPolicyConfig
 ) -> tuple[dict[str, str], list[Problem]]:
     key = "pov_cam_name_sim"
     given = config.pov_cam_name_sim
@@ -195,14 +191,141 @@ def _cameras(
     return {video: chosen[video] for video in video_keys if video in chosen}, problems
 
 
-def _terms(environment: Spaces, group: str) -> dict[str, ArraySpec]:
+def _terms(environment: Environment | RecordedSpaces, group: str) -> dict[str, ArraySpec]:
     terms = environment.observation_spec.get(group, {})
     if isinstance(terms, ArraySpec):
         return {}
     return {name: spec for name, spec in terms.items() if isinstance(spec, ArraySpec)}
 
 
+def wired_state(
+    observed: Mapping[str, ArraySpec], keys: Sequence[str], joint_terms: Sequence[str], files: JointFiles
+) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]], list[Problem]]:
+    """Return the needed observations in order, each state key's indices in them side by side, and the problems."""
+    # A key that the joint files do not name is the observation of that name.
+    groups: JointGroups = files.policy.state if files.policy else {}
+    needed = tuple(joint_terms) if any(key in groups for key in keys) else ()
+    wanted = list(dict.fromkeys([*needed, *(key for key in keys if key not in groups)]))
+    problems: list[Problem] = []
+    for name in wanted:
+        key = "state_names_sim" if name in needed else "policy_joints_config_path"
+        if name not in observed:
+            message = f"the environment observes no '{name}'{did_you_mean(name, observed)}"
+            problems.append(Problem(message, key=key))
+        elif len(observed[name].shape) != 1:
+            message = f"'{name}' has shape {observed[name].shape}; only a list of numbers can be part of the state"
+            problems.append(Problem(message, key=key))
+    if problems:
+        return (), {}, problems
+
+    specs = [observed[name] for name in needed]
+    order, problems = _agreed_order(specs, files.state_order if needed else None, key="state_joints_config_path")
+    if problems:
+        return (), {}, problems
+
+    # The observations lie side by side, each from its start.
+    starts: dict[str, int] = {}
+    for name in wanted:
+        starts[name] = sum(observed[earlier].shape[0] for earlier in starts)
+    places: dict[str, tuple[int, ...]] = {}
+    for key in keys:
+        if key in groups:
+            found, wrong = _places(groups[key], order, group=key, kind="state")
+            places[key], problems = found, problems + wrong
+        else:
+            places[key] = tuple(range(starts[key], starts[key] + observed[key].shape[0]))
+    return tuple(wanted), places, problems
+
+
+def wired_action(
+    spec: ArraySpec, keys: Sequence[str], files: JointFiles
+) -> tuple[dict[str, tuple[int, ...]], list[Problem]]:
+    """Return each action key's indices, together every index exactly once, and the problems."""
+    groups: JointGroups = files.policy.action if files.policy else {}
+    # A single group that the joint files do not name is the whole action.
+    if len(keys) == 1 and keys[0] not in groups:
+        return {keys[0]: tuple(range(spec.shape[0]))}, []
+    order, problems = _agreed_order([spec], files.action_order, key="action_joints_config_path")
+    if problems:
+        return {}, problems
+    places: dict[str, tuple[int, ...]] = {}
+    for key in keys:
+        if key not in groups:
+            message = f"does not say which joints the model's action '{key}' holds{did_you_mean(key, groups)}"
+            problems.append(Problem(message, key="policy_joints_config_path"))
+            continue
+        places[key], wrong = _places(groups[key], order, group=key, kind="action")
+        problems += wrong
+    if problems:
+        return places, problems
+
+    # Every joint of the environment needs exactly one value.
+    taken = [place for group in places.values() for place in group]
+    return places, [
+        Problem(
+            f"{taken.count(place) or 'none'} of the model's actions is for '{joint}'; there must be exactly one",
+            key="policy_joints_config_path",
+        )
+        for place, joint in enumerate(order)
+        if taken.count(place) != 1
+    ]
+
+
+def _places(
+    joints: Sequence[str], order: Sequence[str], *, group: str, kind: str
+) -> tuple[tuple[int, ...], list[Problem]]:
+    """Return the position of each joint in `order`, and a problem for each that is missing or there twice."""
+    places: list[int] = []
+    problems = []
+    for joint in joints:
+        found = [position for position, name in enumerate(order) if name == joint]
+        places += found[:1]
+        if len(found) != 1:
+            twice = f"'{joint}' stands at positions {' and '.join(map(str, found))}"
+            wrong = twice if found else f"there is no joint '{joint}'{did_you_mean(joint, order)}"
+            problems.append(Problem(f"{kind} group '{group}': {wrong}", key="policy_joints_config_path"))
+    return tuple(places), problems
+
+
+def _agreed_order(
+    specs: Sequence[ArraySpec], given: Sequence[str] | None, *, key: str
+) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return the joints in order, from the environment or the file; if both have an order, they must agree."""
+    # One name per number, None for a number without a name.
+    names: list[str | None] = []
+    for spec in specs:
+        names.extend(spec.names if spec.names is not None else [None] * spec.shape[0])
+    if given is None:
+        if None in names:
+            return (), [Problem("is missing; the environment does not name all its joints", key=key)]
+        return tuple(name for name in names if name is not None), []
+    if len(given) != len(names):
+        return (), [Problem(f"lists {len(given)} joints, the environment has {len(names)}", key=key)]
+    problems = [
+        Problem(f"says that joint {place} is '{ours}', in the environment it is '{theirs}'", key=key)
+        for place, (ours, theirs) in enumerate(zip(given, names, strict=True))
+        if theirs is not None and ours != theirs
+    ]
+    return tuple(given), problems
+
+
 # Convert an environment's observations for a GR00T model, and its answers into actions.
+
+
+def to_groups(values: torch.Tensor, positions: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
+    """Return each group's values, (..., size), from `values` (..., num_joints) in the order of the simulation."""
+    indices = {group: torch.tensor(places).to(values.device, non_blocking=True) for group, places in positions.items()}
+    return {group: values.index_select(-1, places) for group, places in indices.items()}
+
+
+def from_groups(groups: Mapping[str, torch.Tensor], positions: Mapping[str, Sequence[int]]) -> torch.Tensor:
+    """Return the values of all groups, (..., num_joints), in the order of the simulation; inverse of `to_groups`."""
+    # Together the groups contain every position from 0 exactly once.
+    joined = torch.cat([groups[group] for group in positions], dim=-1)
+    places = [place for group in positions for place in positions[group]]
+    ordered = torch.empty_like(joined)
+    ordered[..., places] = joined
+    return ordered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,16 +436,6 @@ def continued(going_on: Continuation | None, wiring: Wiring) -> dict[str, Any] |
         "actions": {key: values.numpy() for key, values in groups.items()},
         "weights": going_on.weights.numpy(),
     }
-
-
-def zero_observation(env: Environment, wiring: Wiring) -> Observation:
-    """Return an observation of zeros for one env slot."""
-    groups: dict[str, Any] = {}
-    wanted = {"camera_obs": set(wiring.cameras.values()), "policy": set(wiring.state_terms)}
-    for group, names in wanted.items():
-        specs: Any = env.observation_spec.get(group, {})
-        groups[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
-    return groups
 
 
 def _of(values: torch.Tensor | Pictures, env_ids: Sequence[int]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
@@ -140,10 +140,10 @@ class Desk:
 
     def __init__(self, batcher: Batcher, network: Network) -> None:
         self._batcher, self.about = batcher, network.about
-        batcher.come()
+        batcher.count(1)
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
         return self._batcher.ask(entries, slots_per_call=slots_per_call).answers
 
     def close(self) -> None:
-        self._batcher.go()
+        self._batcher.count(-1)

@@ -12,7 +12,7 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,9 @@ class PretendGpuBackend(Backend):
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         self.worlds.reset(_held(env_ids), starts)
 
-    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        self.worlds.step(_held(moved), num_substeps)
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
+        self.worlds.step(_held(moved), num_substeps, may_fail=may_fail)
+        return moved
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         self.worlds.vary(_held(env_ids), changes)

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 import isaaclab_arena as arena
 import isaaclab_arena.gym
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.gym_ids import environment_id
+from isaaclab_arena.gym import environment_id
 
 IDS = [environment_id(name) for name in ENVIRONMENTS.names()]
 

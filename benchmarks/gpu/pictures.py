@@ -65,7 +65,7 @@ def rendering(environment: ArenaEnvironment, pictures: CameraOptions) -> Callabl
     cameras = EnvironmentCameras(environment.backend, pictures, environment.device, num_threads=threads)
 
     def render() -> None:
-        cameras.outdate(None)
+        cameras.drawn.outdated[:] = True
         cameras.observe()
 
     return render

@@ -34,8 +34,8 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.sim.warp.backend import WarpBackend, make_data
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, trim_graph_memory
+from isaaclab_arena.sim.warp_backend import WarpBackend, make_data
+from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time, trim_graph_memory
 
 
 def build_worlds(task: str, num_envs: int, device: torch.device, **options: Any) -> ArenaEnvironment:

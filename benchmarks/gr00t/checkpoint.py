@@ -13,9 +13,8 @@ from gr00t.model.checkpoint import save_checkpoint
 
 from benchmarks import ROOT
 from isaaclab_arena.environments.robots.embodiment import PANDA
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
-from isaaclab_arena_gr00t.joints import Dimensions, read_joint_files
-from isaaclab_arena_gr00t.training.training_run import interface_of
+from isaaclab_arena_gr00t.config import Dimensions, Gr00tClosedloopPolicyConfig, read_joint_files, read_policy_config
+from isaaclab_arena_gr00t.training.finetune import interface_of
 
 PANDA_YAML = ROOT / "isaaclab_arena_gr00t" / "policy" / "config" / "panda_closedloop.yaml"
 INSTRUCTION = "pick up the red cube and lift it"

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 
+from arena_wire.gr00t import pack
 from benchmarks import ROOT
 from benchmarks.gr00t.checkpoint import modalities, save_random_checkpoint, shown, write_policy_yaml
 from benchmarks.gr00t.start import start_table
@@ -35,15 +36,19 @@ from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Gr00tClosedloopPolicyArgs, read_policy_config
-from isaaclab_arena_gr00t.joints import Dimensions, Modality
+from isaaclab_arena_gr00t.config import (
+    ClosedloopPolicyArgs,
+    Dimensions,
+    Gr00tClosedloopPolicyArgs,
+    Modality,
+    read_policy_config,
+)
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, QueryCount
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_SLOTS_PER_QUERY, Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
     Gr00tRemoteClosedloopPolicyArgs,
 )
-from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack
 
 WARM_UP = 2
 _SERVER_START_S = 120.0

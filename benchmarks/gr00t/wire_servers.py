@@ -19,10 +19,17 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
-from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
+from isaaclab_arena.evaluation.policy_server import Serving
 from isaaclab_arena.interfaces.policy_traits import Entries
-from isaaclab_arena_gr00t.remote import openpi as openpi_wire
-from isaaclab_arena_gr00t.remote import vla_eval as vla_eval_wire
+from isaaclab_arena_gr00t.remote.protocols import (
+    ACTION,
+    HELLO,
+    OBSERVATION,
+    PROTOCOL_VERSION,
+    Message,
+    OpenpiCodec,
+    VlaEvalCodec,
+)
 
 TOKEN = "zeros"
 ACTIONS = np.zeros((NUM_STEPS, ACTION_DIM), np.float32)
@@ -63,30 +70,30 @@ def serve_ranks() -> None:
         path = f"{name}/socket"
         listening.bind(path)
         listening.listen()
-        Serving(listening, LoadedNetworks({"zeros": ZeroNetwork}, max_batch=64, max_wait_s=0.0), token=TOKEN)
+        Serving(listening, {"zeros": ZeroNetwork}, max_batch=64, max_wait_s=0.0, token=TOKEN)
         print(path, flush=True)
         threading.Event().wait()
 
 
 async def openpi(connection: ServerConnection) -> None:
     """Describe itself, then answer observations, as openpi's server does."""
-    await connection.send(openpi_wire.pack({"policy": "zeros"}))
+    await connection.send(OpenpiCodec.pack({"policy": "zeros"}))
     while True:
-        openpi_wire.unpack(await connection.recv(decode=False))
-        await connection.send(openpi_wire.pack({"actions": ACTIONS}))
+        OpenpiCodec.unpack(await connection.recv(decode=False))
+        await connection.send(OpenpiCodec.pack({"actions": ACTIONS}))
 
 
 async def vla_eval(connection: ServerConnection) -> None:
     """Say hello, then answer observations, as vla-eval's servers do."""
     while True:
-        message = vla_eval_wire.unpack(await connection.recv(decode=False))
+        message = VlaEvalCodec.unpack(await connection.recv(decode=False))
         payload: dict[str, Any] = {"actions": ACTIONS}
-        if message.kind == vla_eval_wire.HELLO:
-            payload = {"protocol_version": vla_eval_wire.PROTOCOL_VERSION, "model_server": "zeros"}
-        kinds = {vla_eval_wire.HELLO: vla_eval_wire.HELLO, vla_eval_wire.OBSERVATION: vla_eval_wire.ACTION}
+        if message.kind == HELLO:
+            payload = {"protocol_version": PROTOCOL_VERSION, "model_server": "zeros"}
+        kinds = {HELLO: HELLO, OBSERVATION: ACTION}
         if message.kind in kinds:
-            answer = vla_eval_wire.Message(kind=kinds[message.kind], payload=payload, number=message.number)
-            await connection.send(vla_eval_wire.pack(answer))
+            answer = Message(kind=kinds[message.kind], payload=payload, number=message.number)
+            await connection.send(VlaEvalCodec.pack(answer))
 
 
 async def run(talk: Callable[[ServerConnection], Awaitable[None]]) -> None:

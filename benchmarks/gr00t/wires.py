@@ -22,16 +22,13 @@ from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
 from benchmarks.harness.environments import build
 from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, run, timed, values
 from benchmarks.harness.workers import cpu_s
-from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
-from isaaclab_arena.evaluation.policy_server.wire import ServerAddress as RanksAddress
+from isaaclab_arena.evaluation.policy_client import ServedNetwork
+from isaaclab_arena.evaluation.policy_client import ServerAddress as RanksAddress
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.workers.worker_process import WorkerProcess
-from isaaclab_arena_gr00t.remote import openpi, vla_eval
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.vla_eval import OBSERVATION
-from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, Gr00tCodec, OpenpiCodec, PictureFormat, VlaEvalCodec
 
 ENVIRONMENT = "pick_by_colour"
 WORDS = "pick up the red cube and lift it"
@@ -116,7 +113,7 @@ def ways(stack: ExitStack, pictures: Mapping[str, np.ndarray], options: Options)
 
     found = {IN_PROCESS: Way(ask=in_process)}
     port, pid = stack.enter_context(server("gr00t"))
-    connection = PolicyServerConnection(address(port), Gr00tWire())
+    connection = PolicyServerConnection(address(port), Gr00tCodec())
     connection.wait_until_ready()
     stack.callback(connection.close)
     found["gr00t"] = Way(ask=ask_gr00t, server_pid=pid)
@@ -146,15 +143,15 @@ def websocket_ways(
         return Way(ask=lambda n: slots.ask(kind, ((env_id, shown) for env_id in range(n))), server_pid=pid)
 
     shown = {**flat, "prompt": WORDS}
-    found = {"openpi": way(openpi.OpenpiWire, openpi.OBSERVATION, shown, "openpi", None)}
+    found = {"openpi": way(OpenpiCodec, OBSERVATION, shown, "openpi", None)}
     if options.openpi_python is not None:
-        own = way(openpi.OpenpiWire, openpi.OBSERVATION, shown, "openpi", options.openpi_python)
+        own = way(OpenpiCodec, OBSERVATION, shown, "openpi", options.openpi_python)
         found["openpi, its own server"] = own
     for picture_format in FORMATS:
-        wire = partial(vla_eval.VlaEvalWire, picture_format)
+        wire = partial(VlaEvalCodec, picture_format)
         found[f"vla_eval, {picture_format}"] = way(wire, OBSERVATION, observation, "vla_eval", None)
     if options.vla_eval_python is not None:
-        wire = partial(vla_eval.VlaEvalWire, FORMATS[0])
+        wire = partial(VlaEvalCodec, FORMATS[0])
         own = way(wire, OBSERVATION, observation, "vla_eval", options.vla_eval_python)
         found[f"vla_eval, {FORMATS[0]}, its own server"] = own
     return found
@@ -193,8 +190,8 @@ def measured(way: Way, num_slots: int, num_queries: int) -> Cost:
 
 def kilobytes(pictures: Mapping[str, np.ndarray], picture_format: PictureFormat) -> float:
     """Return the size of vla-eval's message for an env slot [KB]."""
-    wire = vla_eval.VlaEvalWire(picture_format)
-    return len(wire.question(OBSERVATION, {"images": dict(pictures)})) / 1000
+    wire = VlaEvalCodec(picture_format)
+    return len(wire.encode(OBSERVATION, {"images": dict(pictures)})) / 1000
 
 
 def main(options: Options) -> None:

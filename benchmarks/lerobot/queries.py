@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from benchmarks.harness.measure import (
 )
 from benchmarks.harness.runs import cpu_of_all_s
 from benchmarks.harness.workers import Worker
-from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot_network import LeRobotNetwork, LeRobotPolicyCfg
 
 PICTURES, EDGE_PX = ("observation.images.front", "observation.images.wrist"), 224
 THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -47,9 +48,12 @@ class Options(PageOptions):
 
 def ask_here(network: LeRobotNetwork, num_slots: int) -> Timing:
     """Ask from this process."""
-    shown: dict[str, np.ndarray] = {name: np.zeros((num_slots, 1, EDGE_PX, EDGE_PX, 3), np.uint8) for name in PICTURES}
-    shown["observation.state"] = np.zeros((num_slots, 1, 2), np.float32)
-    return timed(lambda: network.actions(shown, ["push"] * num_slots, list(range(num_slots))), cpu_of_all_s)
+    entries: dict[str, Any] = {
+        f"shown.{name}": np.zeros((num_slots, 1, EDGE_PX, EDGE_PX, 3), np.uint8) for name in PICTURES
+    }
+    entries |= {"shown.observation.state": np.zeros((num_slots, 1, 2), np.float32)}
+    entries |= {"words": ["push"] * num_slots, "noise_seeds": np.arange(num_slots)}
+    return timed(lambda: network.ask(entries, slots_per_call=num_slots), cpu_of_all_s)
 
 
 def ask_there(worker: Worker, num_slots: int) -> Timing:

@@ -25,10 +25,7 @@ from benchmarks.harness.policies import GlancePolicy
 from benchmarks.harness.workers import cpu_s
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.openpi import OBSERVATION as OPENPI_OBSERVATION
-from isaaclab_arena_gr00t.remote.openpi import OpenpiWire
-from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_START, OBSERVATION, VlaEvalWire
+from isaaclab_arena_gr00t.remote.protocols import EPISODE_START, OBSERVATION, Gr00tCodec, OpenpiCodec, VlaEvalCodec
 
 IN_PROCESS = "in this process"
 PROTOCOLS = ("vla_eval", "openpi", "gr00t")
@@ -105,15 +102,15 @@ def asking(protocol: str, address: ServerAddress, pictures: Mapping[str, np.ndar
     """Return a call that asks one query in a connection of its own and returns the action."""
     state = np.zeros(STATE_SIZE, np.float32)
     if protocol == "vla_eval":
-        connection = PolicyServerConnection(address, VlaEvalWire())
+        connection = PolicyServerConnection(address, VlaEvalCodec())
         connection.begin((EPISODE_START, {"task": {"name": WORDS}}))
         shown = {"images": dict(pictures), "state": state, "task_description": WORDS}
         return lambda: connection.ask(OBSERVATION, shown)["actions"]
     if protocol == "openpi":
-        connection = PolicyServerConnection(address, OpenpiWire())
+        connection = PolicyServerConnection(address, OpenpiCodec())
         connection.wait_until_ready()
-        return lambda: connection.ask(OPENPI_OBSERVATION, {**pictures, "state": state, "prompt": WORDS})["actions"][0]
-    connection = PolicyServerConnection(address, Gr00tWire())
+        return lambda: connection.ask(OBSERVATION, {**pictures, "state": state, "prompt": WORDS})["actions"][0]
+    connection = PolicyServerConnection(address, Gr00tCodec())
     connection.wait_until_ready()
     observation = {
         "video": {name: picture[None, None] for name, picture in pictures.items()},

@@ -36,9 +36,9 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import VideoFile, VideoRecorder
-from isaaclab_arena.sim.pictures import VisibleWorld
+from isaaclab_arena.sim.backend import VisibleWorld
 from isaaclab_arena.sim.threads import available_cores
-from isaaclab_arena.sim.warp.cameras import Camera, RayTracer
+from isaaclab_arena.sim.warp_cameras import Camera, RayTracer
 
 ENVIRONMENT = "lift_object"
 POLICY = "scripted"

@@ -30,7 +30,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EVENTS, Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
-from isaaclab_arena.sim.pictures import VisibleWorld
+from isaaclab_arena.sim.backend import VisibleWorld
 from isaaclab_arena.sim.threads import default_num_threads
 
 NUM_MOMENTS = 40
@@ -113,7 +113,7 @@ class _Painter:
     """Draws worlds from any viewpoint, with the lens of the viewport's camera."""
 
     def __init__(self, environment: TableEnvironment) -> None:
-        from isaaclab_arena.sim.warp.cameras import Camera, RayTracer  # noqa: PLC0415  Warp loads for seconds
+        from isaaclab_arena.sim.warp_cameras import Camera, RayTracer  # noqa: PLC0415  Warp loads for seconds
 
         model = environment.backend.model
         self._index = model.camera(VIEWPORT).id

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.harness.environments import build, tally
 from benchmarks.harness.measure import Page, PageOptions, Table, run
-from isaaclab_arena.environments.gym.worker.sources.meta_world import task_names
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import MetaWorld
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts import MetaWorldExpertPolicy
 
@@ -33,7 +33,7 @@ def main(options: Options) -> None:
     figures = ("rate, Wilson 95 %", "timeouts/errors", "steps to success", "ms per episode")
     table = Table("task", "successes", *figures, words=4)
     solved, versions = [], {}
-    for task in options.tasks or task_names():
+    for task in options.tasks or MetaWorld.task_names():
         environment = build(f"metaworld:{task}", options.num_envs, python=options.python)
         began = time.perf_counter()
         found = tally(environment, MetaWorldExpertPolicy(), options.episodes, options.seed)

@@ -14,8 +14,7 @@ from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.harness.workers import children, cpu_s, memory_bytes
 from benchmarks.workers.plain_loop import EPISODE_STEPS
 from isaaclab_arena.distributed.devices import choose_opengl
-from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition

@@ -12,7 +12,7 @@ from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
 from isaaclab_arena.analysis.comparison_files import TextTable, markdown_table
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.analysis.rates import holm, paired_difference_interval, sign_flip_p
-from isaaclab_arena.config.expansion.sweeps import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.merge import harmless_text

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
@@ -34,7 +34,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
-from isaaclab_arena.policy.in_memory import LentPolicy, lent_policy, modules_at_rest, name_of_lent
+from isaaclab_arena.policy.catalog import LentPolicy, lent_policy, modules_at_rest, name_of_lent
 from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.results.merge import read
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -283,9 +283,21 @@ def _one_job(
     environment_args: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> OneJobAsked:
-    policy_type, only_here, lent = _resolved(policy)
-    if lent is not None and policy_config:
-        raise ConfigError("has no effect on an object; it has its options already", key="policy_config")
+    # A class that other processes cannot import, and an object that is lent, are only here.
+    policy_type: str = policy if isinstance(policy, str) else name_of_lent(policy)
+    only_here: type[PolicyBase] | LentPolicy | None = None
+    lent = None
+    if isinstance(policy, type):
+        if not issubclass(policy, PolicyBase):
+            message = f"'{policy_type}' is no policy: it must be a class derived from PolicyBase"
+            raise ConfigError(message, key="policy")
+        module = importlib.import_module(policy.__module__)
+        can_be_imported = module.__name__ != "__main__" and getattr(module, policy.__qualname__, None) is policy
+        only_here = None if can_be_imported else policy
+    elif not isinstance(policy, str):
+        only_here, lent = lent_policy(policy), policy
+        if policy_config:
+            raise ConfigError("has no effect on an object; it has its options already", key="policy_config")
 
     # Arguments are options of the run, keys of the job, or else options of the environment.
     options: dict[str, Any] = {}
@@ -306,20 +318,6 @@ def _one_job(
     described = {"arena_env_args": arguments, "policy_type": policy_type, "policy_config_dict": config}
     block = {"name": environment, **of_job, **described}
     return OneJobAsked(block=block, given=options, policy=lent, only_here=only_here)
-
-
-def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | LentPolicy | None, Any]:
-    """Return a policy's name, its class or the lent policy if other processes cannot have it, and the lent object."""
-    if isinstance(policy, str):
-        return policy, None, None
-    if not isinstance(policy, type):
-        return name_of_lent(policy), lent_policy(policy), policy
-    name = name_of_lent(policy)
-    if not issubclass(policy, PolicyBase):
-        raise ConfigError(f"'{name}' is no policy: it must be a class derived from PolicyBase", key="policy")
-    module = importlib.import_module(policy.__module__)
-    can_be_imported = module.__name__ != "__main__" and getattr(module, policy.__qualname__, None) is policy
-    return name, None if can_be_imported else policy, None
 
 
 # The ranks of an evaluation called from Python: this process alone, a process group, or started processes.
@@ -343,47 +341,6 @@ def ranks_here(*, device: str | None, alone: bool) -> Iterator[Ranks]:
     variables = context.variables_of_group(dist.get_rank(), size)
     with initialise(context.DistributedContext.from_environment(variables, device=device)) as ranks:
         yield ranks
-
-
-def run_on_ranks(
-    arguments: Sequence[str], num_ranks: int, options: RunOptions, *, directory: Path, shows_progress: bool
-) -> None:
-    """Run the evaluation runner on ranks in new processes and wait; ConfigError or ArenaError with its reason."""
-    if context.is_a_rank() or group_size() is not None:
-        message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
-        raise ConfigError(message, key="num_ranks")
-    # Each rank gets a GPU, if this machine has any and the options allow it.
-    on_gpus = options.device != "cpu" and selectable_gpu_count() > 0
-    launch = ["--gpu_ids", *map(str, range(num_ranks))] if on_gpus else ["--nproc_per_node", str(num_ranks)]
-    if options.gpu_ids is not None or options.nproc_per_node is not None:
-        raise ConfigError("excludes --gpu_ids and --nproc_per_node, which say the same", key="num_ranks")
-    command = [sys.executable, "-m", eval_runner.PROGRAM, *launch, *arguments]
-    with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(  # noqa: S603  this program itself
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=None if shows_progress else stderr,
-            env=context.variables_of_child(sys.path),
-        )
-        # Forward Ctrl-C, and raise KeyboardInterrupt after the ranks have written their results.
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
-        stderr.seek(0)
-        told = stderr.read().decode(errors="replace")
-    if code == 2:
-        raise ConfigError(_reason(told))
-    if code != 0 and not (directory / RESULTS_FILE).is_file():
-        raise ArenaError(f"the ranks ended with exit code {code}: {_reason(told)}")
-
-
-def _reason(told: str) -> str:
-    lines = told.strip().splitlines()
-    first = next((number for number, line in enumerate(lines) if line.startswith("error: ")), 0)
-    return "\n".join(lines[first:]).removeprefix("error: ")[-4_000:]
 
 
 @overload
@@ -461,6 +418,7 @@ def evaluate(
 
 
 def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
+    """Run the evaluation runner on ranks in new processes and wait; ConfigError or ArenaError with its reason."""
     options = asked.options(is_guest=False)
     owned = _temporary_directory(asked)
     named = options.output_dir or options.resume
@@ -476,7 +434,36 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
         asked.request(options, world_size=num_ranks)
         if options.output_dir is None and options.resume is None:
             arguments += ["--output_dir", str(path)]
-        run_on_ranks(arguments, num_ranks, options, directory=path, shows_progress=shows_progress)
+        if context.is_a_rank() or group_size() is not None:
+            message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
+            raise ConfigError(message, key="num_ranks")
+        # Each rank gets a GPU, if this machine has any and the options allow it.
+        on_gpus = options.device != "cpu" and selectable_gpu_count() > 0
+        launch = ["--gpu_ids", *map(str, range(num_ranks))] if on_gpus else ["--nproc_per_node", str(num_ranks)]
+        if options.gpu_ids is not None or options.nproc_per_node is not None:
+            raise ConfigError("excludes --gpu_ids and --nproc_per_node, which say the same", key="num_ranks")
+        with tempfile.TemporaryFile() as stderr:
+            process = subprocess.Popen(  # noqa: S603  this program itself
+                [sys.executable, "-m", eval_runner.PROGRAM, *launch, *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=None if shows_progress else stderr,
+                env=context.variables_of_child(sys.path),
+            )
+            # Forward Ctrl-C, and raise KeyboardInterrupt after the ranks have written their results.
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                process.wait()
+                raise
+            stderr.seek(0)
+            lines = stderr.read().decode(errors="replace").strip().splitlines()
+        first = next((number for number, line in enumerate(lines) if line.startswith("error: ")), 0)
+        reason = "\n".join(lines[first:]).removeprefix("error: ")[-4_000:]
+        if code == 2:
+            raise ConfigError(reason)
+        if code != 0 and not (path / RESULTS_FILE).is_file():
+            raise ArenaError(f"the ranks ended with exit code {code}: {reason}")
         return Results(read(path), path, owned=owned)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
-from isaaclab_arena.evaluation.gym_ids.making import make_vector_env
+from isaaclab_arena.evaluation.gym_ids import make_vector_env
 
 
 def make(

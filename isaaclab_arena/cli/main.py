@@ -27,22 +27,23 @@ class Command:
     """The facts of a command that are known before its module is imported."""
 
     group: str  # heading under which the help shows it
-    module: str  # the module with its `main(arguments)`
+    module: str  # the module with its `main(arguments)`, or with several commands
     # The dataclass of its options in that module, None for a command of another package.
     options: str | None
     summary: str  # its action in a few words
+    main: str = "main"  # the function in that module
 
 
 # Modules are named as text, so that a command imports only its own: `list` must not wait for MuJoCo and pandas.
 _GROUPS = {
     "start": {
-        "quickstart": (f"{_HERE}.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
-        "new": (f"{_HERE}.new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
+        "quickstart": (f"{_HERE}.start:quickstart:QuickstartOptions", "write job files to begin with, and run one"),
+        "new": (f"{_HERE}.start:new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
     },
     "evaluate": {
         "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),
         "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
-        "resume": (f"{_HERE}.resume:ResumeOptions", "go on with the run in a directory"),
+        "resume": (f"{_HERE}.runs:resume:ResumeOptions", "go on with the run in a directory"),
         "watch": (f"{_HERE}.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
         "validate": (f"{_HERE}.validate:ValidateOptions", "check job files without running anything"),
     },
@@ -63,33 +64,34 @@ _GROUPS = {
     },
     "files of a run": {
         "merge": (f"{_HERE}.merge:MergeOptions", "build the tables again from the files of the ranks"),
-        "verify": (f"{_HERE}.verify:VerifyOptions", "check the files, run a sample again, and compare"),
-        "replay": (f"{_HERE}.replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
-        "film": (f"{_HERE}.film:FilmOptions", "film episodes of a run that is over, from their recordings"),
+        "verify": (f"{_HERE}.rerun:verify:VerifyOptions", "check the files, run a sample again, and compare"),
+        "replay": (f"{_HERE}.rerun:replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
+        "film": (f"{_HERE}.rerun:film:FilmOptions", "film episodes of a run that is over, from their recordings"),
         "export": (f"{_HERE}.export:ExportOptions", "write a run in the format of another system"),
-        "recover": (f"{_HERE}.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
+        "recover": (f"{_HERE}.runs:recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
     },
     "train": {
         "train": ("isaaclab_arena.training.train:TrainOptions", "train a policy, and evaluate it while it learns"),
-        "collect": (f"{_HERE}.collect:CollectOptions", "record demonstrations of an expert"),
+        "collect": (f"{_HERE}.runs:collect:CollectOptions", "record demonstrations of an expert"),
     },
     "machine": {
         "doctor": (f"{_HERE}.doctor:DoctorOptions", "show what this machine has to offer"),
         "completion": (f"{_HERE}.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
     },
 }
-"""By heading and name, the module and the options of a command, and what it does."""
+"""By heading and name: ``module:[function:]options`` of a command, and what it does."""
 
 COMMANDS = {
-    name: Command(group=group, module=target.partition(":")[0], options=target.partition(":")[2], summary=summary)
+    name: Command(group=group, module=parts[0], options=parts[-1], summary=summary, main=[*parts[1:-1], "main"][0])
     for group, commands in _GROUPS.items()
     for name, (target, summary) in commands.items()
+    for parts in (target.split(":"),)
 }
 """The commands of this package by name, in the order of the help."""
 
 MAINS = Registry(
     "command",
-    {name: f"{command.module}:main" for name, command in COMMANDS.items()},
+    {name: f"{command.module}:{command.main}" for name, command in COMMANDS.items()},
     entry_point_group="isaaclab_arena.commands",
 )
 """Every command's ``main(arguments) -> int`` by name. A main with the keyword ``typed_as`` gets the name that its help

@@ -100,6 +100,10 @@ class FlagsWithoutEffect:
 ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
 """Keys of a job that `in_own_keys` takes away."""
 
+_TYPED = {
+    "environment": ("arena_env_args.environment", "arena_env_args"),
+    "policy": ("policy_type", "policy_config_dict"),
+}
 _ROLLOUT_LIMIT = {"num_steps": "num_steps", "num_episodes": "num_episodes"}
 _BUILDER = {
     "num_envs": "arena_env_args.num_envs",
@@ -140,84 +144,62 @@ def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]
         _is_interpolation(block.get(key)) for key in ("arena_env_args", "policy_config_dict")
     ):
         return dict(block), []
-    moving = _Moving(block)
-    moving.take("environment", lambda key, value: moving.move_typed(key, value, "arena_env_args.environment"))
-    moving.take("policy", lambda key, value: moving.move_typed(key, value, "policy_type", "policy_config_dict"))
-    moving.take("num_envs", lambda key, value: moving.put("arena_env_args.num_envs", value, key))
-    moving.take("rollout_limit", lambda key, value: moving.move(key, value, _ROLLOUT_LIMIT))
-    moving.take("environment_builder", lambda key, value: moving.move(key, value, _BUILDER, _WITHOUT_EFFECT))
-    return moving.block, moving.problems
+    own, problems = dict(block), list[Problem]()
+    for key in ("environment", "policy", "num_envs", "rollout_limit", "environment_builder"):
+        value = own.get(key)
+        if _is_interpolation(value):
+            continue
+        own.pop(key, None)
+        for moved in () if value is None else _moved(key, value):
+            if isinstance(moved, Problem):
+                problems.append(moved)
+                continue
+
+            # Put the value at its path, unless another value is there already.
+            path, item, source = moved
+            outer, _, inner = path.rpartition(".")
+            target: Any = own
+            if outer:
+                found = own.get(outer)
+                if found is not None and not isinstance(found, dict):
+                    continue  # reported elsewhere as no mapping
+                target = own[outer] = dict(found or {})
+            if target.get(inner) is not None and target[inner] != item:
+                problems.append(Problem(f"is also given as {path}; give one of them", key=source))
+            else:
+                target[inner] = item
+    return own, problems
 
 
 def _is_interpolation(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-class _Moving:
-    """A block while its keys are moved."""
-
-    def __init__(self, block: Mapping[str, Any]) -> None:
-        self.block = dict(block)  # the block so far
-        self.problems: list[Problem] = []  # keys that cannot be moved
-
-    def take(self, key: str, move: Callable[[str, Any], None]) -> None:
-        """Remove a key and pass it to `move`, if it exists and is not an interpolation."""
-        value = self.block.get(key)
-        if _is_interpolation(value):
-            return
-        self.block.pop(key, None)
-        if value is not None:
-            move(key, value)
-
-    def put(self, path: str, value: Any, key: str) -> None:
-        """Put a value at `path`, unless another value is there already."""
-        outer, _, inner = path.rpartition(".")
-        target = self.block
-        if outer:
-            found = self.block.get(outer)
-            if found is not None and not isinstance(found, dict):
-                return  # reported elsewhere as no mapping
-            target = self.block[outer] = dict(found or {})
-        if target.get(inner) is not None and target[inner] != value:
-            self.problems.append(Problem(f"is also given as {path}; give one of them", key=key))
-        else:
-            target[inner] = value
-
-    def move(
-        self,
-        key: str,
-        value: Any,
-        targets: Mapping[str, str],
-        without_effect: Mapping[str, tuple[Callable[[Any], bool], str]] | None = None,
-    ) -> None:
-        """Move the keys of a mapping to this project's keys by `targets`; others need to be without effect."""
-        idle = without_effect or {}
-        if not isinstance(value, Mapping):
-            self.problems.append(Problem(f"{shown(value)} is not a mapping", key=key))
-            return
+def _moved(key: str, value: Any) -> Iterator[tuple[str, Any, str] | Problem]:
+    """Yield what a key of `ARENA_JOB_KEYS` gives: this project's path, the value and its place there; or a problem."""
+    if key == "num_envs":
+        yield "arena_env_args.num_envs", value, key
+    elif not isinstance(value, Mapping):
+        hint = f"; its key 'type' names the {key}" if key in _TYPED else ""
+        yield Problem(f"{shown(value)} is not a mapping{hint}", key=key)
+    elif key in _TYPED:
+        # The key ``type`` names the class, and the other keys are its options.
+        type_path, options = _TYPED[key]
+        for name, item in value.items():
+            path = type_path if name == "type" else f"{options}.{name}"
+            wrong = path == type_path and name != "type"
+            place = f"{key}.{name}"
+            yield Problem(f"is called {key}.type", key=place) if wrong else (path, item, place)
+    else:
+        targets, idle = (_BUILDER, _WITHOUT_EFFECT) if key == "environment_builder" else (_ROLLOUT_LIMIT, {})
         for name, item in value.items():
             if name in targets:
                 if item is not None:
-                    self.put(targets[name], item, f"{key}.{name}")
+                    yield targets[name], item, f"{key}.{name}"
             elif name not in idle:
-                message = f"unknown key{did_you_mean(name, {*targets, *idle})}"
-                self.problems.append(Problem(message, key=f"{key}.{name}"))
+                yield Problem(f"unknown key{did_you_mean(name, {*targets, *idle})}", key=f"{key}.{name}")
             elif item is not None and idle[name][0](item):
-                self.problems.append(Problem(idle[name][1], key=f"{key}.{name}"))
-
-    def move_typed(self, key: str, value: Any, type_path: str, options_key: str | None = None) -> None:
-        """Move a mapping whose key ``type`` names the class, and whose other keys are its options."""
-        if not isinstance(value, Mapping):
-            self.problems.append(Problem(f"{shown(value)} is not a mapping; its key 'type' names the {key}", key=key))
-            return
-        # By default the options go beside the name.
-        options_key = options_key or type_path.partition(".")[0]
-        for name, item in value.items():
-            path = type_path if name == "type" else f"{options_key}.{name}"
-            if path == type_path and name != "type":
-                self.problems.append(Problem(f"is called {key}.type", key=f"{key}.{name}"))
-            else:
-                self.put(path, item, f"{key}.{name}")
+                yield Problem(idle[name][1], key=f"{key}.{name}")
 
 
 # Translate Isaac Lab Arena's environment options to those of this project's environments. Pure functions.

@@ -84,8 +84,15 @@ def _parse_json(text: str) -> Any:
     def refuse_constant(constant: str) -> NoReturn:
         raise _RefusedError(f"holds {constant}, which is no number")
 
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        mapping = dict(pairs)
+        if len(mapping) != len(pairs):
+            twice = shortened(_first_repeated(key for key, _ in pairs))
+            raise _RefusedError(f"key '{twice}' appears twice in one mapping")
+        return mapping
+
     try:
-        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=_unique_pairs)
+        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
         hint = error.msg[:1].lower() + error.msg[1:]
@@ -100,14 +107,6 @@ def _parse_json(text: str) -> Any:
         raise
     except ValueError as error:  # an integer with more digits than Python converts
         raise _RefusedError("holds a number with too many digits") from error
-
-
-def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        twice = shortened(_first_repeated(key for key, _ in pairs))
-        raise _RefusedError(f"key '{twice}' appears twice in one mapping")
-    return mapping
 
 
 def _first_repeated(keys: Iterable[str]) -> str:
@@ -127,7 +126,7 @@ class _CoreLoader(yaml.CSafeLoader):
         self.num_merged = 0
 
 
-def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
+def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> yaml.MappingNode:
     """Merge the mappings of ``<<`` below a mapping's own keys, and refuse a key that appears twice."""
     line = node.start_mark.line + 1
     if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
@@ -155,25 +154,22 @@ def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
             found |= {key.value: (key, value) for key, value in mapping.value}
         found |= {key.value: (key, value) for key, value in own}
         node.value = list(found.values())
+    return node
 
 
-def _construct_int(loader: _CoreLoader, node: yaml.ScalarNode) -> int:
-    text = str(loader.construct_scalar(node))
-    base = {"0x": 16, "0o": 8}.get(text[:2], 10)
-    return int(text[2:] if base != 10 else text, base)
-
-
-def _construct_float(loader: _CoreLoader, node: yaml.ScalarNode) -> float:
-    text = str(loader.construct_scalar(node)).lower()
-    # YAML spells infinity and NaN with a point, Python without.
-    return float(text.replace(".", "") if text.endswith(("inf", "nan")) else text)
-
-
-def _construct_bool(loader: _CoreLoader, node: yaml.ScalarNode) -> bool:
-    text = str(loader.construct_scalar(node))
-    if text.lower() not in {"true", "false"}:
+def _construct(loader: _CoreLoader, node: yaml.ScalarNode) -> int | float | bool | str:
+    """Return the value of a scalar; ValueError if its tag does not fit, where PyYAML ends in a traceback."""
+    text, kind = str(loader.construct_scalar(node)), node.tag.rpartition(":")[2]
+    if kind == "int":
+        base = {"0x": 16, "0o": 8}.get(text[:2], 10)
+        return int(text[2:] if base != 10 else text, base)
+    if kind == "float":
+        # YAML spells infinity and NaN with a point, Python without.
+        text = text.lower()
+        return float(text.replace(".", "") if text.endswith(("inf", "nan")) else text)
+    if kind == "bool" and text.lower() not in {"true", "false"}:
         raise ValueError(f"'{shortened(text)}' is neither true nor false")
-    return text.lower() == "true"
+    return text.lower() == "true" if kind == "bool" else text
 
 
 # The type of an unquoted value follows the core schema of YAML 1.2.
@@ -189,21 +185,13 @@ for _kind, _expression, _first_characters in (
     _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _first_characters)
 
 
-def _construct_text(loader: _CoreLoader, node: yaml.ScalarNode) -> str:
-    return str(loader.construct_scalar(node))
-
-
 def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    _flatten(loader, node)
-    return loader.construct_mapping(node, deep=True)
+    return loader.construct_mapping(_flatten(loader, node), deep=True)
 
 
+for _kind in ("int", "float", "bool", "timestamp"):
+    _CoreLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct)
 _CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
-_CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-# PyYAML's own constructors end in a traceback if a tag does not fit its value.
-_CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-_CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
-_CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_text)
 
 
 def _parse_yaml(text: str) -> Any:

@@ -26,6 +26,10 @@ _COUNTING = threading.Lock()
 _COUNTED = ("_resolve_node_interpolation", "_evaluate_custom_resolver")
 
 
+class _SpentError(ValueError):
+    """The budget of a file is spent."""
+
+
 class OmegaConfInterpolation:
     """Resolves ``${...}`` with OmegaConf, within a budget; OmegaConf is slow, so it gets only strings with one."""
 
@@ -39,9 +43,12 @@ class OmegaConfInterpolation:
     ) -> None:
         # The problems of ``variables``, ``defaults`` and ``shared``.
         self.problems: list[Problem] = []
-        # A few references that each name two others double at every level. So the budget limits look-ups, with more for
-        # every job, and the values and characters that replace references.
-        self._budget = _Budget()
+        # A few references that each name two others double at every level. So a budget limits look-ups, with more for
+        # every job, and the values and characters that replace references. It is counted, not timed, so that it is the
+        # same everywhere.
+        self._spent: str | None = None  # the exceeded limit and the remedy
+        self._max_look_ups = MAX_LOOK_UPS
+        self._look_ups = self._values = self._characters = 0
         self._seen: set[str] = set()
         blocks = {}
         for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared or {})):
@@ -56,12 +63,12 @@ class OmegaConfInterpolation:
         # Most trees have no interpolation, and need no copy.
         if next(_interpolated(tree), None) is None:
             return tree, []
-        self._budget.max_look_ups += LOOK_UPS_PER_JOB
+        self._max_look_ups += LOOK_UPS_PER_JOB
         resolved, problems = self._well_formed(tree)
         # References read the unresolved copy, so that the order of resolution does not matter.
         source = _copied(resolved)
         self._root["job"] = None
-        with self._budget.counting():
+        with self._counting():
             for path, text in _interpolated(source):
                 try:
                     value = self._value(source, path, text)
@@ -96,7 +103,7 @@ class OmegaConfInterpolation:
         value = self._independent[text]
         if isinstance(value, OmegaConfBaseException):
             raise value.with_traceback(None)
-        self._budget.take_extent(value)
+        self._take_extent(value)
         return _copied(value)
 
     def _well_formed(self, tree: Any) -> tuple[Any, list[Problem]]:
@@ -107,7 +114,7 @@ class OmegaConfInterpolation:
             if text not in self._seen:
                 self._seen.add(text)
                 try:
-                    self._budget.take_look_ups(text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP)
+                    self._take_look_ups(text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP)
                 except _SpentError:
                     self._refuse_spent(_dotted(path), text)
             if not _is_well_formed(text):
@@ -116,29 +123,16 @@ class OmegaConfInterpolation:
         return copied, problems
 
     def _refuse_spent(self, key: str, text: str) -> None:
-        if self._budget.spent is not None:
-            raise ConfigError(f"{shown(text)} {self._budget.spent}", key=key)
+        if self._spent is not None:
+            raise ConfigError(f"{shown(text)} {self._spent}", key=key)
 
-
-class _SpentError(ValueError):
-    """The budget of a file is spent."""
-
-
-class _Budget:
-    """The remaining budget of a file's interpolations; counted, not timed, so that it is the same everywhere."""
-
-    def __init__(self) -> None:
-        self.spent: str | None = None  # the exceeded limit and the remedy
-        self.max_look_ups = MAX_LOOK_UPS
-        self._look_ups = self._values = self._characters = 0
-
-    def take_look_ups(self, count: int) -> None:
+    def _take_look_ups(self, count: int) -> None:
         """Count look-ups; _SpentError if there are too many."""
         self._look_ups += count
-        if self._look_ups > self.max_look_ups:
-            self._end(f"{self.max_look_ups} look-ups of other keys")
+        if self._look_ups > self._max_look_ups:
+            self._end(f"{self._max_look_ups} look-ups of other keys")
 
-    def take_extent(self, value: Any) -> None:
+    def _take_extent(self, value: Any) -> None:
         """Count the values and characters that replace a reference; _SpentError if there are too many."""
         # The value is plain, or a node of OmegaConf; its whole content counts.
         pending = [value]
@@ -159,7 +153,7 @@ class _Budget:
                 self._end(f"{MAX_CHARACTERS} characters in the places of references")
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
+    def _counting(self) -> Iterator[None]:
         """Count the look-ups of OmegaConf in the block; it has no hook for that, so two of its methods are wrapped."""
         thread = threading.get_ident()
 
@@ -168,9 +162,9 @@ class _Budget:
                 # The program may use OmegaConf itself, in other threads.
                 if threading.get_ident() != thread:
                     return original(*args, **kwargs)
-                self.take_look_ups(1)
+                self._take_look_ups(1)
                 found = original(*args, **kwargs)
-                self.take_extent(found)
+                self._take_extent(found)
                 return found
 
             return count
@@ -186,11 +180,11 @@ class _Budget:
                     setattr(Container, name, original)
 
     def _end(self, limit: str) -> None:
-        self.spent = (
+        self._spent = (
             f"makes the interpolations of this file need more than {limit}; keys that name others, which name others, "
             "multiply: write the value out, or name fewer keys"
         )
-        raise _SpentError(self.spent)
+        raise _SpentError(self._spent)
 
 
 @lru_cache(maxsize=10_000)

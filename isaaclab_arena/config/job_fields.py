@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.arena import ARENA_JOB_KEYS
-from isaaclab_arena.config.options import error_message, key_path, wrong_numbers
+from isaaclab_arena.config.options import StrictModel, error_message, key_path, wrong_numbers
 from isaaclab_arena.config.schema import (
     UNREADABLE,
     EnvSlots,
@@ -96,10 +96,10 @@ _Text = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 
 
-class _EnvironmentArgs(BaseModel):
+class _EnvironmentArgs(StrictModel):
     """The keys of ``arena_env_args`` that every environment has; the others are the environment's own."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     environment: _Text
     num_envs: EnvSlots | None = None
@@ -108,10 +108,8 @@ class _EnvironmentArgs(BaseModel):
     env_spacing: float | None = None
 
 
-class _PolicyServer(BaseModel):
+class _PolicyServer(StrictModel):
     """The keys of ``policy_server``."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     shared: Literal["node", "run"]
     max_batch: EnvSlots = 64
@@ -119,10 +117,8 @@ class _PolicyServer(BaseModel):
     device: _Text | None = None
 
 
-class _JobFields(BaseModel):
+class _JobFields(StrictModel):
     """The keys of a job, after defaults, interpolation and sweep."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     name: str
     arena_env_args: _EnvironmentArgs

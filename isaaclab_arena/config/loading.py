@@ -4,21 +4,20 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from isaaclab_arena.config.arena import as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.expansion import sweeps
-from isaaclab_arena.config.expansion.suites import expand_suite
+from isaaclab_arena.config.expansion import suites as expansion
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults, parse_tokens, read_job
-from isaaclab_arena.config.options import error_message, key_path, shown
+from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
 from isaaclab_arena.config.schema import (
     WITHOUT_RESULT,
     JobConfig,
@@ -88,24 +87,19 @@ def _read_tokens(tokens: list[Any], *, names_environment: bool) -> dict[str, Any
 # Read the comparisons and bars of a job file, and report all their problems.
 
 _Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-_Fields = TypeVar("_Fields", "_Comparison", "_Bar")
 _DECIDES_NO_CONDITIONS = frozenset({"backend"})
 _NOT_OF_SUITES = "suites do not stop early: ask isaaclab-arena compare when their episodes are there"
 
 
-class _Stop(BaseModel):
+class _Stop(StrictModel):
     """The conditions under which a question is answered."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     alpha: _Share = 0.05
     max_episodes: Annotated[int, Field(ge=1)] | None = None
 
 
-class _Comparison(BaseModel):
+class _Comparison(StrictModel):
     """The keys of a comparison."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     name: str
     jobs: Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -113,10 +107,8 @@ class _Comparison(BaseModel):
     stop: _Stop
 
 
-class _Bar(BaseModel):
+class _Bar(StrictModel):
     """The keys of a bar."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     job: str
     at_least: _Share
@@ -128,119 +120,110 @@ def read_questions(
     comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[JobConfig, ...]
 ) -> tuple[tuple[Question, ...], tuple[JobConfig, ...]]:
     """Return the questions of a file, and its jobs (after sweeps); ConfigError lists every problem."""
-    # The questions are the comparisons, then the bars, in order of the file.
-    reading = _Reading(jobs)
-    for position, block in enumerate(comparisons):
-        key = f"comparisons[{position}]"
-        if (comparison := reading.fields(_Comparison, key, block)) is not None:
-            names = tuple(comparison.jobs)
-            wrong = [*reading.unusable(f"{key}.jobs", names), *_unpaired(f"{key}.jobs", reading.known(names))]
-            reading.add(key, comparison.name, names, comparison.stop, wrong, margin=comparison.margin)
-    for position, block in enumerate(bars):
-        key = f"bars[{position}]"
-        if (bar := reading.fields(_Bar, key, block)) is not None:
-            name = f"{bar.job} at least {bar.at_least:g}" if bar.name is None else bar.name
-            wrong = list(reading.unusable(f"{key}.job", (bar.job,)))
-            reading.add(key, name, (bar.job,), bar.stop, wrong, at_least=bar.at_least)
-
-    # A question must not have the name of another question or of a job.
-    keys = {name: key for key, name in reading.names.items()}
-    for name, earlier in clashes(reading.names.values()):
-        taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
-        reading.problems.append(Problem(f"{taken} by an earlier question", key=f"{keys[name]}.name"))
-    own = {job.name for job in jobs}
-    reading.problems += [
-        Problem(f"'{name}' is the name of a job too; give it another one", key=f"{key}.name")
-        for key, name in reading.names.items()
-        if name in own
-    ]
-    if reading.problems:
-        raise ConfigError(reading.problems)
-
-    # A job without a length has the number of episodes that its questions need.
-    questions = tuple(reading.questions.values())
-    with_length = []
-    for job in jobs:
-        asked = [question.max_episodes for question in questions if job.name in question.jobs]
-        with_length.append(replace(job, num_episodes=max(asked)) if asked and job.num_episodes is None else job)
-    return questions, tuple(with_length)
-
-
-class _Reading:
-    """One reading of the questions: collects them by key, and collects problems instead of stopping at the first."""
-
-    def __init__(self, jobs: Sequence[JobConfig]) -> None:
-        self.questions: dict[str, Question] = {}
-        self.problems: list[Problem] = []
-        self.names: dict[str, str] = {}  # the name of each question, also of a wrong one
-        self._jobs = {job.name: job for job in jobs}
-        self._suites = {job.suite.name for job in jobs if job.suite is not None}
-
-    def fields(self, kind: type[_Fields], key: str, block: Any) -> _Fields | None:
+    # The questions are the comparisons, then the bars, in order of the file. `names` has those of wrong ones too.
+    questions: list[Question] = []
+    names: dict[str, str] = {}
+    problems: list[Problem] = []
+    blocks = [(f"comparisons[{position}]", _Comparison, block) for position, block in enumerate(comparisons)]
+    for key, kind, block in [*blocks, *((f"bars[{position}]", _Bar, block) for position, block in enumerate(bars))]:
         if not isinstance(block, dict):
-            self.problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
-            return None
-        name = block.get("name")
-        if isinstance(name, str):
-            self.names[key] = name
+            problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
+            continue
+        if isinstance(block.get("name"), str):
+            names[key] = block["name"]
         try:
-            return kind.model_validate(block)
+            asked = kind.model_validate(block)
         except ValidationError as invalid:
             known = frozenset({*kind.model_fields, *_Stop.model_fields})
-            self.problems += [
+            problems += [
                 Problem(error_message(error, known), key=f"{key}.{key_path(error)}")
                 for error in invalid.errors(include_url=False)
             ]
-        return None
+        else:
+            with problems_into(problems):
+                question = _checked_question(key, asked, jobs, names)
+                questions.append(question)
 
-    def add(
-        self, key: str, name: str, jobs: tuple[str, ...], stop: _Stop, wrong: list[Problem], **asked: float | None
-    ) -> None:
-        """Add a question, or the problems of a wrong one: `wrong` and all others."""
-        if (unsafe := name_problem(name)) is not None:
-            wrong.append(Problem(unsafe, key=f"{key}.name"))
+    # A question must not have the name of another question or of a job.
+    keys = {name: key for key, name in names.items()}
+    for name, earlier in clashes(names.values()):
+        taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
+        problems.append(Problem(f"{taken} by an earlier question", key=f"{keys[name]}.name"))
+    own = {job.name for job in jobs}
+    problems += [
+        Problem(f"'{name}' is the name of a job too; give it another one", key=f"{key}.name")
+        for key, name in names.items()
+        if name in own
+    ]
+    refuse(problems)
 
-        # The question considers the number of episodes that it gives, or that all of its jobs have.
-        known, problem = self.known(jobs), None
-        lengths = {job.name: job.num_episodes for job in known if job.num_episodes is not None}
-        max_episodes = max(lengths.values(), default=0) if stop.max_episodes is None else stop.max_episodes
-        without = [job.name for job in known if job.num_episodes is None]
-        if stop.max_episodes is not None:
-            for job, length in lengths.items():
-                if problem is None and stop.max_episodes > length:
-                    problem = f"{stop.max_episodes} is more than the {length} episodes of job '{job}'"
-        elif without:
-            problem = f"is missing: job '{without[0]}' has no num_episodes; give either"
-        elif len(set(lengths.values())) > 1:
-            told = " and ".join(f"'{job}' has {length} episodes" for job, length in lengths.items())
-            problem = f"is missing: {told}; say how many are compared at most"
-        # An unknown job has an unknown length too, and the missing job is the problem to report.
-        if problem is not None and len(known) == len(jobs):
-            wrong.append(Problem(problem, key=f"{key}.stop.max_episodes"))
-        self.names[key] = name
-        self.problems += wrong
-        if not wrong:
-            self.questions[key] = Question(name=name, jobs=jobs, max_episodes=max_episodes, alpha=stop.alpha, **asked)
+    # A job without a length has the number of episodes that its questions need.
+    with_length = []
+    for job in jobs:
+        needed = [question.max_episodes for question in questions if job.name in question.jobs]
+        with_length.append(replace(job, num_episodes=max(needed)) if needed and job.num_episodes is None else job)
+    return tuple(questions), tuple(with_length)
 
-    def known(self, names: Sequence[str]) -> list[JobConfig]:
-        return [self._jobs[name] for name in names if name in self._jobs]
 
-    def unusable(self, key: str, names: Sequence[str]) -> Iterator[Problem]:
-        """Yield the problem of each job that a question cannot use."""
-        for name in names:
-            job = self._jobs.get(name)
-            if job is None and name in self.names.values():
-                yield Problem(f"'{name}' is a comparison; name the jobs themselves", key=key)
-            elif job is None and name in self._suites:
-                yield Problem(f"'{name}' is a suite, and {_NOT_OF_SUITES}", key=key)
-            elif job is None:
-                yield Problem(f"there is no job '{name}'{did_you_mean(name, self._jobs)}", key=key)
-            elif job.status is not JobStatus.PENDING:
-                yield Problem(f"job '{name}' does not run: its status is '{job.status}'", key=key)
-            elif job.suite is not None:
-                yield Problem(f"job '{name}' belongs to a suite, and {_NOT_OF_SUITES}", key=key)
-            elif job.num_steps is not None:
-                yield Problem(f"job '{name}' has num_steps; give it num_episodes instead", key=key)
+def _checked_question(
+    key: str, asked: _Comparison | _Bar, jobs: Sequence[JobConfig], names: dict[str, str]
+) -> Question:
+    """Return one question, and add its name to those of the file; ConfigError lists every problem."""
+    of: dict[str, Any]
+    if isinstance(asked, _Comparison):
+        name, place, of = asked.name, f"{key}.jobs", {"jobs": tuple(asked.jobs), "margin": asked.margin}
+    else:
+        name, place, of = asked.name, f"{key}.job", {"jobs": (asked.job,), "at_least": asked.at_least}
+        name = f"{asked.job} at least {asked.at_least:g}" if name is None else name
+    by_name = {job.name: job for job in jobs}
+    known = [by_name[each] for each in of["jobs"] if each in by_name]
+    suites = {job.suite.name for job in jobs if job.suite is not None}
+    problems: list[Problem] = []
+    for each in of["jobs"]:
+        wrong = _why_unusable(each, by_name, names.values(), suites)
+        problems += [] if wrong is None else [Problem(wrong, key=place)]
+    problems += _unpaired(place, known)
+    names[key] = name
+    if (unsafe := name_problem(name)) is not None:
+        problems.append(Problem(unsafe, key=f"{key}.name"))
+
+    # The question considers the number of episodes that it gives, or that all of its jobs have.
+    max_episodes, problem = asked.stop.max_episodes, None
+    lengths = {job.name: job.num_episodes for job in known if job.num_episodes is not None}
+    without = [job.name for job in known if job.num_episodes is None]
+    if max_episodes is not None:
+        short = next(((job, length) for job, length in lengths.items() if max_episodes > length), None)
+        if short is not None:
+            problem = f"{max_episodes} is more than the {short[1]} episodes of job '{short[0]}'"
+    elif without:
+        problem = f"is missing: job '{without[0]}' has no num_episodes; give either"
+    elif len(set(lengths.values())) > 1:
+        told = " and ".join(f"'{job}' has {length} episodes" for job, length in lengths.items())
+        problem = f"is missing: {told}; say how many are compared at most"
+    # An unknown job has an unknown length too, and the missing job is the problem to report.
+    if problem is not None and len(known) == len(of["jobs"]):
+        problems.append(Problem(problem, key=f"{key}.stop.max_episodes"))
+    refuse(problems)
+    longest = max(lengths.values(), default=0) if max_episodes is None else max_episodes
+    return Question(name=name, max_episodes=longest, alpha=asked.stop.alpha, **of)
+
+
+def _why_unusable(
+    name: str, jobs: Mapping[str, JobConfig], questions: Collection[str], suites: Collection[str]
+) -> str | None:
+    """Return the reason why a question cannot use a job, None if it can."""
+    job = jobs.get(name)
+    if job is None and name in questions:
+        return f"'{name}' is a comparison; name the jobs themselves"
+    if job is None and name in suites:
+        return f"'{name}' is a suite, and {_NOT_OF_SUITES}"
+    if job is None:
+        return f"there is no job '{name}'{did_you_mean(name, jobs)}"
+    if job.status is not JobStatus.PENDING:
+        return f"job '{name}' does not run: its status is '{job.status}'"
+    if job.suite is not None:
+        return f"job '{name}' belongs to a suite, and {_NOT_OF_SUITES}"
+    return f"job '{name}' has num_steps; give it num_episodes instead" if job.num_steps is not None else None
 
 
 def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
@@ -348,7 +331,7 @@ class Reading:
         command_line: JobDefaults,
         interpolation: OmegaConfInterpolation,
         suites: Registry,
-        arms: sweeps.ArmsOf,
+        arms: expansion.ArmsOf,
     ) -> None:
         self._top, self._command_line, self._interpolation = top, command_line, interpolation
         self._suites, self._arms = suites, arms
@@ -375,23 +358,37 @@ class Reading:
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
             # A block becomes several jobs: by its sweep, its checkpoints, its suite's tasks and its robustness arms.
-            for entry, swept in self._expanded(block, label, room=sweeps.MAX_JOBS - len(names)):
+            for entry, swept in self._expanded(block, label, room=expansion.MAX_JOBS - len(names)):
                 # A problem that all jobs of a suite share is reported once, with the label of the entry.
                 own_label = _label(entry.get("name"), label)
                 of_suite = []
                 with self._collecting(own_label):
-                    of_suite = list(expand_suite(entry, self._suites, room=sweeps.MAX_JOBS - len(names)))
+                    of_suite = list(expansion.expand_suite(entry, self._suites, room=expansion.MAX_JOBS - len(names)))
                 for of_task, member in of_suite:
-                    asked = of_task.pop(sweeps.ROBUSTNESS_KEY, None)
+                    asked = of_task.pop(expansion.ROBUSTNESS_KEY, None)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
-                    self._add(self._blamed(filter(self._is_news, found), block))
+                    # A key that has been refused already is not reported as missing too.
+                    news = (
+                        problem
+                        for problem in found
+                        if problem.message != "is missing"
+                        or not any(
+                            key.startswith(problem.key or "") for key in self._wrong[None] + self._wrong[problem.job]
+                        )
+                    )
+                    self._add(self._blamed(news, block))
                     if job is None:
                         names.append(of_task.get("name"))
                         continue
                     job = replace(job, swept=swept, suite=member) if swept or member else job
-                    for arm in [job] if found else self._of_robustness(job, asked, own_label):
-                        names.append(of_task.get("name") if found else arm.name)
-                        jobs.append(replace(arm, index=len(jobs)))
+                    asked = self._command_line.robustness if asked is None else asked
+                    arms: Sequence[JobConfig] = [job]
+                    if asked is not None and not found:
+                        arms = []
+                        with self._collecting(own_label):
+                            arms = self._arms(job, expansion.read_robustness(asked))
+                    names += [of_task.get("name")] if found else [arm.name for arm in arms]
+                    jobs += [replace(arm, index=len(jobs) + number) for number, arm in enumerate(arms)]
         # Names clash on disk or to the eye, so all names are compared after all expansions.
         for name, earlier in clashes(name for name in names if _label(name, "")):
             if name == earlier:
@@ -417,11 +414,6 @@ class Reading:
         except ConfigError as error:
             self._add(error.problems, job=job)
 
-    def _is_news(self, problem: Problem) -> bool:
-        """True unless the problem is only that a key is missing which has been refused already."""
-        refused = (*self._wrong[None], *self._wrong[problem.job])
-        return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in refused)
-
     def _expanded(
         self, block: dict[str, Any], label: str, *, room: int
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -437,14 +429,14 @@ class Reading:
         elif own_sweep is not None:
             self._add([Problem(f"{shown(own_sweep)} is not a mapping", key="sweep")], job=label)
         self._add(problems, job=label)
-        problems = sweeps.sweep_problems(template, sweep, JOB_KEYS)
+        problems = expansion.sweep_problems(template, sweep, JOB_KEYS)
         # A sweep that is too large must not be expanded.
         if not problems and (num_jobs := math.prod(len(values) for values in sweep.values())) > room:
-            problems.append(Problem(f"makes {num_jobs} jobs; a file may have {sweeps.MAX_JOBS} in all", key="sweep"))
+            problems.append(Problem(f"makes {num_jobs} jobs; a file may have {expansion.MAX_JOBS} in all", key="sweep"))
         self._add(problems, job=label)
         if problems:
             return
-        for combination in sweeps.expand(template, sweep):
+        for combination in expansion.expand(template, sweep):
             resolved, wrong = self._interpolated(combination, label)
             self._add(self._blamed((replace(problem, job=label) for problem in wrong), block))
             if wrong:
@@ -454,18 +446,9 @@ class Reading:
             swept = {key: value_at(resolved, key.split(".")) for key in sweep}
             of_checkpoints = []
             with self._collecting(_label(modern.get("name"), label)):
-                of_checkpoints = list(sweeps.expand_checkpoints(modern, room=room))
+                of_checkpoints = list(expansion.expand_checkpoints(modern, room=room))
             for own, step in of_checkpoints:
                 yield own, swept | step
-
-    def _of_robustness(self, job: JobConfig, asked: Any, label: str) -> Sequence[JobConfig]:
-        """Return the arms of a job with robustness, or the job alone."""
-        asked = self._command_line.robustness if asked is None else asked
-        if asked is None:
-            return [job]
-        with self._collecting(label):
-            return self._arms(job, sweeps.read_robustness(asked))
-        return []
 
     def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[Problem]]:
         with self._collecting(label):
@@ -498,7 +481,7 @@ def load_jobs_file(
     *,
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
-    arms: sweeps.ArmsOf = sweeps.no_arms,
+    arms: expansion.ArmsOf = expansion.no_arms,
     partly: bool = False,
 ) -> JobsFile:
     """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML; ConfigError lists every problem."""
@@ -519,7 +502,7 @@ def read_jobs(
     defaults: JobDefaults | None = None,
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
-    arms: sweeps.ArmsOf = sweeps.no_arms,
+    arms: expansion.ArmsOf = expansion.no_arms,
     partly: bool = False,
 ) -> JobsFile:
     """Read the document of a job file or of a command line; see `load_jobs_file`. `source` is for messages."""

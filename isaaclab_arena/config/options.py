@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
@@ -38,6 +38,12 @@ _FIXED = {
     "literal_error": "{value} is none of {expected}",
     "enum": "{value} is none of {expected}",
 }
+
+
+class StrictModel(BaseModel):
+    """Keys of a mapping that a person wrote: no other keys, and no other types."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 def error_message(error: ErrorDetails, choices: Collection[str] = ()) -> str:

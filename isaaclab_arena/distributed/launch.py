@@ -1,22 +1,72 @@
-"""Start the running program again as several ranks, on GPUs or on the CPU, if its command line asks for it."""
+"""Start the running program again as several ranks if its command line asks for it; what a rank tells its launcher."""
 
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from isaaclab_arena.distributed import devices
-from isaaclab_arena.distributed.context import is_a_rank, launcher_log_variable
-from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions, without_launch_options
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.distributed.context import failure_file, is_a_rank, launcher_log_variable, run_directory_file
+from isaaclab_arena.distributed.ranks import PeerStoppedError
+from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import collect_from_now_on
+
+if TYPE_CHECKING:
+    from isaaclab_arena.distributed.rank_processes import Launch
 
 MIN_MOST_PROCESSES = 64
 PROCESSES_PER_CORE = 4
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Options of programs that can start themselves on several GPUs, or as several ranks on the CPU."""
+
+    gpu_ids: str | None = None
+    """GPUs of this machine, one rank each: 0 1, all or none; indices count the GPUs of CUDA_VISIBLE_DEVICES."""
+    nproc_per_node: int | None = None
+    """Start this many ranks on this machine's CPU; excludes --gpu_ids."""
+    launcher: Literal["torch", "torchrunx"] = "torch"
+    """The launcher of several ranks; torchrunx (GPL-3) must be installed separately."""
+    launcher_log_dir: str | None = None
+    """Directory for the output of each rank; '' for none. By default launcher/ in the run's directory."""
+
+
+def without_launch_options(arguments: Sequence[str]) -> list[str]:
+    """Return a command line without the options of `LaunchOptions`, for the ranks."""
+    return without_options(devices.joined_gpu_ids(arguments), {option.name for option in fields(LaunchOptions)})
+
+
+def with_empty_resume(arguments: Sequence[str], *, is_run: Callable[[str], bool]) -> list[str]:
+    """Give ``--resume`` an empty value if no run follows it, because the next word may be another argument."""
+    completed: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=False):
+        completed += [argument, ""] if argument == "--resume" and not is_run(following) else [argument]
+    return completed
+
+
+def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return a command line without options `names` (underscores, no dashes); each takes one value."""
+    kept: list[str] = []
+    is_value = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if is_value:
+            is_value = False
+        elif name.startswith("--") and name.removeprefix("--").replace("-", "_") in names:
+            is_value = not equals
+        else:
+            kept.append(argument)
+    return kept
 
 
 def launch_if_asked(
@@ -25,7 +75,7 @@ def launch_if_asked(
     module: str,
     arguments: Sequence[str],
     log_directory: Path | None = None,
-    start: Callable[[Launch], int] | None = None,
+    start: "Callable[[Launch], int] | None" = None,
 ) -> int | None:
     """Start this program once per rank if its options say so; return the exit code, None to continue here."""
     # Call this right after reading the command line, before any access to a GPU. With one device, this process
@@ -66,7 +116,10 @@ def launch_if_asked(
     with suppress(AttributeError, OSError, ValueError):
         if sys.stdout.isatty():
             variables["COLUMNS"] = str(os.get_terminal_size(sys.stdout.fileno()).columns)
-    launch = Launch(
+    # Most runs start no ranks, so they should not import torch's launcher.
+    from isaaclab_arena.distributed import rank_processes  # noqa: PLC0415  slow to load
+
+    launch = rank_processes.Launch(
         module=module,
         arguments=tuple(own_arguments),
         num_processes=num_processes,
@@ -76,14 +129,9 @@ def launch_if_asked(
         wants_files=wanted != "",
     )
     if start is None:
-        # Most runs start no ranks, so they should not import torch's launcher.
-        from isaaclab_arena.distributed.rank_processes import (  # noqa: PLC0415  slow to load
-            run_ranks,
-            run_ranks_over_torchrunx,
-        )
-
         collect_from_now_on()
-        start = run_ranks_over_torchrunx if options.launcher == "torchrunx" else run_ranks
+        over_torchrunx = options.launcher == "torchrunx"
+        start = rank_processes.run_ranks_over_torchrunx if over_torchrunx else rank_processes.run_ranks
     return start(launch)
 
 
@@ -104,3 +152,52 @@ def _refuse_contradictions(options: LaunchOptions) -> None:
         raise ConfigError(f"{because}, so this is one of several ranks already; {way_out}", key=asked[0][0])
     if options.launcher != "torch" and not asked:
         raise ConfigError("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
+
+
+# Files that a rank leaves for its launcher: the directory of the run, and the reason of a failure.
+# The file with the reason has torchrun's format and path, so that torchrun's report shows the cause too.
+
+
+@contextmanager
+def failures_recorded() -> Iterator[None]:
+    """Record the error that ends the ``with`` block, unless another rank caused it, and raise it again."""
+    try:
+        yield
+    except PeerStoppedError:
+        raise
+    except Exception as error:
+        if (path := failure_file()) is not None:
+            kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
+            message = f"{kind}{error}"
+            _leave_reason(path, message, message if kind == "" else "".join(traceback.format_exception(error)))
+        raise
+
+
+def announce_run_directory(directory: Path) -> None:
+    """Announce the run's directory to the launcher, so that its logs go there too. Rank 0 only."""
+    if (path := run_directory_file()) is not None:
+        _leave(path, str(directory))
+
+
+def leave_last_words(text: str) -> None:
+    """Make torchrun end its report with this text, if torchrun started this rank."""
+    # After a failure torchrun prints thirty lines below the ranks' output, and ends them with the record of the first
+    # failed rank. This project's launcher prints no such lines.
+    path = failure_file()
+    if path is not None and run_directory_file() is None:
+        _leave_reason(path, text, f"\n{text}")
+
+
+def _leave_reason(path: Path, message: str, text: str) -> None:
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    _leave(path, json.dumps({"message": {"message": message, "extraInfo": extra}}))
+
+
+def _leave(path: Path, words: str) -> None:
+    # Rename a complete file, so that the launcher never reads a part.
+    unfinished = path.with_name(f".{path.name}.tmp")
+    try:
+        unfinished.write_text(words, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError:
+        _LOG.debug("the launcher cannot be told", exc_info=True)

@@ -1,6 +1,7 @@
 """Ranks as processes of this machine: started, watched, shown and stopped together."""
 
 import importlib
+import json
 import logging
 import os
 import selectors
@@ -29,12 +30,6 @@ from isaaclab_arena.distributed.context import (
     thread_variables,
     variables_of_rank,
 )
-from isaaclab_arena.distributed.launch_options import (
-    FailureRecord,
-    Launch,
-    read_failure,
-    read_run_directory,
-)
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import make_dated_directory
@@ -49,6 +44,49 @@ _STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGU
 
 _ORDERLY = _TOLD_BY_ITSELF | {128 + signal.SIGINT, 128 + signal.SIGTERM}
 """Exit codes that a rank may also have because another one failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A program to start as ranks: its command line, their number, and the directory for their output."""
+
+    module: str  # started as `python -m <module>`; its `main(arguments)` does the same
+    arguments: tuple[str, ...]
+    num_processes: int
+    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables that differ from this process's
+    # Directory for the ranks' output; None for ``launcher/`` in the directory that rank 0 announces.
+    log_directory: Path | None = None
+    waits_for_run: bool = True  # True to make it only after the ranks have made its parent
+    wants_files: bool = True
+
+
+# Find the failure that caused the others, from what the ranks have left; see `isaaclab_arena.distributed.launch`.
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureRecord:
+    """The failure of a rank."""
+
+    rank: int
+    message: str
+    text: str  # for the user: the traceback, or only the message of an `ArenaError`
+    recorded_ns: int  # the time of the record, by the clock of the file system [ns]
+
+    @property
+    def is_expected(self) -> bool:
+        """True if the error was raised on purpose, so that its message is enough."""
+        return self.text == self.message
+
+
+def read_failure(path: Path, *, rank: int) -> FailureRecord | None:
+    """Return the failure record of a rank, None if there is none."""
+    try:
+        recorded_ns = path.stat().st_mtime_ns
+        content = json.loads(path.read_bytes())["message"]
+        message, text = str(content["message"]), str(content["extraInfo"]["py_callstack"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return FailureRecord(rank=rank, message=message, text=text, recorded_ns=recorded_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,161 +151,16 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-# Write the output of each rank on this machine to a file, and show rank 0's in the launcher's terminal too.
+# Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
+# torch's own agent reports a failure only when the last rank has ended, which may be half a minute later, and always
+# exits with 1. So this module checks the ranks before torch collects them. The output of each rank goes to a file, and
+# rank 0's to the launcher's terminal too.
 
 _CHUNK = 1 << 16
 _LOOK_INTERVAL_S = 0.2
 _MOST_KEPT = 1 << 20
 _LAST_LINES = 60
 _STDOUT, _STDERR = "stdout", "stderr"
-
-
-@dataclass(kw_only=True)
-class _Rank:
-    """One rank's output."""
-
-    # Output from before the log directory existed; None once it exists, or if there will be none.
-    early: bytearray | None = field(default_factory=bytearray)
-    file: BinaryIO | None = None
-    # The last lines that the terminal has not shown.
-    unseen: deque[bytes] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
-    # The incomplete last line of each stream.
-    begun: dict[str, bytes] = field(default_factory=lambda: {_STDOUT: b"", _STDERR: b""})
-
-
-class RankOutput(LogsSpecs):
-    """Reads the output of the ranks on this machine for as long as they run, and writes their log files."""
-
-    def __init__(self, num_ranks: int, *, find_directory: Callable[[], Path | None], wants_files: bool) -> None:
-        # ``find_directory`` returns the log directory, None while it is unknown; it is called until it is known.
-        super().__init__()
-        self.directory: Path | None = None
-        self._find_directory = find_directory
-        self._ranks = [_Rank(early=bytearray() if wants_files else None) for _ in range(num_ranks)]
-        self._waits_for_directory = wants_files
-        self._paths: dict[str, dict[int, str]] = {_STDOUT: {}, _STDERR: {}}
-        self._selector = selectors.DefaultSelector()
-        self._write_ends: list[int] = []
-        # The byte streams behind the text streams, None if the process has no such stream.
-        self._screens: dict[str, BinaryIO | None] = {
-            _STDOUT: getattr(sys.stdout, "buffer", None),
-            _STDERR: getattr(sys.stderr, "buffer", None),
-        }
-        self._finishing = threading.Event()
-        self._thread = threading.Thread(target=self._take_in, name="rank-output", daemon=True)
-        for rank in range(num_ranks):
-            for stream in (_STDOUT, _STDERR):
-                read_end, write_end = os.pipe()
-                os.set_blocking(read_end, False)
-                self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
-                self._write_ends.append(write_end)
-                # torch expects a file name; in this process this name is the write end of the pipe.
-                self._paths[stream][rank] = f"/dev/fd/{write_end}"
-
-    @property
-    def root_log_dir(self) -> str:
-        """The directory of the log files, empty while there is none."""
-        return str(self.directory or "")
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the output destinations of each rank; torch calls this."""
-        return LogsDest(
-            stdouts=self._paths[_STDOUT],
-            stderrs=self._paths[_STDERR],
-            # torch reads these files after a rank has ended, for a report that is not shown.
-            error_files=dict.fromkeys(envs, os.devnull),
-        )
-
-    def start(self) -> None:
-        """Begin to read the output of the ranks."""
-        self._thread.start()
-
-    def finish(self) -> None:
-        """Read the remaining output, and close the files. Does not wait for processes that a rank left behind."""
-        self._finishing.set()
-        self._thread.join()
-        for descriptor in self._write_ends:
-            os.close(descriptor)
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
-        self._selector.close()
-        for state in self._ranks:
-            if state.file is not None:
-                state.file.close()
-
-    def last_unseen_lines(self, rank: int) -> list[str]:
-        """Return the last lines of a rank that the terminal has not shown, in order."""
-        return [line.decode(errors="replace") for line in list(self._ranks[rank].unseen)]
-
-    def _take_in(self) -> None:
-        while True:
-            finishing = self._finishing.is_set()
-            place = self._find_directory() if self._waits_for_directory else None
-            if place is not None:
-                self._waits_for_directory = False
-                self._open_files(place)
-            ready = self._selector.select(timeout=0.0 if finishing else _LOOK_INTERVAL_S)
-            for key, _ in ready:
-                rank, stream = key.data
-                state, chunk = self._ranks[rank], os.read(key.fd, _CHUNK)
-                if state.file is not None:
-                    self._write(state, chunk)
-                elif state.early is not None:
-                    state.early += chunk
-                    del state.early[:-_MOST_KEPT]
-
-                # Rank 0's output is shown at once, that of others line by line if it is a logged warning or error.
-                if rank == 0:
-                    self._show(stream, chunk)
-                    continue
-                *lines, state.begun[stream] = (state.begun[stream] + chunk).split(b"\n")
-                for line in lines:
-                    if line.startswith(b"[rank %d] " % rank):
-                        self._show(stream, line + b"\n")
-                    else:
-                        state.unseen.append(line)
-            if finishing and not ready:
-                return
-
-    def _show(self, stream: str, chunk: bytes) -> None:
-        screen = self._screens[stream]
-        if screen is None:
-            return
-        try:
-            screen.write(chunk)
-            screen.flush()
-        except (OSError, ValueError):
-            # The reader has closed the stream. The ranks continue, and their files have the whole output.
-            self._screens[stream] = None
-
-    def _open_files(self, place: Path) -> None:
-        """Make this launch's directory in `place`, and write the output so far into its files."""
-        try:
-            # Several launches may share the directory.
-            place.mkdir(parents=True, exist_ok=True)
-            self.directory = make_dated_directory(place)
-            for rank, state in enumerate(self._ranks):
-                state.file = (self.directory / f"rank{rank}.log").open("wb", buffering=0)
-                self._write(state, bytes(state.early or b""))
-        except OSError as error:
-            _LOG.warning("cannot write what ranks say to %s: %s", place, error.strerror)
-        for state in self._ranks:
-            state.early = None
-
-    def _write(self, state: _Rank, chunk: bytes) -> None:
-        if state.file is None:
-            return
-        try:
-            state.file.write(chunk)
-        except OSError as error:
-            _LOG.warning("cannot write %s: %s", state.file.name, error.strerror)
-            state.file = None
-
-
-# Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
-# torch's own agent reports a failure only when the last rank has ended, which may be half a minute later, and always
-# exits with 1. So this module checks the ranks before torch collects them.
-
 _POLL_INTERVAL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 _GRACES_S = (30, 5)
@@ -286,45 +179,84 @@ def run_ranks(launch: Launch) -> int:
     logger.propagate = False
 
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as directory:
-
-        def find_directory() -> Path | None:
-            if launch.log_directory is None:
-                announced = read_run_directory(Path(directory) / "run_directory")
-                return None if announced is None else announced / "launcher"
-            if launch.waits_for_run and not launch.log_directory.parent.is_dir():
-                return None
-            return launch.log_directory
-
         # The launcher holds the store, as torchrun does. So no other program can take the port, and the ranks may start
         # in any order.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        output = RankOutput(launch.num_processes, find_directory=find_directory, wants_files=launch.wants_files)
-        return _RankProcesses(launch, output, directory=Path(directory), port=store.port).run()
+        return _RankProcesses(launch, directory=Path(directory), port=store.port).run()
 
 
-class _RankProcesses:
-    def __init__(self, launch: Launch, output: RankOutput, *, directory: Path, port: int) -> None:
+@dataclass(kw_only=True)
+class _Output:
+    """One rank's output."""
+
+    # Output from before the log directory existed; None once it exists, or if there will be none.
+    early: bytearray | None
+    file: BinaryIO | None = None
+    # The last lines that the terminal has not shown.
+    unseen: deque[bytes] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    # The incomplete last line of each stream.
+    begun: dict[str, bytes] = field(default_factory=lambda: {_STDOUT: b"", _STDERR: b""})
+
+
+class _RankProcesses(LogsSpecs):
+    """The ranks of one launch: their processes, and the thread that reads their output while they run."""
+
+    def __init__(self, launch: Launch, *, directory: Path, port: int) -> None:
+        super().__init__()
         self._launch = launch
-        self._output = output
         self._directory = directory
         self._ended: dict[int, int] = {}
         self._first_failed_at: float | None = None
         self._reported: Failure | None = None
         self._reported_at = 0.0
-        shared = {"world_size": launch.num_processes, "port": port, "run_id": uuid.uuid4().hex, "directory": directory}
+
+        # torch expects file names for the output; in this process such a name is the write end of a pipe.
         ranks = range(launch.num_processes)
+        self._outputs = [_Output(early=bytearray() if launch.wants_files else None) for _ in ranks]
+        self._log_directory: Path | None = None
+        self._waits_for_directory = launch.wants_files
+        self._selector = selectors.DefaultSelector()
+        self._write_ends: dict[tuple[str, int], int] = {}
+        for rank in ranks:
+            for stream in (_STDOUT, _STDERR):
+                read_end, self._write_ends[stream, rank] = os.pipe()
+                os.set_blocking(read_end, False)
+                self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
+        # The byte streams behind the text streams, None if the process has no such stream.
+        self._screens: dict[str, BinaryIO | None] = {
+            _STDOUT: getattr(sys.stdout, "buffer", None),
+            _STDERR: getattr(sys.stderr, "buffer", None),
+        }
+        self._finishing = threading.Event()
+
+        shared = {"world_size": launch.num_processes, "port": port, "run_id": uuid.uuid4().hex, "directory": directory}
         envs = {rank: {**variables_of_rank(rank, **shared), **launch.variables} for rank in ranks}
         self._processes = SubprocessContext(
             name="rank",
             entrypoint=sys.executable,
             args=dict.fromkeys(envs, ("-u", "-m", launch.module, *launch.arguments)),
             envs=envs,
-            logs_specs=output,
+            logs_specs=self,
         )
+
+    @property
+    def root_log_dir(self) -> str:
+        """The directory of the log files, empty while there is none."""
+        return str(self._log_directory or "")
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the output destinations of each rank; torch calls this."""
+        stdouts, stderrs = (
+            {rank: f"/dev/fd/{end}" for (of, rank), end in self._write_ends.items() if of == stream}
+            for stream in (_STDOUT, _STDERR)
+        )
+        # torch reads the error files after a rank has ended, for a report that is not shown.
+        return LogsDest(stdouts=stdouts, stderrs=stderrs, error_files=dict.fromkeys(envs, os.devnull))
 
     def run(self) -> int:
         """Start the ranks, watch them and stop them together; return the exit code."""
-        self._output.start()
+        reading = threading.Thread(target=self._take_in, name="rank-output", daemon=True)
+        reading.start()
         try:
             with _signals_that_raise() as listen:
                 try:
@@ -334,8 +266,92 @@ class _RankProcesses:
                 except SignalException as stop:
                     code = self._stop(stop.sigval)
         finally:
-            self._output.finish()
+            # Read the remaining output, without a wait for processes that a rank left behind.
+            self._finishing.set()
+            reading.join()
+            for descriptor in (*self._write_ends.values(), *(key.fd for key in self._selector.get_map().values())):
+                os.close(descriptor)
+            self._selector.close()
+            for output in self._outputs:
+                if output.file is not None:
+                    output.file.close()
         return code
+
+    def _take_in(self) -> None:
+        """Read the output of the ranks for as long as they run, show it, and write their log files."""
+        while True:
+            finishing = self._finishing.is_set()
+            place = self._place_of_logs() if self._waits_for_directory else None
+            if place is not None:
+                self._waits_for_directory = False
+                self._open_files(place)
+            ready = self._selector.select(timeout=0.0 if finishing else _LOOK_INTERVAL_S)
+            for key, _ in ready:
+                rank, stream = key.data
+                output, chunk = self._outputs[rank], os.read(key.fd, _CHUNK)
+                if output.file is not None:
+                    self._write(output, chunk)
+                elif output.early is not None:
+                    output.early += chunk
+                    del output.early[:-_MOST_KEPT]
+
+                # Rank 0's output is shown at once, that of others line by line if it is a logged warning or error.
+                if rank == 0:
+                    self._show(stream, chunk)
+                    continue
+                *lines, output.begun[stream] = (output.begun[stream] + chunk).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"[rank %d] " % rank):
+                        self._show(stream, line + b"\n")
+                    else:
+                        output.unseen.append(line)
+            if finishing and not ready:
+                return
+
+    def _place_of_logs(self) -> Path | None:
+        """Return the directory of the log directory, None while it is unknown."""
+        wanted = self._launch.log_directory
+        if wanted is not None:
+            return wanted if not self._launch.waits_for_run or wanted.parent.is_dir() else None
+        # Rank 0 announces the directory of the run.
+        try:
+            return Path((self._directory / "run_directory").read_text(encoding="utf-8")) / "launcher"
+        except OSError:
+            return None
+
+    def _open_files(self, place: Path) -> None:
+        """Make this launch's directory in `place`, and write the output so far into its files."""
+        try:
+            # Several launches may share the directory.
+            place.mkdir(parents=True, exist_ok=True)
+            self._log_directory = make_dated_directory(place)
+            for rank, output in enumerate(self._outputs):
+                output.file = (self._log_directory / f"rank{rank}.log").open("wb", buffering=0)
+                self._write(output, bytes(output.early or b""))
+        except OSError as error:
+            _LOG.warning("cannot write what ranks say to %s: %s", place, error.strerror)
+        for output in self._outputs:
+            output.early = None
+
+    def _write(self, output: _Output, chunk: bytes) -> None:
+        if output.file is None:
+            return
+        try:
+            output.file.write(chunk)
+        except OSError as error:
+            _LOG.warning("cannot write %s: %s", output.file.name, error.strerror)
+            output.file = None
+
+    def _show(self, stream: str, chunk: bytes) -> None:
+        screen = self._screens[stream]
+        if screen is None:
+            return
+        try:
+            screen.write(chunk)
+            screen.flush()
+        except (OSError, ValueError):
+            # The reader has closed the stream. The ranks continue, and their files have the whole output.
+            self._screens[stream] = None
 
     def _watch(self) -> int:
         """Wait until all ranks have ended, or one has failed and the others were stopped; return the exit code."""
@@ -396,11 +412,11 @@ class _RankProcesses:
         if failure is None:
             return
         self._reported, self._reported_at = failure, time.monotonic()
-        directory = self._output.directory
+        directory, unseen = self._log_directory, list(self._outputs[failure.rank].unseen)
         report = failure.report(
             world_size=self._launch.num_processes,
             log_file=None if directory is None else directory / f"rank{failure.rank}.log",
-            unseen_lines=self._output.last_unseen_lines(failure.rank),
+            unseen_lines=[line.decode(errors="replace") for line in unseen],
         )
         # The process may have no stderr, or its reader may be gone.
         if report and sys.stderr is not None:

@@ -4,8 +4,7 @@ from abc import ABC, ABCMeta
 from typing import Any
 
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, EnvironmentWrapper
 
 
 class _Told(ABCMeta):

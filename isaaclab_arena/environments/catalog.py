@@ -27,8 +27,8 @@ ENVIRONMENTS = Registry(
         "gym": "isaaclab_arena.environments.gym.builder:gymnasium_environment",
         "metaworld": "isaaclab_arena.environments.gym.builder:meta_world_environment",
         "libero": "isaaclab_arena.environments.libero:libero_environment",
-        "robosuite": "isaaclab_arena.environments.gym.robosuite:robosuite_environment",
-        "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_environment",
+        "robosuite": "isaaclab_arena.environments.gym.builder:robosuite_environment",
+        "vla_eval": "isaaclab_arena.environments.gym.builder:vla_eval_environment",
     },
     lookalikes={r"[\w./:-]+-v\d+": "gym:{}", r"[a-z]+(-[a-z]+)*-v3": "metaworld:{}"},
 )
@@ -45,8 +45,8 @@ SUITES = Registry(
     },
     entry_point_group="isaaclab_arena.suites",
     schemes={
-        "libero": "isaaclab_arena.environments.libero:libero_suite",
-        "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_suite",
+        "libero": "isaaclab_arena.environments.libero:LiberoSuite",
+        "vla_eval": "isaaclab_arena.environments.gym.builder:VlaEvalSuite",
     },
 )
 

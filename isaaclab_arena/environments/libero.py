@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from isaaclab_arena.config.options import Count, NotNegative
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
-from isaaclab_arena.environments.gym.worker.sources.libero_tasks import InitStatesError, read_init_states
-from isaaclab_arena.environments.gym.worker.versions import commit_at
+from isaaclab_arena.environments.gym.worker.answers import commit_at
+from isaaclab_arena.environments.gym.worker.libero_tasks import InitStatesError, read_init_states
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
@@ -63,9 +63,10 @@ def _models(inside: Path, description: str) -> Iterator[Path]:
 
     # The model file that each object class names in its code, by category.
     named = {
-        category: model
+        "_".join(_WORD.sub(r" \1", name).split()).lower(): found.models[0]
         for path in sorted((inside / "envs" / "objects").glob("*.py"))
-        for category, model in _models_in(path, stamps([path])).items()
+        for name, found in _classes(path, stamps([path])).items()
+        if found.models
     }
 
     for section, text in _SECTIONS.findall(description):
@@ -82,9 +83,9 @@ def _scene(inside: Path, description: str) -> Iterator[Path]:
     """Yield the scene of the task's problem, and the textures of its floor and walls."""
     # The problem classes of the checkout, by their names in lower case.
     classes = {
-        name: problem
+        name.lower(): found
         for path in sorted((inside / "envs" / "problems").glob("*.py"))
-        for name, problem in _problems_in(path, stamps([path])).items()
+        for name, found in _classes(path, stamps([path])).items()
     }
 
     # A class without its own scenes or styles inherits those of its base class.
@@ -95,7 +96,7 @@ def _scene(inside: Path, description: str) -> Iterator[Path]:
     while name in classes and not (scenes and styles):
         scenes = scenes or classes[name].scenes
         styles = styles or classes[name].styles
-        name = classes[name].base
+        name = classes[name].base.lower()
 
     yield from (inside / "assets" / scene for scene in scenes)
     source = inside / "envs" / "arenas" / "style.py"
@@ -105,36 +106,24 @@ def _scene(inside: Path, description: str) -> Iterator[Path]:
         yield from (inside / "assets" / "textures" / texture for texture in textures)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Problem:
-    """A problem class's base class in lower case, its scenes, and its styles of floor and walls."""
+class _Class(NamedTuple):
+    """A class of a checkout's code: its first base class, and the files and styles that its body names."""
 
     base: str
+    models: list[str]
     scenes: list[str]
     styles: list[str]
 
 
 # LIBERO-plus files hold thousands of classes, so each file is read once for all tasks, and again after a change.
 @cache
-def _models_in(path: Path, key: ContentKey) -> Mapping[str, str]:
+def _classes(path: Path, key: ContentKey) -> Mapping[str, _Class]:
     del key
-    found = {name: _MODEL.findall(body) for name, _, body in _classes(path)}
-    return {"_".join(_WORD.sub(r" \1", name).split()).lower(): models[0] for name, models in found.items() if models}
-
-
-@cache
-def _problems_in(path: Path, key: ContentKey) -> Mapping[str, _Problem]:
-    del key
-    return {
-        name.lower(): _Problem(base=base.lower(), scenes=_SCENE_FILE.findall(body), styles=_STYLE.findall(body))
-        for name, base, body in _classes(path)
-    }
-
-
-def _classes(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, first base class and body of each class in a file."""
     parts = _CLASS.split(path.read_text())
-    yield from zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+    return {
+        name: _Class(base, _MODEL.findall(body), _SCENE_FILE.findall(body), _STYLE.findall(body))
+        for name, base, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+    }
 
 
 def _add_with_references(path: Path, seen: set[Path]) -> None:
@@ -211,10 +200,6 @@ class LiberoCheckout:
             raise _unknown(f"suite '{suite}' has no task '{wanted}'{did_you_mean(wanted, tasks)}")
         return self._task(suite, tasks.index(wanted))
 
-    def revision(self) -> str | None:
-        """Return the commit of the checkout, None if it is unknown."""
-        return commit_at(self.root)
-
     def _task(self, suite: str, index: int) -> LiberoTask:
         name = self.suites[suite][index]
         described = self.inside / "bddl_files" / suite / f"{_SEEN_OTHERWISE.sub('', name)}.bddl"
@@ -275,7 +260,7 @@ def _unknown(message: str) -> ConfigError:
 # Provide LIBERO's suites, as the user's own checkout lists them.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LiberoSuite:
     """A suite of a checkout, with tasks called by index: their names are too long for job names."""
 
@@ -299,13 +284,8 @@ class LiberoSuite:
         return [SuiteTask(label=str(number), environment=f"libero:{self.name}/{number}") for number in numbers]
 
 
-def libero_suite(name: str) -> LiberoSuite:
-    """Return the suite of ``libero:<name>``."""
-    return LiberoSuite(name=name)
-
-
 LIBERO_SPATIAL, LIBERO_OBJECT, LIBERO_GOAL, LIBERO_10, LIBERO_90 = (
-    LiberoSuite(name=f"libero_{which}") for which in ("spatial", "object", "goal", "10", "90")
+    LiberoSuite(f"libero_{which}") for which in ("spatial", "object", "goal", "10", "90")
 )
 
 
@@ -480,8 +460,17 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def check(self, config: LiberoConfig) -> None:
         """Raise ConfigError, with every problem, for an incomplete checkout or contradictory options."""
-        if without_effect := list(_without_effect(config)):
-            raise ConfigError(without_effect)
+        kwargs = ", ".join(config.make_kwargs)
+        without_effect = {
+            "make_kwargs": f"{kwargs}: LIBERO's environments are made as protocol says, and take no more",
+            "tell_episode": "has no effect: LIBERO gets the conditions of every episode anyway",
+            "seed_bits": "has no effect: seeds of LIBERO's fixtures have 32 bits",
+            "control_dt": "has no effect: LIBERO's control steps take 0.05 s",
+        }
+        default = LiberoConfig()
+        changed = {key: why for key, why in without_effect.items() if getattr(config, key) != getattr(default, key)}
+        if changed:
+            raise ConfigError([Problem(f"{why}; leave it out", key=key) for key, why in changed.items()])
         checkout = checkout_at(config.libero_path)
         task = checkout.task(self.name)
         # A partial checkout would fail only in a worker, with a less clear error.
@@ -526,7 +515,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
     ) -> LiberoEnvironment:
         facts = {"protocol": config.protocol_in(self._task(config).suite)}
-        revision = checkout_at(config.libero_path).revision()
+        revision = commit_at(checkout_at(config.libero_path).root)
         if revision:
             facts["libero"] = revision
         return LiberoEnvironment(slots, num_envs, traits, device, protocol=config.played_by, facts=facts)
@@ -578,27 +567,11 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         return checkout_at(config.libero_path).task(self.name)
 
 
-def _without_effect(config: LiberoConfig) -> Iterator[Problem]:
-    """Yield the options that are set but have no effect."""
-    if config.make_kwargs:
-        message = f"{', '.join(config.make_kwargs)}: LIBERO's environments are made as protocol says, and take no more"
-        yield Problem(f"{message}; leave it out", key="make_kwargs")
-    if config.tell_episode:
-        message = "has no effect: LIBERO gets the conditions of every episode anyway; leave it out"
-        yield Problem(message, key="tell_episode")
-    if config.seed_bits != LiberoConfig.seed_bits:
-        message = "has no effect: seeds of LIBERO's fixtures have 32 bits; leave it out"
-        yield Problem(message, key="seed_bits")
-    if config.control_dt is not None:
-        yield Problem("has no effect: LIBERO's control steps take 0.05 s; leave it out", key="control_dt")
-
-
-def libero_environment(name: str) -> LiberoBuilder:
-    """Return the builder of ``libero:<suite>/<name or index of a task>``."""
-    return LiberoBuilder(
-        config_class=LiberoConfig,
-        kind="libero",
-        name=name,
-        install_hint=f"LIBERO needs an older MuJoCo, so name an interpreter with python; there {INSTALLATION}",
-        worker_install_hint=INSTALLATION,
-    )
+libero_environment = partial(
+    LiberoBuilder,
+    config_class=LiberoConfig,
+    kind="libero",
+    install_hint=f"LIBERO needs an older MuJoCo, so name an interpreter with python; there {INSTALLATION}",
+    worker_install_hint=INSTALLATION,
+)
+"""Builder of ``libero:<suite>/<name or index of a task>``."""

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_acti
 from isaaclab_arena.evaluation.process import generators_put_back
 from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
@@ -30,6 +30,13 @@ from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, e
 # Wrap a policy. A subclass changes the calls for actions: their time, their batch, their observations.
 
 
+def _passed_on(name: str) -> Any:
+    def method(self: "PolicyWrapper", *args: Any) -> Any:
+        return getattr(self.asked, name)(*args)
+
+    return method
+
+
 class PolicyWrapper(PolicyBase[None]):
     """Delegates everything to another policy, `asked`, except `get_action`, which a subclass defines."""
 
@@ -38,58 +45,15 @@ class PolicyWrapper(PolicyBase[None]):
         self.asked = policy
         self.traits = policy.traits
 
-    def finished(self) -> torch.Tensor | None:
-        """Return the mask of finished env slots, None for none. Shape: (num_envs,), bool."""
-        return self.asked.finished()
-
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Pass the episodes that begin to the wrapped policy."""
-        self.asked.start_episodes(env, starts)
-
-    def episode_metrics(self, env_id: int) -> Mapping[str, float]:
-        """Return the wrapped policy's numbers of the episode that ends in an env slot."""
-        return self.asked.episode_metrics(env_id) if "episode_metrics" in self.asked.offers else {}
-
-    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Pass the env slots whose episodes have ended to the wrapped policy."""
-        self.asked.end_episodes(env, env_ids)
-
-    def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Reset the wrapped policy in `env_ids`; None for all env slots."""
-        self.asked.reset(env_ids)
-
-    def set_task_description(self, task_description: str | None) -> str | None:
-        """Set the instruction of the wrapped policy, and return the one that it follows."""
-        return self.asked.set_task_description(task_description)
-
-    def has_length(self) -> bool:
-        """Whether the wrapped policy determines the length of a run."""
-        return self.asked.has_length()
-
-    def length(self) -> int | None:
-        """Return the wrapped policy's number of control steps, None if it has none."""
-        return self.asked.length()
-
-    def num_episodes(self) -> int | None:
-        """Return the wrapped policy's number of episodes, None if it has none."""
-        return self.asked.num_episodes()
-
     @property
     def is_remote(self) -> bool:
         """Whether the wrapped policy's network runs in another process."""
         return self.asked.is_remote
 
-    def stated_model(self) -> str | None:
-        """Return the description of the model by the wrapped policy's server, None if there is none."""
-        return self.asked.stated_model()
-
-    def can_play(self, episode_index: int) -> bool:
-        """Whether the wrapped policy can play an episode."""
-        return self.asked.can_play(episode_index)
-
-    def close(self) -> None:
-        """Close the wrapped policy."""
-        self.asked.close()
+    start_episodes, end_episodes, reset, close = map(_passed_on, ("start_episodes", "end_episodes", "reset", "close"))
+    finished, episode_metrics, can_play = map(_passed_on, ("finished", "episode_metrics", "can_play"))
+    has_length, length, num_episodes = map(_passed_on, ("has_length", "length", "num_episodes"))
+    set_task_description, stated_model = map(_passed_on, ("set_task_description", "stated_model"))
 
 
 # Call a policy on batches of one fixed size, for any number of env slots.

@@ -20,11 +20,10 @@ from isaaclab_arena.evaluation.batching import BatchSizeChoice, ProbeResult, ask
 from isaaclab_arena.evaluation.contents import refuse_changed
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes
-from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
-from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
+from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.evaluation.provenance import modules_of_object, provenance_on
+from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.announced import announced_pictures
 from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
@@ -34,8 +33,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import HandOver, RecordingOptions
-from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
+from isaaclab_arena.sim.threads import KERNELS, KernelTimes, default_num_threads
 from isaaclab_arena.storage.atomic import FileThereError, write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.episode_file import Compression

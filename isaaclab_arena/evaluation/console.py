@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
-from isaaclab_arena.distributed.launch_options import failures_recorded
+from isaaclab_arena.distributed.launch import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.logs import open_missing_streams, plain_text, set_up_console_logging

@@ -18,7 +18,7 @@ if __name__ == "__main__":
     collect_later()
 
 from isaaclab_arena.config.arena import is_override
-from isaaclab_arena.config.expansion.sweeps import written_robustness
+from isaaclab_arena.config.expansion.suites import written_robustness
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults

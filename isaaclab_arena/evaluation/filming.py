@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.analysis.arms import differences_of_tasks, match, named_arm, read_run
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.episode_ranges import split_evenly
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, did_you_mean, first_line
-from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
+from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.recording import VideoOptions
@@ -23,8 +22,6 @@ from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.ledger import CommitLine, read_commits, read_run_plan
 
 # Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
-
-_BASELINE, _JOB = "--baseline", "--job"
 
 
 class Choice(StrEnum):
@@ -36,19 +33,6 @@ class Choice(StrEnum):
     SUCCESSES = "successes"
     REASONS = "reasons"
     DISCORDANT = "discordant"
-
-
-def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
-    """Return the named jobs of a run in the order of its plan; all that were to run if `jobs` is empty."""
-    names = [job.name for job in read_run_plan(run).jobs if job.is_to_run]
-    problems = [
-        Problem(f"there is no job '{job}' in {run}{did_you_mean(job, names)}", key=_JOB)
-        for job in jobs
-        if job not in names
-    ]
-    if problems:
-        raise ConfigError(problems)
-    return [name for name in names if name in jobs or not jobs]
 
 
 def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[str, list[int]]:
@@ -87,7 +71,7 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
         if len(chosen) == len(others) == 1:
             pairs = [(chosen[0], next(iter(others.values())))]
     else:
-        other = named_arm(arms, baseline, option=_BASELINE)
+        other = named_arm(arms, baseline, option="--baseline")
         pairs = [(arms[job], other) for job in jobs if job != baseline]
 
     # Only jobs of the same task can be compared.
@@ -98,7 +82,7 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
             for (first, second), different in zip(pairs, differences, strict=True)
         ]
         problem = "; ".join([f"no job can be compared with '{baseline}'", *reasons])
-        raise ConfigError(Problem(problem, key=_BASELINE))
+        raise ConfigError(Problem(problem, key="--baseline"))
 
     found: dict[str, set[int]] = {}
     for (first, second), different in zip(pairs, differences, strict=True):
@@ -142,23 +126,30 @@ def film_episodes(
 ) -> None:
     """Film `episodes` (job -> indices) under the names that the run would use, with a contact sheet per job."""
     # The films go to the jobs' directories in `output_directory`, by default the run. `tell` gets each result at once.
-    entries = {job.name: job for job in read_run_plan(run).jobs}
+    configs = {job.name: job.config for job in read_run_plan(run).jobs}
     for name, indices in episodes.items():
-        directory = run / name
+        directory, config = run / name, configs[name]
         lines = {line.episode_index: line for line in read_commits(directory, name).lines}
         located, problems = locate_episodes(directory, name)
+        # The film's name holds the env slot, and the rebuild of a job with several.
+        rebuilds: Sequence[range] = ()
+        if config.num_rebuilds > 1 and config.num_episodes is not None:
+            rebuilds = split_evenly(config.num_episodes, config.num_rebuilds)
         files: dict[int, Path] = {}
+        places: dict[int, FilmPlace] = {}
         for index in indices:
             line, candidates = lines.get(index), located.get(index, [])
             if line is None:
                 tell(FilmedEpisode(job=name, episode_index=index, reason="it has not finished"))
                 continue
             whole = [file for file in candidates if read_attributes(file, index).get("checksum") == line.checksum]
-            if whole:
-                files[index] = whole[0]
-            else:
+            if not whole:
                 reason = "; ".join(["there is no recording of it", *problems])
                 tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
+                continue
+            rebuild = next((number for number, own in enumerate(rebuilds) if index in own), None)
+            places[index] = FilmPlace(env_id=line.env_id, rebuild=rebuild)
+            files[index] = whole[0]
         if not files:
             continue
         recorder = _Recorder(
@@ -166,13 +157,13 @@ def film_episodes(
             name,
             options,
             num_threads=settings.num_threads,
-            places={index: _place(entries[name].config, lines[index]) for index in files},
+            places=places,
             lines=lines,
             tell=tell,
         )
         try:
             with closing(recorder):
-                replay(files, settings, recorder.judge, [recorder])
+                rerun(files, settings, recorder.judge, [recorder])
         except StorageError:
             raise
         except ArenaError as error:
@@ -192,10 +183,9 @@ class _Recorder(VideoRecorder):
 
     def judge(self, replayed: ReplayedEpisode) -> None:
         """Remember the result of a replay, before the episode's end is observed."""
+        self._replayed[replayed.episode_index] = replayed
         if replayed.is_damaged:
             self._told(replayed.episode_index, reason="its recording is damaged")
-        else:
-            self._replayed[replayed.episode_index] = replayed
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Keep the film if the replay equals the recording, with the recorded outcome."""
@@ -221,12 +211,3 @@ class _Recorder(VideoRecorder):
     def _told(self, index: int, **result: Any) -> None:
         self.told.add(index)
         self._tell(FilmedEpisode(job=self._lines[index].job_name, episode_index=index, **result))
-
-
-def _place(config: JobConfig, line: CommitLine) -> FilmPlace:
-    """Return the env slot and the rebuild of an episode, which its film's name holds."""
-    if config.num_rebuilds == 1 or config.num_episodes is None:
-        return FilmPlace(env_id=line.env_id)
-    rebuilds = split_evenly(config.num_episodes, config.num_rebuilds)
-    rebuild = next(number for number, indices in enumerate(rebuilds) if line.episode_index in indices)
-    return FilmPlace(env_id=line.env_id, rebuild=rebuild)

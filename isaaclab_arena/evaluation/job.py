@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Va
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
-from isaaclab_arena.policy.in_memory import LentPolicy
+from isaaclab_arena.policy.catalog import LentPolicy
 
 _LOG = logging.getLogger(__name__)
 

@@ -33,12 +33,11 @@ from isaaclab_arena.evaluation.job import (
     with_length,
 )
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
-from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.process import Watchdog, allowed_silence_s, put_back
 from isaaclab_arena.evaluation.progress import ProgressObserver
 from isaaclab_arena.evaluation.queues import RankWork
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
 from isaaclab_arena.evaluation.validation import environment_args
 from isaaclab_arena.interfaces.content import LoadsCode
@@ -48,8 +47,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
-from isaaclab_arena.policy.random_action import RandomActionPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
@@ -275,11 +273,11 @@ class JobRun:
             started_at=self._started_at,
             ended_at=now(),
             wall_s=watch.elapsed_s(),
-            build_s=watch.seconds(Phase.BUILD),
-            simulate_s=watch.seconds(Phase.SIMULATE),
-            policy_s=watch.seconds(Phase.POLICY),
-            render_s=watch.seconds(Phase.RENDER),
-            record_s=watch.seconds(Phase.RECORD),
+            build_s=watch.seconds[Phase.BUILD],
+            simulate_s=watch.seconds[Phase.SIMULATE],
+            policy_s=watch.seconds[Phase.POLICY],
+            render_s=watch.seconds[Phase.RENDER],
+            record_s=watch.seconds[Phase.RECORD],
             idle_s=watch.idle_s(),
             start_up=self._start_up.start_up(),
             env_steps=self._env_steps.total,
@@ -292,7 +290,7 @@ class JobRun:
             remarks=self._instructions.remarks,
             policy_batch=None if built is None else built.policy_batch,
             policy_server=self._server_usage,
-            query_s=None if self._job.latency is None else self._query_times.sample_s(),
+            query_s=None if self._job.latency is None else tuple(self._query_times.kept_s),
             query_pace=self._query_times.pace,
             processor=self._settings.provenance.get("cpu"),
             device_kind=self._settings.provenance.get("device"),

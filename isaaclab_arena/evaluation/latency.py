@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ import torch
 from isaaclab_arena.config.schema import MAX_MS, Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, first_line
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
-from isaaclab_arena.evaluation.pipelined import EnvGroup
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action
+from isaaclab_arena.evaluation.rollout import EnvGroup
 from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
@@ -26,6 +26,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.interfaces.specs import HOLDS_LAST, HoldAction
+from isaaclab_arena.policy.action_chunking import ChunkPlayer
 from isaaclab_arena.storage.reports import MAX_QUERY_TIMES, QueryPace
 
 # The duration of policy queries on this machine, as a sample of bounded size.
@@ -37,21 +38,17 @@ class QueryTimes:
     def __init__(self) -> None:
         # Interval of queries if the world waits for them; None if it does not.
         self.pace: QueryPace | None = None
-        self._kept_s: list[float] = []
+        self.kept_s: list[float] = []  # the sampled durations [s]
         self._stride, self._number = 1, 0
 
     def add(self, seconds: float) -> None:
         """Add the duration of a query [s]."""
         if self._number % self._stride == 0:
-            self._kept_s.append(round(seconds, 7))
+            self.kept_s.append(round(seconds, 7))
         self._number += 1
-        if len(self._kept_s) > MAX_QUERY_TIMES:
-            self._kept_s = self._kept_s[::2]
+        if len(self.kept_s) > MAX_QUERY_TIMES:
+            self.kept_s = self.kept_s[::2]
             self._stride *= 2
-
-    def sample_s(self) -> tuple[float, ...]:
-        """Return the sampled durations [s]."""
-        return tuple(self._kept_s)
 
 
 # The latency in control steps, from a job's setting in steps or in milliseconds.
@@ -110,47 +107,56 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
 ONE_STEP = ChunkTraits(played=1, predicted=1)
 
 
-def answers_of(policy: PolicyBase, *, waits: bool = False) -> "Answers":
-    """Return the chunk source of a policy. `waits`: no answer is late, so the policy may combine chunks itself."""
-    asked = policy.asked if isinstance(policy, FixedBatchPolicy) else policy
-    if "chunks" not in asked.offers:
-        return _OneStep(policy, in_some=not waits)
-    # `ConfigError`: the policy's options combine chunks in a way that only the policy itself can.
-    try:
-        return _Chunked(policy, asked)
-    except ConfigError:
-        if waits:
-            return _OneStep(policy, in_some=False)
-        raise
+class Answers:
+    """A policy as a source of chunks, which have one action if it returns single actions."""
 
-
-class _Chunked:
-    """Chunks of a policy that predicts chunks."""
-
-    def __init__(self, policy: PolicyBase, asked: PolicyBase) -> None:
-        self._asked = asked
+    def __init__(self, policy: PolicyBase, *, waits: bool = False) -> None:
+        # `waits`: no answer is late, so the policy may combine chunks itself.
+        self._policy, self._is_chunked = policy, False
         self._wide = policy if isinstance(policy, FixedBatchPolicy) else None
-        self.traits = asked.chunk_traits()
+        self._asked = policy if self._wide is None else self._wide.asked
+        self.traits = ONE_STEP
+        if "chunks" in self._asked.offers:
+            # `ConfigError`: the policy's options combine chunks in a way that only the policy itself can.
+            try:
+                self.traits, self._is_chunked = self._asked.chunk_traits(), True
+            except ConfigError:
+                if not waits:
+                    raise
+        # A policy that cannot act in some env slots alone is called every step for all of them.
+        self._acts_in_some = not waits and "act_in_some" in policy.offers
+        self._action = torch.zeros(0)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Take in the observation of some env slots, once in every control step."""
-        self._asked.look(*self._seen(env, observation), env_ids)
+        if self._is_chunked:
+            self._asked.look(*self._seen(env, observation), env_ids)
+        elif not self._acts_in_some:
+            self._action = checked_action(self._policy.get_action(env, observation), env)
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
     ) -> torch.Tensor:
         """Return chunks of some env slots, shape (n, predicted, action_dim); see `PolicyBase.chunks`."""
-        return self._asked.chunks(*self._seen(env, observation), env_ids, going_on)
+        if self._is_chunked:
+            return self._asked.chunks(*self._seen(env, observation), env_ids, going_on)
+        if self._acts_in_some:
+            seen = shown_to(self._policy, env, observation)
+            self._action = action_tensor(self._policy.act_in_some(env, seen, env_ids))
+        return self._action[list(env_ids), None].to("cpu", torch.float32)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots whose pictures the next call needs, None for all."""
         # `starting`: env slots whose episode is about to begin. `asking`: env slots that query in their next step.
-        del env
-        shown = {*self.traits.picture_steps}
-        if not shown:
-            return ()
-        # A query may show earlier steps, and which ones is not known in advance.
-        return [*starting, *asking] if shown == {0} else None
+        if self._is_chunked:
+            shown = {*self.traits.picture_steps}
+            # A query may show earlier steps, and which ones is not known in advance.
+            return () if not shown else [*starting, *asking] if shown == {0} else None
+        wanted = announced_pictures(self._policy, env, starting)
+        if not self._acts_in_some:
+            return wanted
+        asking = [*starting, *asking]
+        return asking if wanted is None else [env_id for env_id in wanted if env_id in {*asking}]
 
     def _seen(self, env: Environment, observation: Observation) -> tuple[Environment, Observation]:
         if self._wide is None:
@@ -158,54 +164,7 @@ class _Chunked:
         return self._wide.view_of(env), self._wide.seen(env, observation)
 
 
-class _OneStep:
-    """Chunks of one action. A policy that cannot act in some env slots alone is called every step for all of them."""
-
-    traits = ONE_STEP
-
-    def __init__(self, policy: PolicyBase, *, in_some: bool) -> None:
-        self._policy, self._in_some = policy, in_some and "act_in_some" in policy.offers
-        self._action = torch.zeros(0)
-
-    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        del env_ids
-        if not self._in_some:
-            self._action = checked_action(self._policy.get_action(env, observation), env)
-
-    def chunks(
-        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
-    ) -> torch.Tensor:
-        del going_on
-        if self._in_some:
-            seen = shown_to(self._policy, env, observation)
-            self._action = action_tensor(self._policy.act_in_some(env, seen, env_ids))
-        return self._action[list(env_ids), None].to("cpu", torch.float32)
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
-        wanted = announced_pictures(self._policy, env, starting)
-        if not self._in_some or wanted is None:
-            return [*starting, *asking] if self._in_some else wanted
-        return [env_id for env_id in wanted if env_id in {*starting, *asking}]
-
-
-Answers: TypeAlias = _Chunked | _OneStep
-"""A source of chunks: a policy that predicts chunks, or one that returns single actions."""
-
-
-# The actions that new chunks continue in real-time chunking, as pure functions.
-
-
-def soft_mask(horizon: int, *, committed: int, planned: int) -> torch.Tensor:
-    """Return each action's weight (horizon,), arXiv 2506.07339, eq. 5: how strongly the plan binds a new chunk."""
-    # Black, Galliker and Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025. The weight is 1 for the
-    # `committed` actions, which are played before the chunk arrives. It then decays to 0 at `planned` (>= committed),
-    # the number of steps for which an action is planned.
-    weights = torch.zeros(horizon)
-    weights[:committed] = 1.0
-    for place in range(committed, planned):
-        remaining = (planned - place) / (planned - committed + 1)
-        weights[place] = remaining * math.expm1(remaining) / math.expm1(1.0)
-    return weights
+# The actions that new chunks continue in real-time chunking.
 
 
 def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -> Continuation:
@@ -215,18 +174,19 @@ def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -
     horizon = plans.shape[1]
     actions = torch.zeros_like(plans)
     weights = torch.zeros(plans.shape[:2])
-    for place, begin in enumerate(played.tolist()):
+    for number, begin in enumerate(played.tolist()):
         planned = horizon - begin
-        actions[place, :planned] = plans[place, begin:]
-        if planned > 0:
-            weights[place] = soft_mask(horizon, committed=committed, planned=planned)
+        actions[number, :planned] = plans[number, begin:]
+        if planned == 0:
+            continue
+        # How strongly the plan binds a new chunk: Black, Galliker and Levine, "Real-Time Execution of Action Chunking
+        # Flow Policies", 2025, arXiv 2506.07339, eq. 5. The weight is 1 for the committed actions. It then decays to 0
+        # at `planned` (>= committed), the number of steps for which an action is planned.
+        weights[number, :committed] = 1.0
+        for place in range(committed, planned):
+            remaining = (planned - place) / (planned - committed + 1)
+            weights[number, place] = remaining * math.expm1(remaining) / math.expm1(1.0)
     return Continuation(actions=actions, weights=weights)
-
-
-def bound(chunks: torch.Tensor, going_on: Continuation) -> torch.Tensor:
-    """Return chunks (n, horizon, action_dim) whose committed actions are replaced by the planned ones."""
-    is_committed = (going_on.weights >= 1.0)[:, :, None]
-    return torch.where(is_committed, going_on.actions, chunks)
 
 
 # Check whether the latency that a job requests is possible with a policy in an environment.
@@ -269,41 +229,32 @@ _NEVER = -1
 
 
 class Timelines:
-    """The plans of all env slots, on the CPU. An env slot has at most one pending query."""
+    """The chunks of all env slots, on the CPU, and the answers on their way. An env slot awaits at most one."""
 
     def __init__(self, num_envs: int, traits: ChunkTraits, action_dim: int, *, lead: int, goes_on: bool) -> None:
         # An answer belongs to the step of its query and arrives some steps later. `lead`: number of steps before the
         # end of its chunk at which an env slot queries again. If `goes_on`, the robot continues its chunk meanwhile and
-        # skips the late actions of the next one. Otherwise it plays every chunk from its first action on.
+        # skips the late actions of the next one. Otherwise it plays the first actions of every chunk.
         self._traits, self._lead, self._goes_on = traits, lead, goes_on
-        self.plans = torch.zeros(num_envs, traits.predicted, action_dim)
-        self._answers = torch.zeros_like(self.plans)
-        self._begin, self._end, self._asked, self._due = (
-            torch.full((num_envs,), _NEVER, dtype=torch.int64) for _ in range(4)
-        )
-        # The env slots with a running episode. Shape: (num_envs,), bool.
-        self.active = torch.zeros(num_envs, dtype=torch.bool)
+        length = traits.predicted if goes_on else traits.played
+        self.player = ChunkPlayer.empty(num_envs, chunk_length=length, action_dim=action_dim)
+        self._answers = torch.zeros(num_envs, traits.predicted, action_dim)
+        # The place in its chunk at which an env slot has played enough; steps of the query and of the answer's arrival.
+        self._end, self._asked, self._due = (torch.zeros(num_envs, dtype=torch.int64) for _ in range(3))
         # Per env slot and episode, shape (num_envs,): queries, steps with a pending answer, all steps.
         self.queries, self.stale_steps, self.length = (torch.zeros(num_envs, dtype=torch.int64) for _ in range(3))
 
     def restart(self, env_ids: torch.Tensor) -> None:
-        """Start without a plan in `env_ids`. Shape: (n,), int64."""
-        self.active[env_ids] = True
-        for numbers in (self._asked, self._due):
-            numbers[env_ids] = _NEVER
-        for counts in (self._begin, self._end, self.queries, self.stale_steps, self.length):
+        """Start without a chunk in `env_ids`. Shape: (n,), int64."""
+        self.player = self.player.restarted(env_ids)
+        self._due[env_ids] = _NEVER
+        for counts in (self._end, self.queries, self.stale_steps, self.length):
             counts[env_ids] = 0
 
     def asking(self) -> list[int]:
         """Return the env slots that query in their next step."""
-        is_waiting = self._due != _NEVER
-        return torch.nonzero(self.active & ~is_waiting & (self._end - self.length <= self._lead)).flatten().tolist()
-
-    def played(self, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return the number of plan actions of earlier steps, `predicted` without a plan. Shape: (n,)."""
-        slots = torch.tensor(list(env_ids), dtype=torch.int64)
-        played = (self.length - self._begin)[slots].clamp(max=self._traits.predicted)
-        return played.masked_fill(self.queries[slots] == 0, self._traits.predicted)
+        asks = self.player.active & (self._due == _NEVER) & (self._end - self.player.next_step <= self._lead)
+        return torch.nonzero(asks).flatten().tolist()
 
     def ask(self, env_ids: Sequence[int], chunks: torch.Tensor, delays: Sequence[int]) -> None:
         """Store the answers (n, predicted, action_dim) to this step's queries, to arrive after `delays` [steps]."""
@@ -316,26 +267,24 @@ class Timelines:
 
     def next_actions(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Advance a step. Return the actions (num_envs, action_dim) and the mask (num_envs,) of slots with one."""
-        place = self.length - self._begin
-        has_one = self.active & (self.queries > 0) & (place < self._traits.predicted)
-        if not self._goes_on:
-            has_one &= self.length < self._end
-        slots = torch.arange(len(place))
-        action = torch.where(has_one[:, None], self.plans[slots, place.clamp(0, self._traits.predicted - 1)], 0.0)
-        self.stale_steps += self.active & (self._due != _NEVER)
-        self.length += self.active
+        active, has_one = self.player.active, self.player.active & ~self.player.needs_chunk()
+        action, self.player = self.player.popped()
+        self.stale_steps += active & (self._due != _NEVER)
+        self.length += active
         self._receive()
         return action, has_one
 
     def _receive(self) -> None:
-        """Make the answers that have arrived the plans."""
-        there = (self._due != _NEVER) & (self._due <= self.length)
+        """Play the answers that have arrived."""
+        there = torch.nonzero((self._due != _NEVER) & (self._due <= self.length)).flatten()
+        if not len(there):
+            return
         # If the old chunk was continued, the late actions of the new one are skipped.
-        late = (self.length - self._asked) if self._goes_on else torch.zeros_like(self.length)
-        self._begin = torch.where(there, self.length - late, self._begin)
-        most = torch.full_like(late, self._traits.predicted)
-        self._end = torch.where(there, self._begin + torch.minimum(late + self._traits.played, most), self._end)
-        self.plans = torch.where(there[:, None, None], self._answers, self.plans)
+        late = (self.length - self._asked)[there] * self._goes_on
+        self._end[there] = (late + self._traits.played).clamp(max=self._traits.predicted)
+        last = self.player.chunks.shape[2]
+        chunks = [self._answers[slot, first:last] for slot, first in zip(there.tolist(), late.tolist(), strict=True)]
+        self.player = self.player.refilled(there, chunks)
         self._due[there] = _NEVER
 
 
@@ -358,7 +307,7 @@ class LatePolicy(PolicyWrapper):
     def __init__(self, policy: PolicyBase, delays: Delays, meanwhile: Meanwhile, times: QueryTimes) -> None:
         super().__init__(policy)
         self._delays, self._meanwhile, self._times = delays, meanwhile, times
-        self._answers: Answers = answers_of(policy, waits=meanwhile is Meanwhile.WAIT)
+        self._answers = Answers(policy, waits=meanwhile is Meanwhile.WAIT)
         self._generators: dict[int, np.random.Generator] = {}
         self._timelines: Timelines | None = None
         self._last: torch.Tensor | None = None
@@ -377,16 +326,18 @@ class LatePolicy(PolicyWrapper):
         """Return the current actions of all env slots. Shape: (num_envs, action_dim)."""
         timelines = self._timelines_of(env)
         asking, began_s = timelines.asking(), time.perf_counter()
-        self._answers.look(env, observation, torch.nonzero(timelines.active).flatten().tolist())
+        self._answers.look(env, observation, torch.nonzero(timelines.player.active).flatten().tolist())
         if asking:
             # In real-time chunking the new chunk continues the actions that are played before it arrives.
             going_on = None
             if self._meanwhile is Meanwhile.RTC and self._delays.longest:
-                played = timelines.played(asking)
-                going_on = continuation(timelines.plans[asking], played, committed=self._delays.longest)
+                player = timelines.player
+                plans, played = player.chunks[asking, 0], player.next_step[asking]
+                going_on = continuation(plans, played, committed=self._delays.longest)
             chunks = self._answers.chunks(env, observation, asking, going_on)
             if going_on is not None:
-                chunks = bound(chunks, going_on)
+                is_committed = (going_on.weights >= 1.0)[:, :, None]
+                chunks = torch.where(is_committed, going_on.actions, chunks)
 
             delays = [0] * len(asking)
             for number, env_id in enumerate(asking):
@@ -419,7 +370,8 @@ class LatePolicy(PolicyWrapper):
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """End the episodes of the other policy, and stop the queries of their env slots."""
         self.asked.end_episodes(env, env_ids)
-        self._timelines_of(env).active[list(env_ids)] = False
+        timelines = self._timelines_of(env)
+        timelines.player = timelines.player.rested(torch.tensor(list(env_ids), dtype=torch.int64))
 
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
         """Return the other policy's numbers, the share of stale steps and the queries per second."""

@@ -16,7 +16,7 @@ from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numb
 from isaaclab_arena.config.schema import EnvSlots, JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank, is_a_rank
 from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
-from isaaclab_arena.distributed.launch_options import LaunchOptions, with_empty_resume
+from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, refuse
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording import VideoOptions

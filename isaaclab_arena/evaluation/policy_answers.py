@@ -35,7 +35,7 @@ class Stopwatch:
     def __init__(self) -> None:
         # Pictures that a policy or an observer announced to read.
         self.pictures_looked_at = 0
-        self._seconds = dict.fromkeys(Phase, 0.0)
+        self.seconds = dict.fromkeys(Phase, 0.0)  # counted towards each phase
         self._started = time.perf_counter()
         self._rests_since: float | None = None
 
@@ -43,14 +43,6 @@ class Stopwatch:
         """Count the time inside the `with` block towards a phase. Blocks must not be nested."""
         # The rendering of `environment` within the block counts as `Phase.RENDER` instead.
         return _Block(self, phase, environment)
-
-    def add(self, phase: Phase, seconds: float) -> None:
-        """Add seconds to a phase that were measured elsewhere."""
-        self._seconds[phase] += seconds
-
-    def seconds(self, phase: Phase) -> float:
-        """Return the seconds counted towards `phase`."""
-        return self._seconds[phase]
 
     def rest(self) -> None:
         """Stop until `go_on`, because another job has its turn."""
@@ -68,7 +60,7 @@ class Stopwatch:
 
     def idle_s(self) -> float:
         """Return the seconds of `elapsed_s` that belong to no phase."""
-        return max(0.0, self.elapsed_s() - sum(self._seconds.values()))
+        return max(0.0, self.elapsed_s() - sum(self.seconds.values()))
 
 
 class _Block:
@@ -88,9 +80,9 @@ class _Block:
         taken_s = time.perf_counter() - self._began_s
         if self._environment is not None:
             rendered_s = self._environment.render_s - self._rendered_s
-            self._stopwatch.add(Phase.RENDER, rendered_s)
+            self._stopwatch.seconds[Phase.RENDER] += rendered_s
             taken_s -= rendered_s
-        self._stopwatch.add(self._phase, taken_s)
+        self._stopwatch.seconds[self._phase] += taken_s
 
 
 # Ask a policy: it sees a copy of the observation, and its answer is checked.

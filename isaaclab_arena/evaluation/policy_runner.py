@@ -40,8 +40,7 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.nested import without_none
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.in_memory import LentPolicy
+from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
 

@@ -132,7 +132,7 @@ def provenance_on(device: torch.device) -> Provenance:
 # Imports are read from the source text, also those inside functions. Nothing is imported to find them, so the answer
 # does not depend on the modules that a process has loaded.
 
-_OWN = frozenset({"isaaclab_arena", "isaaclab_arena_gr00t"})
+_OWN = frozenset({"isaaclab_arena", "isaaclab_arena_gr00t", "arena_wire"})
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 # Python 3.11 counts the depth of all syntax trees in one place, so concurrent parsing fails now and then.

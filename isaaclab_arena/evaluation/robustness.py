@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from isaaclab_arena.config.expansion.sweeps import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
+from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
 from isaaclab_arena.config.schema import JobConfig, name_problem
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean

@@ -1,9 +1,13 @@
-"""The loop: reset, act, step, observe, end."""
+"""The loop: reset, act, step, observe, end; for one environment, or for groups of env slots that take turns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import wait as wait_for_pipes
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,27 +20,18 @@ from isaaclab_arena.evaluation.running_episodes import (
     RolloutLimits,
     RolloutResult,
     RunningEpisodes,
-    bad_starts,
-    policy_lost,
-    solved_starts,
+    failed,
+    over_at_start,
     unsound_slots,
-    with_events,
     without_unsound,
 )
 from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, seen_by
-from isaaclab_arena.interfaces.background import background_of
+from isaaclab_arena.interfaces.background import Background, background_of
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
-
-
-def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
-    """Return the method that makes or tries a control step: `try_step`, or `step` if it cannot be made again."""
-    # An environment without `step_again` may call something else ``try_step``.
-    return environment.step if type(environment).step_again is Environment.step_again else environment.try_step
-
 
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 
@@ -67,27 +62,29 @@ class StartingEpisodes:
         self._environment, self._instruction = environment, instruction
         background = background_of(environment) if may_overlap else None
         self._elsewhere = None if background is None or background.steps_while_starting == 0 else background
-        self._waiting: list[_Waiting] = []
+        self.waiting: list[_Waiting] = []
 
     def begin(self, starts: Sequence[EpisodeStart], *, num_steps: int) -> None:
         """Begin the resets of these starts; `num_steps` counts the control steps made so far."""
+        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
+        env_ids = env_ids.to(self._environment.device, non_blocking=True)
         # A recorded start state is restored in this process, which cannot overlap.
         overlaps = self._elsewhere is not None and all(start.episode.start_state is None for start in starts)
         if self._elsewhere is not None and overlaps:
-            self._elsewhere.begin_reset(_env_ids(self._environment, starts), [start.conditions for start in starts])
+            self._elsewhere.begin_reset(env_ids, [start.conditions for start in starts])
             num_steps += self._elsewhere.steps_while_starting
-        self._waiting.append(_Waiting(starts=starts, turn=num_steps, is_begun=overlaps))
+        self.waiting.append(_Waiting(starts, env_ids, turn=num_steps, is_begun=overlaps))
 
-    def are_due(self, *, num_steps: int, num_running: int) -> bool:
-        """Whether episodes must begin now. If no episode runs, the first ones begin without waiting."""
-        return any(each.turn <= num_steps for each in self._waiting) or bool(self._waiting and not num_running)
-
-    def finish(self, *, num_steps: int) -> tuple[list[EpisodeStart], Observation]:
+    def finish(self, *, num_steps: int, num_running: int = 0) -> tuple[list[EpisodeStart], Observation] | None:
         """Wait for the resets that are due; return their starts by env slot and the observation of all env slots."""
-        # `ArenaError` if a recorded state, or the conditions beside it, do not fit the environment.
-        turn = max(num_steps, min(each.turn for each in self._waiting))
-        due = [each for each in self._waiting if each.turn <= turn]
-        self._waiting = [each for each in self._waiting if each.turn > turn]
+        # None: none is due. If no episode runs, the first ones begin without waiting. `ArenaError` if a recorded state,
+        # or the conditions beside it, do not fit the environment.
+        turn = min((each.turn for each in self.waiting), default=num_steps + 1)
+        if turn > num_steps and (num_running or not self.waiting):
+            return None
+        turn = max(num_steps, turn)
+        due = [each for each in self.waiting if each.turn <= turn]
+        self.waiting = [each for each in self.waiting if each.turn > turn]
         observation: Observation = {}
         for each in due:
             observation = self._finished(each)
@@ -98,7 +95,7 @@ class StartingEpisodes:
 
     def close(self) -> None:
         """Wait for all resets that were begun: their answers must not be taken for those of later requests."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for each in waiting:
             if each.is_begun:
                 # The caller may close because of an error, which counts more than an error of these resets.
@@ -110,17 +107,16 @@ class StartingEpisodes:
         starts, environment = waiting.starts, self._environment
         if self._elsewhere is not None and waiting.is_begun:
             return self._elsewhere.finish_reset([start.env_id for start in starts])
-        env_ids = _env_ids(environment, starts)
         conditions = [start.conditions for start in starts]
         states = [start.episode.start_state for start in starts]
         if all(state is None for state in states):
-            return environment.reset(env_ids, conditions)
+            return environment.reset(waiting.env_ids, conditions)
         # An environment without `episode_states` may call something else ``restore``.
         is_restorable = type(environment).episode_states is not Environment.episode_states
         try:
             if is_restorable:
-                return environment.restore(env_ids, conditions, [state or {} for state in states])
-            return environment.reset(env_ids, conditions)
+                return environment.restore(waiting.env_ids, conditions, [state or {} for state in states])
+            return environment.reset(waiting.env_ids, conditions)
         except KeyError as missing:
             raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
         except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
@@ -128,18 +124,13 @@ class StartingEpisodes:
             raise ArenaError(f"the recorded start does not fit this environment: {first_line(error)}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """Episodes that are to begin together."""
 
     starts: Sequence[EpisodeStart]
+    env_ids: torch.Tensor  # their env slots, (n,), int64, on the environment's device
     turn: int  # number of control steps at which they begin
     is_begun: bool  # whether their resets were begun elsewhere
-
-
-def _env_ids(environment: Environment, starts: Sequence[EpisodeStart]) -> torch.Tensor:
-    slots = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
-    return slots.to(environment.device, non_blocking=True)
 
 
 # Ask a policy and observers which pictures they read next, have those drawn, and show each reader its own.
@@ -231,26 +222,24 @@ class PictureReaders:
         """Have the union of all announcements drawn. Return the mask of the env slots that are read, (num_envs,)."""
         named = np.zeros_like(self._after)
         starting = [start.env_id for start in starts]
-        _mark(named[0], announced_pictures(self._policy, self._environment, starting), self._policy)
-        for observer, row in zip(self._observers, named[1:], strict=True):
-            _mark(row, observer.pictures_to_see(self._environment, starts), observer)
+        wanted = [
+            (self._policy, announced_pictures(self._policy, self._environment, starting)),
+            *((observer, observer.pictures_to_see(self._environment, starts)) for observer in self._observers),
+        ]
+        for row, (reader, env_ids) in zip(named, wanted, strict=True):
+            try:
+                row[slice(None) if env_ids is None else list(env_ids)] = True
+            except (IndexError, TypeError, ValueError) as error:
+                raise (PolicyError if isinstance(reader, PolicyBase) else ArenaError)(
+                    f"{type(reader).__name__}.pictures_to_see must return env slots below {len(row)}, or None, "
+                    f"it returned {env_ids}"
+                ) from error
         self._after |= named
         drawn = named.any(axis=0)
         drawing.draw_pictures_of(None if drawn.all() else np.flatnonzero(drawn).tolist())
         # An observer without hooks looks at nothing: it is there to have everything drawn.
         looks = [True, *(type(observer) is not Observer for observer in self._observers)]
         return np.logical_or.reduce(named[looks])
-
-
-def _mark(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase | Observer) -> None:
-    """Mark a reader's announced env slots in `announced`, shape (num_envs,), bool; `wanted` None marks all."""
-    try:
-        announced[slice(None) if wanted is None else list(wanted)] = True
-    except (IndexError, TypeError, ValueError) as error:
-        raise (PolicyError if isinstance(reader, PolicyBase) else ArenaError)(
-            f"{type(reader).__name__}.pictures_to_see must return env slots below {len(announced)}, or None, "
-            f"it returned {wanted}"
-        ) from error
 
 
 def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced: np.ndarray) -> Observation:
@@ -290,7 +279,9 @@ def rollout(
             loop.reset(range(limits.num_used(environment.num_envs)))
             while loop.may_step and not (interrupted := stop_requested()):
                 answer = loop.act()
-                loop.reset(loop.finish_step(answer, loop.step(answer)))
+                with loop.measure(Phase.SIMULATE):
+                    step = loop.attempt(answer.action)
+                loop.reset(loop.finish_step(answer, step))
         # The policy answers no more: record the episodes it leaves behind before the error ends the rollout.
         except PolicyLostError as error:
             loop.end_lost_episodes(error)
@@ -313,7 +304,10 @@ class EpisodeLoop:
     ) -> None:
         self._environment, self._policy = environment, policy
         self._pending, self._limits, self._stopwatch = iter(episodes), limits, stopwatch
-        self._measure = partial(stopwatch.measure, environment=environment)
+        self.measure = partial(stopwatch.measure, environment=environment)
+        # Makes or tries a control step. An environment that cannot make it again may call something else ``try_step``.
+        can_try = type(environment).step_again is not Environment.step_again
+        self.attempt = environment.try_step if can_try else environment.step
         instruction = agreed_instruction(policy, environment, language_instruction)
         # With a limit of steps, env slots must not miss steps while they are reset.
         self._starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
@@ -340,24 +334,25 @@ class EpisodeLoop:
             resets = next_starts(environment, free, self._pending) if free and may_start else []
             if resets:
                 self.pictures.before_reset(resets)
-                with self._measure(Phase.SIMULATE):
+                with self.measure(Phase.SIMULATE):
                     self._starting.begin(resets, num_steps=num_steps)
 
             # Only the episodes that are due begin now; others wait for their resets while the rest makes steps.
-            if not self._starting.are_due(num_steps=num_steps, num_running=self.episodes.num_running):
+            if not self._starting.waiting:
                 return
-            with self._measure(Phase.SIMULATE):
-                starts, self._observation = self._starting.finish(num_steps=num_steps)
+            with self.measure(Phase.SIMULATE):
+                begun = self._starting.finish(num_steps=num_steps, num_running=self.episodes.num_running)
+                if begun is None:
+                    return
+                starts, self._observation = begun
                 environment.begin_events([start.env_id for start in starts])
             self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
             self._unsound.difference_update(start.env_id for start in starts)
-            with self._measure(Phase.POLICY):
+            with self.measure(Phase.POLICY):
                 self._policy.start_episodes(environment, starts)
             self.pictures.show_starts(starts, self._observation)
 
-            solved = solved_starts(environment, starts)
-            spoiled = bad_starts(environment, starts, self._observation)
-            free = self._end({**solved, **spoiled})
+            free = self._end(over_at_start(environment, starts, self._observation))
             ended = ended + len(free) if len(free) == len(starts) else 0
             # Without this limit a task that always ends at its start would never reach `max_steps`.
             if ended > 1000 and self._limits.max_steps is not None:
@@ -367,24 +362,19 @@ class EpisodeLoop:
         """Ask the policy for the next action, and have the pictures that are read after it announced."""
         shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
-        self.episodes.saturated.note(answer.action)
+        self.episodes.note(answer.action)
         background = self._steps_ahead
         if background is not None:
-            with self._measure(Phase.POLICY):
+            with self.measure(Phase.POLICY):
                 background.plan_steps({env_id: self._policy.planned(env_id) for env_id in background.unplanned()})
         return answer
-
-    def step(self, answer: PolicyAnswer) -> Step:
-        """Make the control step of the answer. `finish_step` decides whether the attempt counts."""
-        with self._measure(Phase.SIMULATE):
-            return attempt_of(self._environment)(answer.action)
 
     def finish_step(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
         """Show and count the control step, end the episodes that are over or late, and return their env slots."""
         # A failed attempt is made again. Here, once in a step, the CPU waits for the GPU.
         environment = self._environment
         max_length = environment.max_episode_length
-        with self._measure(Phase.SIMULATE):
+        with self.measure(Phase.SIMULATE):
             while (over := self.episodes.over(answer, step, max_length=max_length)) is None:
                 step = environment.step_again()
 
@@ -416,19 +406,210 @@ class EpisodeLoop:
             numbers = [self._policy.episode_metrics(each.env_id) for each in records]
             joined = [{**each.metrics, **own} for each, own in zip(records, numbers, strict=True)]
             records = [replace(each, metrics=own) for each, own in zip(records, joined, strict=True)]
-        with self._measure(Phase.SIMULATE):
-            records = with_events(self._environment, records)
+        # Errors have no events, nor have the episodes of an environment that tells none.
+        told = [record for record in records if record.outcome not in (Outcome.ERROR, None)]
+        if told:
+            with self.measure(Phase.SIMULATE):
+                solved = [record.success is True for record in told]
+                events = self._environment.episode_events([record.env_id for record in told], solved)
+            found = {record.env_id: each for record, each in zip(told, events, strict=True)}
+            records = [replace(record, events=found.get(record.env_id)) for record in records]
         self.pictures.show_ends(records)
         free = sorted(endings)
-        with self._measure(Phase.POLICY):
+        with self.measure(Phase.POLICY):
             self._policy.end_episodes(self._environment, free)
         return free
 
     def end_lost_episodes(self, error: PolicyLostError) -> None:
         """End the episodes that lost their policy. One without a step was not tried, and stays missing."""
-        lost = dict.fromkeys(self.episodes.tried(), policy_lost(str(error)))
+        lost = dict.fromkeys(self.episodes.tried(), failed(POLICY_LOST, f"the policy was lost: {error}"))
         self.pictures.show_ends(self.episodes.end(lost))
 
     def close(self) -> None:
         """Wait for resets under way; their episodes have not begun."""
         self._starting.close()
+
+
+# The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvGroup:
+    """Env slots that are simulated together and share the calls of a policy."""
+
+    environment: Environment
+    policy: PolicyBase  # remembers the episodes of this group only
+
+
+def group_sizes(num_envs: int, num_groups: int) -> list[int]:
+    """Divide env slots into groups of equal size; the first groups have one more if needed."""
+    size, left = divmod(num_envs, num_groups)
+    return [size + (group < left) for group in range(num_groups)]
+
+
+@torch.no_grad()
+def pipelined_rollout(
+    groups: Sequence[EnvGroup],
+    episodes: Iterable[Episode],
+    observers: Sequence[Observer],
+    *,
+    language_instruction: str | None = None,
+    limits: RolloutLimits = NO_LIMITS,
+    stop_requested: Callable[[], bool] = lambda: False,
+    stopwatch: Stopwatch | None = None,
+) -> RolloutResult:
+    """Run episodes in groups of env slots; see `rollout` for the arguments and errors."""
+    # Every group may make `max_steps`; `max_envs` is shared among them. Policies and observers are called in the
+    # caller's thread only; steps are made in other threads or in workers.
+    pending, watch = iter(episodes), stopwatch or Stopwatch()
+    taking_turns: list[_GroupTurns] = []
+    try:
+        with ExitStack() as stack:
+            for group in groups:
+                common = pending, observers, language_instruction, limits, watch
+                loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
+                taking_turns.append(stack.enter_context(closing(_GroupTurns(loop, group.environment, watch))))
+
+            # The limit of env slots is divided evenly among the groups.
+            num_envs = [group.environment.num_envs for group in groups]
+            sizes = group_sizes(limits.num_used(sum(num_envs)), len(groups))
+            for group, size, most in zip(taking_turns, sizes, num_envs, strict=True):
+                group.loop.reset(range(min(size, most)))
+
+            # Results must not depend on the speed of a group, so the order of turns is fixed. Only if each policy
+            # answers by the episode alone, and no number of steps ends the rollout, the group that is ready goes first.
+            traits = [group.policy.traits for group in groups]
+            in_order = limits.max_steps is not None or not all(
+                each.reproducible and each.batch_invariant for each in traits
+            )
+            interrupted = _take_turns(taking_turns, stop_requested, watch, in_order=in_order)
+    except PolicyLostError as error:
+        for group in taking_turns:
+            group.loop.end_lost_episodes(error)
+        raise
+    results = [group.loop.episodes.result(interrupted=interrupted) for group in taking_turns]
+    return RolloutResult(
+        finished_episodes=sum(result.finished_episodes for result in results),
+        cut_episodes=sum(result.cut_episodes for result in results),
+        env_steps=sum(result.env_steps for result in results),
+        interrupted=interrupted,
+    )
+
+
+def _take_turns(
+    groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
+) -> bool:
+    """Let groups take turns until nothing is left to do. True if a stop request ended it early."""
+    interrupted = False
+    while not interrupted and any(group.under_way or group.loop.may_step for group in groups):
+        turn = groups
+        if not in_order:
+            # Take the groups that need not wait for a step. If there is none, wait for the first. All environments are
+            # of the same kind; a worker that never answers counts as done once it is late.
+            if all(group.under_way or not group.loop.may_step for group in groups):
+                working = [group.under_way[1] for group in groups if group.under_way]
+                with stopwatch.measure(Phase.SIMULATE):
+                    if threads := [each for each in working if isinstance(each, Future)]:
+                        wait_for_futures(threads, return_when=FIRST_COMPLETED)
+                    processes = [each for each in working if isinstance(each, Background)]
+                    while processes and all(each.unanswered for each in processes):
+                        wait_for_pipes([pipe for each in processes for pipe in each.unanswered], 0.1)
+            turn = [group for group in groups if group.is_ready]
+        for group in turn:
+            group.loop.reset(group.finish_step())
+            if not group.loop.may_step:
+                continue
+            interrupted = stop_requested()
+            if interrupted:
+                break
+            group.begin_step()
+    for group in groups:
+        group.finish_step()
+    return interrupted
+
+
+class _GroupTurns:
+    """The turns of one group: the action of one turn is simulated until the next, by its processes or on a thread."""
+
+    # No other code uses the environment between `begin_step` and `finish_step`.
+    def __init__(self, loop: EpisodeLoop, environment: Environment, stopwatch: Stopwatch) -> None:
+        self.loop, self._environment, self._stopwatch = loop, environment, stopwatch
+        # The answer whose step is under way, and the place where it is made.
+        self.under_way: tuple[PolicyAnswer, Background | Future[_Made]] | None = None
+        self._background = background_of(environment)
+        # A thread has its own stream of a GPU, so that neither waits for the policy. It also has its own current GPU,
+        # by default the first one, which may be another rank's.
+        is_gpu = environment.device.type == "cuda"
+        self._stream = torch.cuda.Stream(environment.device) if is_gpu else None
+        begin = partial(torch.cuda.set_device, environment.device) if is_gpu else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation", initializer=begin)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `finish_step` does not wait."""
+        if self.under_way is None:
+            return True
+        working = self.under_way[1]
+        return working.done() if isinstance(working, Future) else not working.unanswered
+
+    def begin_step(self) -> None:
+        """Ask the policy, and begin the step of its answer."""
+        answer = self.loop.act()
+        if self._background is not None:
+            with self._stopwatch.measure(Phase.SIMULATE):
+                self._background.begin_step(answer.action)
+            self.under_way = answer, self._background
+            return
+        # The event happens once the GPU has finished everything that the policy has queued so far.
+        ready = None
+        if self._stream is not None:
+            ready = torch.cuda.Event()
+            torch.cuda.current_stream(self._stream.device).record_event(ready)
+        self.under_way = answer, self._thread.submit(self._make, answer.action, ready)
+
+    def finish_step(self) -> Sequence[int]:
+        """Finish the step under way, if any; return the env slots whose episodes ended with it."""
+        # The stopwatch counts only the wait: the overlap costs nothing.
+        if self.under_way is None:
+            return ()
+        (answer, working), self.under_way = self.under_way, None
+        if isinstance(working, Background):
+            with self._stopwatch.measure(Phase.SIMULATE):
+                step = working.finish_step()
+            return self.loop.finish_step(answer, step)
+        began_s = self._stopwatch.elapsed_s()
+        step, render_share, done = working.result()
+        waited_s = self._stopwatch.elapsed_s() - began_s
+        # Of the wait, rendering gets the same share as of the step.
+        self._stopwatch.seconds[Phase.RENDER] += waited_s * render_share
+        self._stopwatch.seconds[Phase.SIMULATE] += waited_s * (1.0 - render_share)
+        if self._stream is not None and done is not None:
+            torch.cuda.current_stream(self._stream.device).wait_event(done)
+        return self.loop.finish_step(answer, step)
+
+    def close(self) -> None:
+        """Wait for a step under way: its answer must not be taken for that of another request."""
+        if self.under_way is not None and isinstance(self.under_way[1], Background):
+            # The caller may close because of an error, which counts more than an error of this step.
+            with suppress(Exception):
+                self.under_way[1].finish_step()
+        self._thread.shutdown()
+
+    # torch's gradient mode is per thread.
+    @torch.no_grad()
+    def _make(self, action: torch.Tensor, ready: torch.cuda.Event | None) -> "_Made":
+        if self._stream is not None and ready is not None:
+            self._stream.wait_event(ready)
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
+            step = self.loop.attempt(action)
+            taken_s, rendered_s = self._stopwatch.elapsed_s() - began_s, self._environment.render_s - rendered_s
+            done = None
+            if self._stream is not None:
+                done = torch.cuda.Event()
+                self._stream.record_event(done)
+            return step, rendered_s / taken_s if taken_s > 0 else 0.0, done
+
+
+_Made: TypeAlias = tuple[Step, float, torch.cuda.Event | None]
+"""A step of another thread, the share of its time for pictures, and when the GPU has finished it."""

@@ -21,7 +21,7 @@ from isaaclab_arena.distributed.context import (
     limit_threads,
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.launch_options import leave_last_words, without_launch_options
+from isaaclab_arena.distributed.launch import leave_last_words, without_launch_options
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation.builds import rank_settings

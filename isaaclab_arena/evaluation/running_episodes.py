@@ -1,4 +1,4 @@
-"""The episodes under way: lengths, returns, limits, events, saturated actions, NaN, and their ends."""
+"""The episodes under way: lengths, returns, limits, saturated actions, NaN, and their ends."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,12 +72,16 @@ class Ending:
     error: str | None = None
 
 
+def failed(termination: str, error: str) -> Ending:
+    """Return the end of an episode that is an error."""
+    return Ending(outcome=Outcome.ERROR, success=None, termination=termination, error=error)
+
+
 def ending_of(step: Step, env_id: int) -> Ending:
     """Return the end of the episode in env slot `env_id` that ended with `step`."""
     # A diverged env slot is an error, whatever the task made of its state.
     if bool(step.diverged[env_id]):
-        error = step.errors.get(env_id, "the physics diverged")
-        return Ending(outcome=Outcome.ERROR, success=None, termination="diverged", error=error)
+        return failed("diverged", step.errors.get(env_id, "the physics diverged"))
     terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])
     termination = "terminated" if terminated else "time_limit" if truncated else POLICY_FINISHED
     timed_out = truncated and not terminated
@@ -90,61 +94,10 @@ def ending_of(step: Step, env_id: int) -> Ending:
     return Ending(outcome=outcome, success=False, termination=termination)
 
 
-def policy_lost(reason: str) -> Ending:
-    """Return the end of an episode whose policy stopped answering."""
-    return Ending(outcome=Outcome.ERROR, success=None, termination=POLICY_LOST, error=f"the policy was lost: {reason}")
-
-
 def ranks_lost(deaths: Iterable[tuple[int, str]]) -> Ending:
     """Return the end of an episode over which ranks died. `deaths`: each rank's number and reason."""
     told = "; ".join(f"rank {rank}: {reason}" for rank, reason in deaths)
-    error = f"every rank that ran this episode died, the last with nothing beside it: {told}"
-    return Ending(outcome=Outcome.ERROR, success=None, termination=RANKS_LOST, error=error)
-
-
-# Count how often a policy asks for the limit of an action, or for more.
-
-
-class SaturatedActions:
-    """Counts, by env slot and element, the actions at or beyond their bounds."""
-
-    def __init__(self, spec: ArraySpec, num_envs: int, device: torch.device) -> None:
-        # Elements without bounds, and those with a single possible value, do not count.
-        low, high = (
-            np.full(spec.shape, default, np.float32)
-            if bound is None
-            else np.reshape(bound, spec.shape).astype(np.float32)
-            for bound, default in ((spec.low, -np.inf), (spec.high, np.inf))
-        )
-        # A number in single precision lies at a bound if it is closer than a millionth of the element's range.
-        near = np.where(np.isfinite(low) & np.isfinite(high), 1e-6 * (high - low), 0.0).astype(np.float32)
-        counts = (np.isfinite(low) | np.isfinite(high)) & (low < high)
-        least = np.where(counts, np.maximum(np.nextafter(low, np.float32(np.inf)), low + near), -np.inf)
-        most = np.where(counts, np.minimum(np.nextafter(high, np.float32(-np.inf)), high - near), np.inf)
-        self._least, self._most = (torch.as_tensor(end, device=device) for end in (least, most))
-        self._num_counted = int(counts.sum())
-        # Number of saturated steps of each element. Shape: (num_envs, action_dim), int32, on the device.
-        self.so_far = torch.zeros((num_envs, *spec.shape), dtype=torch.int32, device=device)
-        self._asked: torch.Tensor | None = None
-
-    def note(self, action: torch.Tensor) -> None:
-        """Compare an action, before the environment may clip it, with the bounds. Shape: (num_envs, action_dim)."""
-        if self._num_counted:
-            self._asked = action.clamp(self._least, self._most) != action
-
-    def count(self) -> None:
-        """Add the last noted action to the counts: its step was made."""
-        if self._asked is not None:
-            self.so_far += self._asked
-
-    def begin(self, begins: torch.Tensor) -> None:
-        """Reset the counts of the marked env slots. Shape: (num_envs,), bool, on the device."""
-        self.so_far.masked_fill_(begins.reshape(-1, *(1 for _ in self.so_far.shape[1:])), 0)
-
-    def share(self, so_far: torch.Tensor, length: int) -> float | None:
-        """Return an episode's share of saturated entries; None without counted elements or steps."""
-        # `so_far` is the episode's row of the counts, on the CPU; `length` its control steps.
-        return int(so_far.sum()) / (length * self._num_counted) if length and self._num_counted else None
+    return failed(RANKS_LOST, f"every rank that ran this episode died, the last with nothing beside it: {told}")
 
 
 # Find NaN and infinity in observations and rewards. They end an episode as an error, and nothing else.
@@ -232,8 +185,26 @@ class RunningEpisodes:
         self._length = torch.zeros(num_envs, dtype=torch.int64)
         # Double precision, so that small rewards still count after large ones.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
-        self.saturated = SaturatedActions(action_spec, num_envs, device)
         self._latest: Step | None = None
+
+        # The policy's actions at or beyond their bounds are counted, by env slot and element. Elements without bounds,
+        # and those with a single possible value, do not count.
+        low, high = (
+            np.full(action_spec.shape, default, np.float32)
+            if bound is None
+            else np.reshape(bound, action_spec.shape).astype(np.float32)
+            for bound, default in ((action_spec.low, -np.inf), (action_spec.high, np.inf))
+        )
+        # A number in single precision lies at a bound if it is closer than a millionth of the element's range.
+        near = np.where(np.isfinite(low) & np.isfinite(high), 1e-6 * (high - low), 0.0).astype(np.float32)
+        counts = (np.isfinite(low) | np.isfinite(high)) & (low < high)
+        least = np.where(counts, np.maximum(np.nextafter(low, np.float32(np.inf)), low + near), -np.inf)
+        most = np.where(counts, np.minimum(np.nextafter(high, np.float32(-np.inf)), high - near), np.inf)
+        self._least, self._most = (torch.as_tensor(end, device=device) for end in (least, most))
+        self._num_counted = int(counts.sum())
+        # Shape: (num_envs, action_dim), int32, on the device.
+        self._saturated = torch.zeros((num_envs, *action_spec.shape), dtype=torch.int32, device=device)
+        self._is_saturated: torch.Tensor | None = None  # that of the action under way
 
     def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
         """Begin episodes in env slots that are free."""
@@ -242,12 +213,18 @@ class RunningEpisodes:
             self._started_s[start.env_id] = now_s
         begins = torch.zeros_like(self._is_running)
         begins[[start.env_id for start in starts]] = True
-        self._set_running(self._is_running | begins)
+        self._is_running = self._is_running | begins
+        self.running = self._is_running.to(self.running.device, non_blocking=True)
         self.num_running += len(starts)
         self._length[begins] = 0
         on_device = begins.to(self._return.device, non_blocking=True)
         self._return.masked_fill_(on_device, 0.0)
-        self.saturated.begin(on_device)
+        self._saturated.masked_fill_(on_device.reshape(-1, *(1 for _ in self._saturated.shape[1:])), 0)
+
+    def note(self, action: torch.Tensor) -> None:
+        """Compare an action, before the environment may clip it, with the bounds. Shape: (num_envs, action_dim)."""
+        if self._num_counted:
+            self._is_saturated = action.clamp(self._least, self._most) != action
 
     def count(self, step: Step) -> None:
         """Add a step to every episode under way."""
@@ -256,7 +233,8 @@ class RunningEpisodes:
         self._env_steps += self.num_running
         self._length += self._is_running
         self._return += torch.where(self.running, step.reward, 0.0)
-        self.saturated.count()
+        if self._is_saturated is not None:
+            self._saturated += self._is_saturated
 
     def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
         """Map env slots to their endings after a step not yet counted; None if the step must be made again."""
@@ -316,16 +294,8 @@ class RunningEpisodes:
         """Map env slots to the endings of episodes that exceed a wall time limit [s]; None is no limit."""
         if limit_s is None:
             return {}
-        return {
-            env_id: Ending(
-                outcome=Outcome.ERROR,
-                success=None,
-                termination=OUT_OF_TIME,
-                error=f"the episode took longer than {limit_s:g} s, its episode_timeout_s",
-            )
-            for env_id, started_s in sorted(self._started_s.items())
-            if now_s - started_s > limit_s
-        }
+        late = failed(OUT_OF_TIME, f"the episode took longer than {limit_s:g} s, its episode_timeout_s")
+        return {env_id: late for env_id, started_s in sorted(self._started_s.items()) if now_s - started_s > limit_s}
 
     def tried(self) -> list[int]:
         """Return the env slots whose episode has made a step."""
@@ -337,11 +307,12 @@ class RunningEpisodes:
             return []
         # One read-back for all sums and metrics.
         measured = {} if self._latest is None else self._latest.metrics
-        returns, saturated, *numbers = on_cpu([self._return, self.saturated.so_far, *measured.values()])
+        returns, saturated, *numbers = on_cpu([self._return, self._saturated, *measured.values()])
         metrics = dict(zip(measured, numbers, strict=True))
         ends = torch.zeros_like(self._is_running)
         ends[list(endings)] = True
-        self._set_running(self._is_running & ~ends)
+        self._is_running = self._is_running & ~ends
+        self.running = self._is_running.to(self.running.device, non_blocking=True)
         self.num_running -= len(endings)
         self._num_finished += len(endings)
         records = []
@@ -351,20 +322,18 @@ class RunningEpisodes:
             if start is None:
                 raise RuntimeError(f"env slot {env_id} ended an episode that was never started")
             length = int(self._length[env_id])
+            num_asked = length * self._num_counted
             record = EpisodeRecord(
+                **vars(ending),
                 episode=start.episode,
                 env_id=env_id,
-                outcome=ending.outcome,
-                success=ending.success,
                 length=length,
                 episode_return=float(returns[env_id]),
-                termination=ending.termination,
                 conditions=start.conditions,
                 language_instruction=start.language_instruction,
                 # Without a step, the last metrics of the env slot belong to the episode before.
                 metrics={name: float(values[env_id]) for name, values in metrics.items()} if length else {},
-                error=ending.error,
-                saturated_action_share=self.saturated.share(saturated[env_id], length),
+                saturated_action_share=int(saturated[env_id].sum()) / num_asked if num_asked else None,
             )
             records.append(record)
         return records
@@ -378,50 +347,29 @@ class RunningEpisodes:
             interrupted=interrupted,
         )
 
-    def _set_running(self, is_running: torch.Tensor) -> None:
-        self._is_running = is_running
-        self.running = is_running.to(self.running.device, non_blocking=True)
 
-
-# Find episodes that are over at their start, solved or spoiled, and collect the events of those that were played.
+# Find episodes that are over at their start, solved or spoiled.
 
 _LOG = logging.getLogger(__name__)
 
 
-def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> dict[int, Ending]:
-    """Map env slots to the endings of episodes whose goal is met at their start, and log each as an error."""
-    found = {}
-    for start, solved in zip(starts, environment.solved_at_start([start.env_id for start in starts]), strict=True):
+def over_at_start(
+    environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+) -> dict[int, Ending]:
+    """Map env slots to the endings of episodes whose goal is met at their start, or whose reset gave no good one."""
+    over, env_ids = dict[int, Ending](), [start.env_id for start in starts]
+    for start, solved in zip(starts, environment.solved_at_start(env_ids), strict=True):
         if solved:
             error = (
                 f"the task '{start.language_instruction}' was solved at the start, before the policy had done "
                 "anything; that is an error of the task, and says nothing of the policy"
             )
-            ending = Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED_AT_START, error=error)
-            found[start.env_id], episode = ending, start.episode
+            over[start.env_id], episode = failed(SOLVED_AT_START, error), start.episode
             _LOG.error("job '%s', episode %d, seed %d: %s", episode.job, episode.episode_index, episode.seed, error)
-    return found
 
-
-def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observation: Observation) -> dict[int, Ending]:
-    """Map env slots to the endings of episodes whose reset gave NaN, infinity or an error of the environment."""
-    env_ids = [start.env_id for start in starts]
+    # NaN, infinity or an error of the environment.
     unsound = unsound_slots(observation)
     found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
     errors = {env_id: unsound_entry(observation, env_id) for env_id in env_ids if env_id in found}
     errors |= environment.start_errors(env_ids)
-    return {
-        env_id: Ending(outcome=Outcome.ERROR, success=None, termination=BAD_START, error=f"at the reset, {error}")
-        for env_id, error in errors.items()
-    }
-
-
-def with_events(environment: Environment, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
-    """Add the events to the records of ended episodes. Errors, and other environments, have none."""
-    told = [record for record in records if record.outcome not in (Outcome.ERROR, None)]
-    if not told:
-        return list(records)
-    solved = [record.success is True for record in told]
-    events = environment.episode_events([record.env_id for record in told], solved)
-    found = {record.env_id: each for record, each in zip(told, events, strict=True)}
-    return [replace(record, events=found.get(record.env_id)) for record in records]
+    return over | {env_id: failed(BAD_START, f"at the reset, {error}") for env_id, error in errors.items()}

@@ -17,12 +17,18 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.batching import made_up
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
-from isaaclab_arena.evaluation.latency import Answers, answers_of, continuation, in_time, refusals
+from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.pipelined import group_sizes
-from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, PolicyServer, ServedNetwork
-from isaaclab_arena.evaluation.policy_server.wire import NetworkOrder, ServerAddress, ServerOrders
+from isaaclab_arena.evaluation.policy_client import (
+    DEVICE_OPTION,
+    NetworkOrder,
+    PolicyServer,
+    ServedNetwork,
+    ServerAddress,
+    ServerOrders,
+)
 from isaaclab_arena.evaluation.process import put_back
+from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -183,7 +189,7 @@ def _measured_latency(
     environment = one.build_environment(device=torch.device(machinery.devices[0]), num_threads=machinery.num_threads)
     try:
         with asked(one) as policy:
-            answers = answers_of(policy, waits=meanwhile is Meanwhile.WAIT)
+            answers = Answers(policy, waits=meanwhile is Meanwhile.WAIT)
             times_ms = query_times_ms(policy, answers, environment, continues=meanwhile is Meanwhile.RTC)
         delays = in_time(without_outliers(times_ms), environment.control_dt)
         middle, high, longest = np.percentile(times_ms, (50, QUANTILE, 100))

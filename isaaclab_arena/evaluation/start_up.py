@@ -18,7 +18,7 @@ import torch
 from isaaclab_arena.config.schema import Delays, JobStatus
 from isaaclab_arena.distributed.context import DistributedContext, machine_identity
 from isaaclab_arena.distributed.devices import visible_gpu_count
-from isaaclab_arena.distributed.launch_options import announce_run_directory
+from isaaclab_arena.distributed.launch import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import planning, provenance

@@ -30,15 +30,14 @@ from isaaclab_arena.evaluation.batching import batch_of
 from isaaclab_arena.evaluation.condition_sets import ConditionSet, difference, fitting_set, load_conditions
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.latency import job_latency
-from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, refuse_unshareable
+from isaaclab_arena.evaluation.policy_client import DEVICE_OPTION, refuse_unshareable
 from isaaclab_arena.evaluation.process import Imports
 from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.in_memory import LentPolicy
+from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
 from isaaclab_arena.registry import Registry
 
 

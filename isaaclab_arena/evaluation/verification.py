@@ -1,41 +1,67 @@
-"""The verification of a run: its files, and a sample of its episodes run again."""
+"""The verification of a run: its files, and a sample of its episodes run again by ranks of its own."""
 
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from isaaclab_arena.errors import ArenaError, StorageError, first_line
+from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    die_with_parent,
+    limit_threads,
+    take_rank_of_scheduler,
+)
+from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.ranks import initialise
+from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
+from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.builds import rank_settings
+from isaaclab_arena.evaluation.console import program
+from isaaclab_arena.evaluation.contents import contents_of_jobs
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
-from isaaclab_arena.evaluation.replaying import Difference, first_difference, result_difference
+from isaaclab_arena.evaluation.queues import jobs_of_rank
+from isaaclab_arena.evaluation.rerun import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
-from isaaclab_arena.evaluation.verification_worker import PROGRAM, read_contents
-from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.in_memory import STATE
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.episode import Outcome, conditions_from_json
+from isaaclab_arena.paths import now, typed_words
+from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
+from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import ACTIONS, demo_name
+from isaaclab_arena.storage.json_values import adapter, json_line, json_text
+from isaaclab_arena.storage.layout import ACTIONS, RUN_PLAN_FILE, demo_name
 from isaaclab_arena.storage.ledger import (
     Attempt,
+    AttemptEntry,
     CommitLine,
     PlanEntry,
     RunPlan,
     contents_in_effect,
     datasets,
+    policy_batches_in_effect,
+    read_attempt,
     read_attempts,
     read_commits,
     read_run_plan,
+    write_attempt,
+    write_run_plan,
 )
 from isaaclab_arena.storage.recovery import read_recordings
 from isaaclab_arena.storage.reports import JobReport, read_job_reports
@@ -52,7 +78,12 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
     for job in merged.plan.jobs:
         directory = output_directory / job.name
         try:
-            wrong = [*_check_recordings(directory, job.name), *_check_totals(directory, job.name)]
+            wrong = list(_check_recordings(directory, job.name))
+            for path in datasets(directory, job.name):
+                with suppress(StorageError):  # it is reported as unreadable already
+                    told, found = read_totals(path)
+                    if told != found:
+                        wrong.append(f"{path.name} says that it holds {told} control steps, its episodes have {found}")
         except StorageError as error:
             wrong = [str(error)]
         yield from (f"job '{job.name}': {what}" for what in wrong)
@@ -91,44 +122,17 @@ def _check_recordings(directory: Path, job: str) -> Iterator[str]:
             yield f"{what}no file holds {name} with the checksum of its commit line"
 
 
-def _check_totals(directory: Path, job: str) -> Iterator[str]:
-    for path in datasets(directory, job):
-        try:
-            told, found = read_totals(path)
-        except StorageError:
-            # It is reported as unreadable already.
-            continue
-        if told != found:
-            yield f"{path.name} says that it holds {told} control steps, its episodes have {found}"
+# Choose the episodes to run again, and write the plan of a run of them, with other env slots and ranks.
 
+PROGRAM = "isaaclab_arena.evaluation.verification"
+_ATTEMPT = 1
+"""Number of the one attempt at running a sample again."""
 
-# Verify a run: a sample of its episodes, run again with other env slots and ranks, must give the same bits.
-
+_CONTENTS_FILE = "contents.json"
 _MAX_ENDING_S = 10.0
 _LOG_LINES_SHOWN = 15
 
 Sample = Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifiedEpisode:
-    """The result of running one episode again."""
-
-    job: str
-    episode_index: int
-    num_steps: int  # control steps in the run
-    compares_arrays: bool = False  # whether recordings were compared, not only results
-    difference: Difference | None = None  # the first one, if any
-    failure: str | None = None  # reason why it did not finish this time
-    unreadable: str | None = None  # reason why its recording cannot be compared
-    explanation: str | None = None  # reason why the difference is expected
-    other_provenance: tuple[str, ...] = ()  # versions, processor, device or model that have changed
-    contents: tuple[str, ...] = ()  # checkpoints, classes or robots that have changed
-
-    @property
-    def is_same(self) -> bool:
-        """Whether all that was compared is equal."""
-        return self.difference is None and self.failure is None and self.unreadable is None
 
 
 def jobs_of_one_program(plan: RunPlan) -> list[str]:
@@ -152,6 +156,172 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
     return finished
 
 
+def draw_sample(finished: Sample, size: int, *, seed: int) -> dict[str, tuple[int, ...]]:
+    """Draw episodes at random without repetition, as evenly over the jobs as their lengths allow; ascending."""
+    generator = np.random.default_rng(seed)
+    shuffled = {job: generator.permutation(np.asarray(episodes, np.int64)) for job, episodes in finished.items()}
+    names = list(shuffled)
+    turns = [names[position] for position in generator.permutation(len(names))]
+    drawn: dict[str, list[int]] = {job: [] for job in names}
+    left = min(size, sum(map(len, shuffled.values())))
+    # The jobs take turns in a random order, so that each gives the same number while it has episodes left.
+    while left > 0:
+        for job in turns:
+            taken = len(drawn[job])
+            if left > 0 and taken < len(shuffled[job]):
+                drawn[job].append(int(shuffled[job][taken]))
+                left -= 1
+    return {job: tuple(sorted(episodes)) for job, episodes in drawn.items() if episodes}
+
+
+def prepare_sample(
+    output_directory: Path, directory: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
+) -> RunPlan:
+    """Write and return the plan that runs a sample of a run's episodes again, by job, in an empty `directory`."""
+    # `num_envs` None: numbers that differ from the run's. `ConfigError` if it exceeds the run's fixed batch, or if the
+    # plan lacks what builds its jobs.
+    begun = read_run_plan(output_directory)
+    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory, begun.run_id)[0])
+    largest = begun.settings.get("policy_batch") if begun.settings.get("deterministic") else None
+    if largest is not None and num_envs is not None and num_envs > largest:
+        message = f"must be at most {largest}, the run's policy_batch, got {num_envs}"
+        raise ConfigError(Problem(message, key="--num_envs"))
+
+    known: dict[str, PlanEntry] = {job.name: job for job in begun.jobs}
+    jobs, work = [], []
+    for index, (name, episodes) in enumerate(sample.items()):
+        job = known[name]
+        config, policy_config = job.config, dict(job.policy_config)
+        # One env slot for a batch, else three; at most the fixed batch, even if that is equal.
+        other = 1 if config.num_envs > 1 else 3
+        again = num_envs or (other if largest is None else max(1, min(other, largest)))
+        if policy_config.get("num_envs") == config.num_envs:
+            policy_config["num_envs"] = again
+        if config.num_episodes is None:
+            # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
+            config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+        config = dataclasses.replace(
+            config,
+            index=index,
+            num_envs=again,
+            policy_config_dict=policy_config,
+            variations=job.variations,
+            conditions=None,
+            timeout_s=None,
+            episode_timeout_s=None,
+            status=JobStatus.PENDING,
+        )
+        jobs.append(dataclasses.replace(job, rank=None, policy_config=policy_config, config=config))
+        # The env slots of each policy call in the run are kept if they are enough.
+        batch = batches.get(name, 0)
+        left_out = remaining_episodes(config.num_episodes or 0, as_ranges(episodes))
+        work.append(AttemptEntry(job=name, finished=left_out, policy_batch=batch if batch >= again else None))
+
+    # The ranks state their devices in their reports.
+    here: dict[str, Any] = {
+        "run_id": uuid.uuid4().hex,
+        "world_size": num_ranks,
+        "versions": provenance.versions(),
+        "machine": provenance.node(),
+        "devices": (),
+    }
+    plan = dataclasses.replace(begun, created_at=now(), jobs=tuple(jobs), **here)
+    attempt = Attempt(
+        number=_ATTEMPT,
+        started_at=plan.created_at,
+        command_line=begun.command_line,
+        assignment="round_robin",
+        git_revision=begun.git_revision,
+        jobs=tuple(work),
+        **here,
+    )
+    write_run_plan(directory, plan)
+    write_attempt(directory, attempt)
+    return plan
+
+
+# One rank of a verification runs its share of a sample, end to end, as the verified run did. `run_sample` starts it,
+# alone or under torchrun, on a directory with a plan and an attempt. Commit lines and recordings there are not merged.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    """Run a rank's share of a sample."""
+
+    output_dir: Path
+    """Directory with the plan and the attempt."""
+
+    source: Path
+    """Directory of the run to verify."""
+
+    no_import: bool = False
+    """Refuse jobs that would import unregistered code."""
+
+    device: str | None = None
+    """Device of the simulation; by default a GPU if there is one."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run this rank's share and return 0; a job that fails states it in its report."""
+    arguments = typed_words(argv)
+    with program() as ended:
+        take_rank_of_scheduler()
+        options, unknown = read_command_line(RankOptions, arguments, program=PROGRAM)
+        refuse_unknown(unknown, options)
+        die_with_parent()
+        context = DistributedContext.from_environment(device=options.device)
+        plan, attempt = read_run_plan(options.output_dir), read_attempt(options.output_dir, _ATTEMPT)
+        run_options = _options_of(plan)
+        limit_threads(run_options.torch_threads)
+        if run_options.deterministic:
+            calculate_deterministically()
+        jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
+        if context.is_rank_zero:
+            write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
+        settings = rank_settings(
+            run_options, context, output_directory=options.output_dir, attempt=attempt, config_hash=plan.config_hash
+        )
+        with initialise(context):
+            # The sample is divided before the start: no rank takes over the episodes of another.
+            runner = JobRunner(settings)
+            try:
+                for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
+                    runner.run(assigned.job, supply=assigned.supply)
+            finally:
+                runner.close()
+    return ended.code
+
+
+def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
+    """Return the checked jobs of a plan of `prepare_sample`; `ConfigError` if one cannot be built any more."""
+    # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
+    # user. Latencies come from the plan, because their file may be gone.
+    configs = [job.config for job in plan.jobs]
+    for index, config in enumerate(configs):
+        if config.latency is not None and config.latency.file is not None:
+            latency = dataclasses.replace(config.latency, file=None, measured=True)
+            configs[index] = dataclasses.replace(config, latency=latency)
+    policy_batch, file = _options_of(plan).fixed_policy_batch(), str(source / RUN_PLAN_FILE)
+    resolved = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
+    jobs = []
+    for job, planned in zip(resolved, plan.jobs, strict=True):
+        # The backend of the run is used again, even if another one would be faster here, and its conditions.
+        settled = job.with_settled(planned.backend, planned.latency)
+        if planned.conditions_checksum is not None:
+            lines = read_commits(source / planned.name, planned.name).lines
+            saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
+            conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
+            settled = dataclasses.replace(settled, saved_conditions=conditions)
+        jobs.append(settled)
+    return tuple(jobs)
+
+
+def _options_of(plan: RunPlan) -> RunOptions:
+    """Return the run's options that affect results; recordings are not compressed again."""
+    known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
+    return RunOptions(**{name: value for name, value in plan.settings.items() if name in known and value is not None})
+
+
 def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
     """Run a sample of `prepare_sample` in processes of their own; `ArenaError` if a rank could not do its work."""
     begun, num_ranks = read_run_plan(output_directory), read_run_plan(directory).world_size
@@ -165,26 +335,19 @@ def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> 
     started_in = begun.working_directory if may_import else None
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
     launcher += ["--log-dir", str(directory / "launcher"), "-m"]
-    command = [sys.executable, "-m", *(launcher if num_ranks > 1 else []), PROGRAM, *arguments]
-    log = directory / "worker.log"
-    if _exit_code(command, log, directory=started_in if started_in and Path(started_in).is_dir() else None) != 0:
-        # Show the last lines of the ranks, before the launcher's lines about their end.
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        of_ranks = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
-        raise ArenaError("\n".join(["the episodes could not be run again:", *of_ranks[-_LOG_LINES_SHOWN:]]))
-
-
-def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> int:
-    """Run a program to its end and return its exit code; end the program if the wait is interrupted."""
-    process = None
+    log, process = directory / "worker.log", None
     with log.open("wb") as stream:
         try:
             # A signal in the middle of the start would leave a program without a handle to end it.
             with signals_held_back():
                 process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
-                    command, cwd=directory, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+                    [sys.executable, "-m", *(launcher if num_ranks > 1 else []), PROGRAM, *arguments],
+                    cwd=started_in if started_in and Path(started_in).is_dir() else None,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
                 )
-            return process.wait()
+            exit_code = process.wait()
         except BaseException:
             if process is not None:
                 # A launcher ends its ranks if it is terminated, but not if it is killed.
@@ -194,14 +357,35 @@ def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> i
                 process.kill()
                 process.wait()
             raise
+    if exit_code != 0:
+        # Show the last lines of the ranks, before the launcher's lines about their end.
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        of_ranks = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
+        raise ArenaError("\n".join(["the episodes could not be run again:", *of_ranks[-_LOG_LINES_SHOWN:]]))
 
 
-def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
-    """Yield for each episode of a sample the comparison of the run with its repetition in `directory`."""
-    first, second = (_recorded_jobs(each, sample) for each in (output_directory, directory))
-    for job, episodes in sample.items():
-        for index in episodes:
-            yield _compared(first[job], second[job], index)
+# Compare a run with the repetition of its sample: the results, and the recordings bit for bit.
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedEpisode:
+    """The result of running one episode again."""
+
+    job: str
+    episode_index: int
+    num_steps: int  # control steps in the run
+    compares_arrays: bool = False  # whether recordings were compared, not only results
+    difference: Difference | None = None  # the first one, if any
+    failure: str | None = None  # reason why it did not finish this time
+    unreadable: str | None = None  # reason why its recording cannot be compared
+    explanation: str | None = None  # reason why the difference is expected
+    other_provenance: tuple[str, ...] = ()  # versions, processor, device or model that have changed
+    contents: tuple[str, ...] = ()  # checkpoints, classes or robots that have changed
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all that was compared is equal."""
+        return self.difference is None and self.failure is None and self.unreadable is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,62 +393,60 @@ class _RecordedJob:
     """The commit lines, reports and recordings of one job in one run."""
 
     job: PlanEntry
-    lines: Sequence[CommitLine]
+    lines: Mapping[int, CommitLine]
     reports: Sequence[JobReport]
     contents: Contents | None
-    plan: RunPlan
-    attempts: Mapping[int, Attempt]
+    ran: Callable[[int], Attempt | RunPlan]  # what began an attempt, by its number
     files: Mapping[int, list[Path]]
-
-    @cached_property
-    def line_of(self) -> Mapping[int, CommitLine]:
-        return {line.episode_index: line for line in self.lines}
-
-    @property
-    def plan_because(self) -> list[str]:
-        return [report.plan_because for report in self.reports if report.plan_because is not None]
 
     def recording(self, index: int) -> RecordedEpisode | None:
         """Return the recording of an episode, None if there is none."""
-        line = self.line_of[index]
-        if line.checksum is None:
-            return None
-        files = self.files.get(index, [])
-        file = next((file for file in files if read_attributes(file, index).get("checksum") == line.checksum), None)
-        return None if file is None else read_episode(file, index)
+        checksum = self.lines[index].checksum
+        for file in self.files.get(index, []) if checksum is not None else ():
+            if read_attributes(file, index).get("checksum") == checksum:
+                return read_episode(file, index)
+        return None
 
     def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
         """Return the provenance of an episode; its recording is more precise than the reports."""
-        line = self.line_of[index]
-        ran = self.attempts.get(line.attempt, self.plan)
+        line = self.lines[index]
         device = {report.rank: report.device for report in self.reports}.get(line.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
         said = {} if recorded is None else recorded.provenance
-        return Provenance(facts={**ran.provenance.facts, **kind, **said})
+        return Provenance(facts={**self.ran(line.attempt).provenance.facts, **kind, **said})
 
 
-def _recorded_jobs(output_directory: Path, names: Iterable[str]) -> dict[str, _RecordedJob]:
-    """Return the named jobs of a run."""
-    plan = read_run_plan(output_directory)
-    attempts = read_attempts(output_directory, plan.run_id)[0]
-    contents = {**contents_in_effect(plan.jobs, attempts), **read_contents(output_directory)}
-    entries, jobs = {job.name: job for job in plan.jobs}, {}
-    for name in names:
-        directory = output_directory / name
-        jobs[name] = _RecordedJob(
-            job=entries[name],
-            lines=read_commits(directory, name).lines,
-            reports=read_job_reports(directory, name, plan.run_id)[0],
-            contents=contents.get(name),
-            plan=plan,
-            attempts={attempt.number: attempt for attempt in attempts},
-            files=locate_episodes(directory, name)[0],
-        )
-    return jobs
+def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
+    """Yield for each episode of a sample the comparison of the run with its repetition in `directory`."""
+    sides: list[dict[str, _RecordedJob]] = []
+    for output in (output_directory, directory):
+        plan = read_run_plan(output)
+        attempts = read_attempts(output, plan.run_id)[0]
+        contents = contents_in_effect(plan.jobs, attempts)
+        # The ranks of a sample write the contents that they evaluated.
+        if (path := output / _CONTENTS_FILE).is_file():
+            contents |= adapter(dict[str, Contents]).validate_json(read_whole(path))
+        by_number = {attempt.number: attempt for attempt in attempts}
+        entries = {job.name: job for job in plan.jobs}
+        sides.append({})
+        for name in sample:
+            place = output / name
+            sides[-1][name] = _RecordedJob(
+                job=entries[name],
+                lines={line.episode_index: line for line in read_commits(place, name).lines},
+                reports=read_job_reports(place, name, plan.run_id)[0],
+                contents=contents.get(name),
+                ran=lambda number, by_number=by_number, plan=plan: by_number.get(number, plan),
+                files=locate_episodes(place, name)[0],
+            )
+    is_deterministic = bool(read_run_plan(output_directory).settings.get("deterministic"))
+    for job, episodes in sample.items():
+        for index in episodes:
+            yield _compared(sides[0][job], sides[1][job], index, is_deterministic=is_deterministic)
 
 
-def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEpisode:
-    line = before.line_of[index]
+def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_deterministic: bool) -> VerifiedEpisode:
+    line = before.lines[index]
     contents: tuple[str, ...] = ()
     if before.contents is not None and now.contents is not None:
         # A sample takes its conditions from the run itself.
@@ -273,10 +455,10 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEp
     verdict = VerifiedEpisode(
         job=before.job.name, episode_index=index, num_steps=line.episode_length, contents=contents
     )
-    if index not in now.line_of:
+    if index not in now.lines:
         errors = [report.error for report in now.reports if report.error is not None]
         return dataclasses.replace(verdict, failure="; ".join(errors) or "it did not finish")
-    again = now.line_of[index]
+    again = now.lines[index]
     try:
         recorded, found = before.recording(index), now.recording(index)
     except StorageError as error:
@@ -287,11 +469,20 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEp
     else:
         difference = first_difference(recorded, found)
     difference = difference or _difference_of_commits(line, again)
+
+    # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
+    explanation = None
+    if difference is not None and contents:
+        explanation = "expected: something else ran than was run"
+    elif difference is not None and (
+        difference.field == ACTIONS or (difference.step is None and not difference.at_start)
+    ):
+        explanation = _explanation(before, now, is_deterministic=is_deterministic)
     return dataclasses.replace(
         verdict,
         compares_arrays=recorded is not None,
         difference=difference,
-        explanation=None if difference is None else _explanation(before, now, difference, contents),
+        explanation=explanation,
         other_provenance=before.provenance(index, recorded).told_differences(now.provenance(index, found)),
     )
 
@@ -309,23 +500,21 @@ def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | 
     return result_difference(first, second)
 
 
-def _explanation(
-    before: _RecordedJob, now: _RecordedJob, difference: Difference, contents: Sequence[str]
-) -> str | None:
-    """Return the reason why an episode may differ this time, None if the difference cannot come from it."""
-    if contents:
-        return "expected: something else ran than was run"
-    # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
-    comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)
-    if not comes_from_actions:
-        return None
+def _explanation(before: _RecordedJob, now: _RecordedJob, *, is_deterministic: bool) -> str | None:
+    """Return the reason why a policy may act otherwise this time, None if there is none."""
     policy = resolve_policy_class(before.job.config.policy_type)
+    because, because_now = (
+        [report.plan_because for report in each.reports if report.plan_because is not None] for each in (before, now)
+    )
     reasons = []
-    deterministic = bool(before.plan.settings.get("deterministic"))
     other_num_envs = before.job.config.num_envs != now.job.config.num_envs
-    if other_num_envs and not policy.traits.batch_invariant and not deterministic:
+    if other_num_envs and not policy.traits.batch_invariant and not is_deterministic:
         reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
-    if not policy.traits.reproducible and not before.plan_because:
+    if not policy.traits.reproducible and not because:
         reasons.append("this policy does not say that it is reproducible")
-    reasons += dict.fromkeys([*before.plan_because, *now.plan_because])
+    reasons += dict.fromkeys([*because, *because_now])
     return "; ".join(reasons) or None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

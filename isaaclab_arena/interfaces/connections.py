@@ -107,25 +107,17 @@ class Connections:
 
 
 def set_entries(env: Environment, columns: Sequence[int] | None = None) -> dict[str, str]:
-    """Map numbers of a policy's action to those of an environment's; see `Connections.actions`.
-
-    Args:
-        env: The environment.
-        columns: Position in the policy's action of each number of the environment's, None if both are the same.
-    """
+    """Map numbers of a policy's action to those of an environment's; see `Connections.actions`."""
+    # `columns`: the place in the policy's action of each number of the environment's, None if both are the same.
     (action_dim,) = env.action_spec.shape
     given = "action" if columns is None else f"action{_spelled(columns)}"
     return {given: entries(range(action_dim), {"action": action_dim}, env.action_spec.names)}
 
 
 def entries(places: Sequence[int], sizes: Mapping[str, int], names: Sequence[str] | None = None) -> str:
-    """Return numbers of arrays in words: ``robot_joint_pos[0:7] + gripper_pos``.
-
-    Args:
-        places: Positions in the arrays side by side, in order.
-        sizes: Numbers of each array, in order.
-        names: Name of each number, None if they have none; the text holds the first and the last.
-    """
+    """Return numbers of arrays in words: ``robot_joint_pos[0:7] + gripper_pos``."""
+    # `places`: positions in the arrays side by side, in order. `sizes`: numbers of each array, in order. `names`: the
+    # name of each number, if they have any; the text holds the first and the last.
     starts: dict[str, int] = {}
     for name in sizes:
         starts[name] = sum(sizes[earlier] for earlier in starts)

@@ -42,22 +42,13 @@ class LoadsCode(Protocol):
     """A builder of environments or a policy class whose options may name code: a module to import, a program to run."""
 
     def foreign_code(self, config: Any) -> Sequence[Problem]:
-        """Return one problem per option that names code which no installed package has announced.
-
-        Args:
-            config: An instance of the builder's or policy's ``config_class``. Nothing is imported or run to answer.
-        """
+        """Return one problem per option that names code of no installed package; nothing is imported or run."""
         ...
 
 
 def sources_in_options(options: Mapping[str, Any]) -> ContentSources:
-    """Return the files and directories that options ending in ``_path`` or ``_file`` name, those that exist.
-
-    A secret is left out: its hash would be written into the output of a run.
-
-    Args:
-        options: Plain values by the name of the option.
-    """
+    """Return the files and directories that options ending in ``_path`` or ``_file`` name, those that exist."""
+    # A secret is left out: its hash would be written into the output of a run.
     files = {
         f"{name} {Path(value).name}": Path(value)
         for name, value in options.items()

@@ -1,6 +1,5 @@
 """The contract of an environment: a batch of env slots that the loop starts, steps and starts again."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from isaaclab_arena.interfaces.background import set_aside
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.specs import ArraySpec, HoldAction, Observation, ObservationSpec, StateTree
 
 if TYPE_CHECKING:
     import gymnasium
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,13 +305,3 @@ _LOST_WITHOUT = {
     "film": ("film_later", "filmable"),
 }
 """Offers to those that mean nothing without them."""
-
-
-def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
-    """Give a class the default of a quicker way, if its `whole` way comes from below the class that has the quicker."""
-    owner_of_whole, owner = (
-        next(number for number, each in enumerate(cls.__mro__) if name in vars(each)) for name in (whole, quicker)
-    )
-    if owner_of_whole < owner and getattr(cls, quicker) is not default:
-        setattr(cls, quicker, default)
-        _LOG.info("%s has a '%s' of its own, so '%s' of its base is set aside", cls.__name__, whole, quicker)

@@ -1,4 +1,4 @@
-"""The contract of builders of environments, and that of the variations of their worlds."""
+"""What makes and changes environments: their builders, the variations of their worlds, and wrappers around them."""
 
 import inspect
 import math
@@ -19,23 +19,14 @@ from isaaclab_arena.interfaces.episode import ConditionValue
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSummary:
-    """The facts that a person needs to choose an environment.
+    """The facts that a person needs to choose an environment."""
 
-    Attributes:
-        instruction: Its instruction for policies, with its default options.
-        success: The conditions of success and of failure.
-        episode_length: Control steps until an episode is cut.
-        episode_s: The same as time [s].
-        embodiments: Registered robots that it accepts.
-        objects: Registered objects that it accepts, empty for an environment without that option.
-    """
-
-    instruction: str
-    success: str
-    episode_length: int
-    episode_s: float
-    embodiments: tuple[str, ...]
-    objects: tuple[str, ...] = ()
+    instruction: str  # for policies, with its default options
+    success: str  # the conditions of success and of failure
+    episode_length: int  # control steps until an episode is cut
+    episode_s: float  # the same as time [s]
+    embodiments: tuple[str, ...]  # registered robots that it accepts
+    objects: tuple[str, ...] = ()  # registered objects that it accepts, empty without that option
 
 
 def described_success(thing: object) -> str:
@@ -224,12 +215,8 @@ class Sampler:
         return tuple(map(min, zip(*ends, strict=False))), tuple(map(max, zip(*ends, strict=False)))
 
     def draw(self, generator: np.random.Generator, episode_index: int) -> tuple[float, ...] | str:
-        """Draw a value; the same numbers of the stream serve every range, so a wider range stretches the draws.
-
-        Args:
-            generator: The stream of this variation in this episode.
-            episode_index: Position of the episode in its job, for choices in turn.
-        """
+        """Draw a value from an episode's stream; ``episode_index`` is for choices in turn."""
+        # The same numbers of the stream serve every range, so a wider range stretches the draws.
         if self.type is SamplerType.UNIFORM:
             shares = generator.random(len(self.low))
             return tuple(
@@ -292,11 +279,7 @@ class Variation:
         return f"{self.asset}.{self.name}"
 
     def problem_with(self, value: ConditionValue) -> str | None:
-        """Return the reason why this variation cannot have a value, None if it can.
-
-        Args:
-            value: The value for an episode.
-        """
+        """Return the reason why this variation cannot have a value, None if it can."""
         if isinstance(value, str):
             texts = [choice for choice in self.sampler.choices if isinstance(choice, str)]
             return None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}, got {value!r}"
@@ -352,3 +335,67 @@ def spelled(variations: tuple[Variation, ...]) -> Mapping[str, Any]:
 
 def _brief(values: tuple[float, ...]) -> Any:
     return values[0] if len(values) == 1 else list(values)
+
+
+# An environment around another one, of which a subclass changes some answers.
+
+
+class _OfReal:
+    """An attribute of the wrapped environment, hidden by one that the wrapper sets itself."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, owner: type | None = None) -> Any:
+        return self if wrapper is None else getattr(wrapper.real, self._name)
+
+
+class EnvironmentWrapper(Environment):
+    """A wrapper of another environment; a subclass changes some of its answers.
+
+    The wrapper has the other environment's attributes outside of the contract too: a policy may use them. The quicker
+    ways ``try_step`` and ``background`` are not passed on, since they would bypass the wrapper's own ``step`` and
+    ``reset``. A subclass sets other methods to None that it does not pass on. One that closes the other environment
+    says so.
+
+    Args:
+        real: The wrapped environment.
+    """
+
+    draw_conditions: Any = _OfReal()
+    vary_conditions: Any = _OfReal()
+    instruction: Any = _OfReal()
+    provenance: Any = _OfReal()
+    render_s: Any = _OfReal()
+    step_again: Any = _OfReal()
+    solved_at_start: Any = _OfReal()
+    start_errors: Any = _OfReal()
+    begin_events: Any = _OfReal()
+    episode_events: Any = _OfReal()
+    state: Any = _OfReal()
+    state_parts: Any = _OfReal()
+    state_of: Any = _OfReal()
+    episode_states: Any = _OfReal()
+    restore: Any = _OfReal()
+    snapshot: Any = _OfReal()
+    restore_snapshot: Any = _OfReal()
+    draw_pictures_of: Any = _OfReal()
+    pictures_drawn: Any = _OfReal()
+    load_renderer: Any = _OfReal()
+    filmable: Any = _OfReal()
+    filming_hint: Any = _OfReal()
+    films_only_drawn: Any = _OfReal()
+    film: Any = _OfReal()
+    film_later: Any = _OfReal()
+
+    def __init__(self, real: Environment) -> None:
+        self.real = real
+        self.num_envs, self.device, self.reproducible = real.num_envs, real.device, real.reproducible
+        self.observation_spec, self.action_spec = real.observation_spec, real.action_spec
+        self.task_description, self.max_episode_length = real.task_description, real.max_episode_length
+        self.control_dt, self.hold_action, self.metrics = real.control_dt, real.hold_action, real.metrics
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "real":  # which a copy has not yet while it is made
+            raise AttributeError(name)
+        return getattr(self.real, name)

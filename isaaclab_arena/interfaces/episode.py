@@ -61,11 +61,7 @@ class Episode:
         return episode_generator(self._world_seed, Stream.CONDITIONS, self.episode_index)
 
     def variation_generator(self, variation: str) -> np.random.Generator:
-        """Return a fresh generator for one variation; each has a stream of its own, so none shifts the others.
-
-        Args:
-            variation: Its key, ``<asset>.<name>``.
-        """
+        """Return a fresh generator for one variation, by its key; each has its own, so none shifts the others."""
         return episode_generator(self._world_seed, Stream.VARIATION, self.episode_index, variation)
 
     @property

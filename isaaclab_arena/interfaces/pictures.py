@@ -1,6 +1,6 @@
 """The layout of pictures in arrays, and the pictures of some env slots."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -18,12 +18,7 @@ CAMERAS_OFF = "the environment shows no pictures; set enable_cameras: true in ar
 
 
 def no_camera(camera: str, cameras: Collection[str]) -> str:
-    """Return the message for a camera that is missing, with the way out.
-
-    Args:
-        camera: The camera that is wanted.
-        cameras: Those that the environment observes.
-    """
+    """Return the message for a missing camera, with the way out; ``cameras`` are those that there are."""
     if not cameras:
         return f"'{camera}' is to be seen, and {CAMERAS_OFF}"
     return f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}"
@@ -34,21 +29,13 @@ _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 
 @dataclass(frozen=True, kw_only=True)
 class PictureLayout:
-    """The layout of a picture in its array, as far as its shape and type are certain.
+    """The layout of a picture in its array, as far as its shape and type are certain."""
 
-    Environments show and recordings keep pictures as they are. Adapters, exports and films have colours from `colours`.
-
-    Attributes:
-        height: Rows.
-        width: Columns.
-        channels: Place of the channels: ``last``, ``first``, or ``none`` for a grey picture without any.
-        num_channels: 3 for colours, 1 for grey, 4 for colours and opacity.
-    """
-
+    # Environments show and recordings keep pictures as they are. Adapters, exports and films have colours.
     height: int
     width: int
-    channels: str
-    num_channels: int
+    channels: str  # their place: ``last``, ``first``, or ``none`` for a grey picture without any
+    num_channels: int  # 3 for colours, 1 for grey, 4 for colours and opacity
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -56,14 +43,8 @@ class PictureLayout:
         return self.height, self.width, 3
 
     def colours(self, pictures: _Array) -> _Array:
-        """Return pictures in colours: grey ones with three equal channels, opacity left out.
-
-        Args:
-            pictures: In this layout. Shape: (*batch, *shape of one), uint8.
-
-        Returns:
-            Shape: (*batch, height, width, 3), uint8, contiguous; the argument itself if it has that layout already.
-        """
+        """Return pictures (*batch, *shape of one), uint8, in colours: (*batch, height, width, 3), contiguous."""
+        # Grey ones get three equal channels, opacity is left out, and what has that layout already stays what it is.
         if self.channels == "last" and self.num_channels == 3:
             return pictures
         if self.channels == "none":
@@ -75,16 +56,7 @@ class PictureLayout:
 
 
 def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> PictureLayout:
-    """Return the layout of a camera's pictures in their arrays.
-
-    Args:
-        shape: Of one picture.
-        dtype: Of its elements.
-
-    Raises:
-        ValueError: If it is no picture in bytes, or its layout is uncertain; the message gives the reason, without the
-            camera's name.
-    """
+    """Return the layout of a picture; ValueError, without the camera's name, if it is none in bytes or is uncertain."""
     shape = tuple(shape)
     if str(dtype).removeprefix("torch.") != "uint8":
         raise ValueError(f"is no colour picture: {dtype} of shape {shape}")
@@ -103,14 +75,7 @@ def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> Pictu
 
 
 def in_colours(pictures: _Array) -> _Array:
-    """Return pictures of one camera in colours; see `PictureLayout.colours`.
-
-    Args:
-        pictures: Shape: (n, *shape of one), uint8.
-
-    Raises:
-        ValueError: See `picture_layout`.
-    """
+    """Return one camera's pictures (n, *shape of one), uint8, in colours; ValueError as in `picture_layout`."""
     return picture_layout(pictures.shape[1:], pictures.dtype).colours(pictures)
 
 
@@ -156,3 +121,32 @@ class Pictures:
 def pictures_of(shown: torch.Tensor | Pictures) -> Pictures:
     """Return a term of ``camera_obs`` as `Pictures`, also if it is the tensor of all env slots."""
     return shown if isinstance(shown, Pictures) else Pictures(tuple(range(len(shown))), shown)
+
+
+class DrawnPictures:
+    """The pictures of a batch that are drawn on demand: the announced ones, and those that are out of date."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.announced: Sequence[int] | None = None  # env slots whose pictures are read next, None for all
+        # Env slots that have moved since their last pictures. Shape: (num_envs,), bool.
+        self.outdated = np.ones(num_envs, bool)
+        self.num_drawn = 0  # one for each env slot and term of ``camera_obs``
+
+    def named(self) -> np.ndarray:
+        """Return the mask of announced env slots, and forget the announcement. Shape: (num_envs,), bool."""
+        announced, self.announced = self.announced, None
+        named = np.zeros_like(self.outdated)
+        named[slice(None) if announced is None else list(announced)] = True
+        return named
+
+    def shown(self, kept: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor | Pictures]:
+        """Return copies of kept pictures, each (num_envs, height, width, channels); `Pictures` if some are outdated."""
+        if not self.outdated.any():
+            return {name: pictures.to(device, copy=True) for name, pictures in kept.items()}
+        # Only current pictures are returned, so a stale one cannot be read.
+        current = np.flatnonzero(~self.outdated)
+        env_ids, slots = tuple(current.tolist()), torch.from_numpy(current)
+        return {
+            name: Pictures(env_ids, pictures[slots.to(pictures.device, non_blocking=True)].to(device), name)
+            for name, pictures in kept.items()
+        }

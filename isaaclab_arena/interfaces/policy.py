@@ -1,10 +1,11 @@
-"""The base class of every policy: Isaac Lab Arena's, so that classes written for it run unchanged."""
+"""The base class of every policy, Isaac Lab Arena's, so that classes written for it run unchanged; its promises."""
 
 import dataclasses
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 
@@ -15,7 +16,62 @@ from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_i
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTraits:
+    """Statements of a policy's author that cannot be measured."""
+
+    # An episode's actions follow from its observations and its own random stream alone. Results then promise the same
+    # bits after any other job and on any rank, unless a probe with made-up observations shows the contrary.
+    reproducible: bool = False
+    # The reason why a policy is not reproducible, in one line and with the way out; None if there is nothing to say.
+    plan_because: str | None = None
+    # The action in an env slot is the same to the last bit whatever the other env slots hold and however many there
+    # are. A network is not: its last digits change with the size of the batch. A policy that is not batch-invariant is
+    # asked on a batch that is filled up; with ``--deterministic``, always on one size.
+    batch_invariant: bool = False
+    # One object can serve environments of any ``num_envs``, one after the other. Consecutive jobs then share it.
+    serves_any_num_envs: bool = False
+    # The options ``policy_device`` and ``policy_device_id`` name a device of this machine, which is checked first.
+    uses_own_device: bool = True
+    # The form of each camera's term in the group ``camera_obs``. ``all``: a tensor of all env slots. ``announced``:
+    # `Pictures` of the env slots that ``pictures_to_see`` named. ``none``: it never looks, and nothing is drawn for it.
+    pictures: Literal["all", "announced", "none"] = "all"
+    # The policy's network runs in another process, which other programs may ask too; derived classes inherit this.
+    remote: bool = False
+    sees_pictures: bool = True  # the first name of ``pictures``: False is ``none``
+    metrics: tuple[Metric, ...] = ()  # the declared ones among the numbers of `episode_metrics`
+
+    def __post_init__(self) -> None:
+        if not self.sees_pictures:
+            object.__setattr__(self, "pictures", "none")
+        object.__setattr__(self, "sees_pictures", self.pictures != "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkTraits:
+    """Facts about a policy whose chunks its caller plays."""
+
+    played: int  # actions of a chunk that the policy itself plays before it asks its network again
+    predicted: int  # actions that the network predicts, at least as many
+    can_continue: bool = False  # the network can be given a `Continuation`
+    # Whose pictures a query shows: 0 is the present step, -1 the one before; none for no pictures.
+    picture_steps: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """The actions that new chunks continue: those that are planned already, from the step of the query on."""
+
+    actions: torch.Tensor  # zeros if none is planned; shape (n, predicted, action_dim), float32
+    # 1 for an action that is played in any case, 0 if none is planned; shape (n, predicted), float32.
+    weights: torch.Tensor
+
+    def of(self, places: Sequence[int]) -> Self:
+        """Return the continuation of some of the chunks, by their places; one may be named several times."""
+        return replace(self, actions=self.actions[list(places)], weights=self.weights[list(places)])
+
 
 _TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits)) - {"pictures", "remote"}
 
@@ -33,21 +89,16 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     A policy is built once per rank with `from_dict` and serves one environment at a time. The loop calls
     `set_task_description` first, `start_episodes` for env slots in which an episode begins, and `get_action` once per
     control step. Every other method is a fact or an ability, with a default that says "none".
-
-    Attributes:
-        name: Name under which the policy is registered.
-        config_class: Dataclass of the policy's options. It need not be named if it is the parameter of the base,
-            ``PolicyBase[MyCfg]``. None for a policy that declares its options otherwise, or takes none.
-        traits: The promises of the class. An object may set other traits than its class.
-        offers: The methods of this class that the policy has of its own, and that hold for its `get_action`: a class
-            that overrides `get_action` offers no ability that its base has for another one.
     """
 
-    name: ClassVar[str] = ""
+    name: ClassVar[str] = ""  # under which the policy is registered
+    # Dataclass of the policy's options, by default the parameter of the base, ``PolicyBase[MyCfg]``. None for a policy
+    # that declares its options otherwise, or takes none.
     config_class: ClassVar[type | None] = None
-    traits: PolicyTraits = PolicyTraits()
+    traits: PolicyTraits = PolicyTraits()  # the promises of the class; an object may set others
+    # The methods that the class has of its own, and that hold for its `get_action`: a class that overrides it offers no
+    # ability that its base has for another one.
     offers: ClassVar[frozenset[str]] = frozenset()
-
     # Classes of Arena's first release call no constructor of their base.
     task_description: str | None = None
 
@@ -58,7 +109,9 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in _TRAITS & cls.__dict__.keys():
-            if name == "metrics" and not _are_metrics(cls.__dict__[name]):
+            value = cls.__dict__[name]
+            # A class may also call something of its own so.
+            if name == "metrics" and not (isinstance(value, tuple) and any(isinstance(each, Metric) for each in value)):
                 continue
             raise ConfigError(f"{cls.__name__}.{name} has no effect; say traits = PolicyTraits({name}=...) instead")
         parameter = policy_options.parameter_of_base(cls, PolicyBase)
@@ -71,7 +124,9 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         cls.offers = policy_options.offers_of(cls, PolicyBase)
         if "traits" not in cls.offers and cls.traits.pictures != "all":
             # What a base says of pictures is about its own `get_action`.
-            cls.traits = dataclasses.replace(cls.traits, pictures="all", sees_pictures=True)
+            cls.traits = replace(cls.traits, pictures="all", sees_pictures=True)
+        if not cls.traits.remote and any(issubclass(each, PolicyBase) and each.traits.remote for each in cls.__bases__):
+            cls.traits = replace(cls.traits, remote=True)
 
     # Before anything is simulated. ``config`` is an instance of ``config_class``. Each method raises `ConfigError` with
     # every problem, whose ``key`` names the option at fault.
@@ -246,8 +301,3 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def stated_model(self) -> str | None:
         """Return the model that the policy's server states, ``unknown`` if it states none, None without a server."""
         return UNKNOWN if self.is_remote else None
-
-
-def _are_metrics(value: object) -> bool:
-    """Whether a class declares metrics by the name; it may also call something of its own so."""
-    return isinstance(value, tuple) and any(isinstance(each, Metric) for each in value)

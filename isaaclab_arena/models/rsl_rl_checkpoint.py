@@ -1,4 +1,4 @@
-"""rsl_rl's checkpoints of version 2 to 5, read without rsl_rl, the settings beside them, and their directory."""
+"""rsl_rl's checkpoints of version 2 to 5 and other files of networks, read without rsl_rl, and their directory."""
 
 import dataclasses
 import re
@@ -15,7 +15,17 @@ import torch
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, StorageError, did_you_mean, first_line, problems_at
-from isaaclab_arena.models.network import ACTIVATIONS, ActionScaling, Actor, Distribution, beta_mean, std_of
+from isaaclab_arena.models.network import (
+    ACTIVATIONS,
+    ActionScaling,
+    Actor,
+    Distribution,
+    OnnxNetwork,
+    PolicyNetwork,
+    TorchScriptNetwork,
+    beta_mean,
+    std_of,
+)
 from isaaclab_arena.paths import not_a_plain_file
 
 # Read ``params/agent.yaml``, the settings of an rsl_rl training that its checkpoints lack.
@@ -272,6 +282,31 @@ _NORMALIZER = "obs_normalizer."
 _CRITIC_NORMALIZERS = ("critic_obs_norm_state_dict", "privileged_obs_norm_state_dict")
 
 
+def is_torchscript(path: Path) -> bool:
+    """True if a file contains a TorchScript program, which has code where a checkpoint has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> PolicyNetwork:
+    """Load the network of an rsl_rl checkpoint, an ONNX or TorchScript file; ConfigError for other files."""
+    # Exported files do without ``settings``, the training's configuration. ONNX runs on the CPU, whatever ``device``
+    # is.
+    if path.suffix.lower() == ".onnx":
+        return OnnxNetwork(path)
+    if is_torchscript(path):
+        return TorchScriptNetwork(path, device)
+    if settings is None:
+        refuse_other_trainers(read_checkpoint(path), path)
+        message = f"has no {AGENT_FILE} beside it or one directory above, and without its training's "
+        message += "configuration its activation is unknown; name the file as agent_cfg_path"
+        raise ConfigError(message, file=str(path))
+    return load_actor(path, settings, device)
+
+
 def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Actor:
     """Load the actor of a checkpoint ``model_<iteration>.pt``; ConfigError if it or its network is of another kind."""
     network = settings.network
@@ -289,7 +324,29 @@ def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Act
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Read a checkpoint without executing its content; ConfigError if it is none, StorageError if unreadable."""
-    _refuse_other_files(path)
+    # Refuse a file that is not an archive of torch, by its beginning, its entries and its size.
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(len(_LFS))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    message = None
+    if not begin:
+        message = "is no checkpoint: it is empty"
+    elif begin == _LFS:
+        message = "is no checkpoint but a pointer of Git LFS; git lfs pull brings the file"
+    else:
+        # A file that is no archive is a checkpoint of an old torch, or none at all, as loading will show.
+        with suppress(OSError, ValueError, NotImplementedError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            names = {name.rpartition("/")[2] for name in archive.namelist()}
+            message = next((said for name, said in _OTHER_ARCHIVES.items() if name in names), None)
+            # Torch writes no compressed archive, and a few bytes of one can expand to any number.
+            num_bytes = sum(entry.file_size for entry in archive.infolist())
+            if message is None and num_bytes > path.stat().st_size:
+                message = f"is no checkpoint: it is compressed, and would unfold to {num_bytes} bytes; "
+                message += "torch writes none like it"
+    if message is not None:
+        raise ConfigError(message, file=str(path))
     try:
         with warnings.catch_warnings():
             # The warning concerns pickles of other programs, which the errors below explain.
@@ -379,17 +436,16 @@ def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict
         found = group.get("params") if isinstance(group, Mapping) else None
         places += [place for place in found if isinstance(place, int)] if isinstance(found, list) else []
     weights = [(role, name) for role, name, _ in _named_weights(checkpoint) if not name.startswith(_NORMALIZER)]
-    if len(places) != len(weights) or not all(_is_kept(kept.get(place)) for place in places):
-        return {}
-    return {weight: dict(kept[place]) for weight, place in zip(weights, places, strict=True)}
-
-
-def _is_kept(value: Any) -> bool:
-    """True for an optimiser's state of a weight: numbers, and tensors that can be copied."""
-    return isinstance(value, Mapping) and all(
+    # The state of a weight is numbers, and tensors that can be copied.
+    states = [state for place in places if isinstance(state := kept.get(place), Mapping)]
+    are_sound = all(
         isinstance(each, int | float) or (isinstance(each, torch.Tensor) and _wrong_with_tensor(each) is None)
-        for each in value.values()
+        for state in states
+        for each in state.values()
     )
+    if not len(places) == len(states) == len(weights) or not are_sound:
+        return {}
+    return {weight: dict(state) for weight, state in zip(weights, states, strict=True)}
 
 
 def _named_weights(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -423,32 +479,6 @@ def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path)
         if (wrong := _wrong_with_tensor(tensor)) is not None:
             raise ConfigError(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path))
     return whole
-
-
-def _refuse_other_files(path: Path) -> None:
-    """Refuse a file that is not an archive of torch, by its beginning, its entries and its size."""
-    try:
-        with path.open("rb") as stream:
-            begin = stream.read(len(_LFS))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    message = None
-    if not begin:
-        message = "is no checkpoint: it is empty"
-    elif begin == _LFS:
-        message = "is no checkpoint but a pointer of Git LFS; git lfs pull brings the file"
-    else:
-        # A file that is no archive is a checkpoint of an old torch, or none at all, as loading will show.
-        with suppress(OSError, ValueError, NotImplementedError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-            names = {name.rpartition("/")[2] for name in archive.namelist()}
-            message = next((said for name, said in _OTHER_ARCHIVES.items() if name in names), None)
-            # Torch writes no compressed archive, and a few bytes of one can expand to any number.
-            num_bytes = sum(entry.file_size for entry in archive.infolist())
-            if message is None and num_bytes > path.stat().st_size:
-                message = f"is no checkpoint: it is compressed, and would unfold to {num_bytes} bytes; "
-                message += "torch writes none like it"
-    if message is not None:
-        raise ConfigError(message, file=str(path))
 
 
 def _wrong_with_tensor(tensor: torch.Tensor) -> str | None:

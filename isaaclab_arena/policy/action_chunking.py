@@ -6,7 +6,7 @@ Isaac Lab Arena's names.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
@@ -75,13 +75,6 @@ class ChunkPlayer:
         """Mask the env slots that cannot continue without a chunk. Shape: (num_envs,), bool."""
         return self.active & (self.next_step >= self.num_played)
 
-    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Mask the env slots whose next observation belongs to the next or a later query. Shape: (num_envs,), bool."""
-        # ``steps`` lists a query's observations: 0 is the one at that step, -15 the one 15 steps before it. The next
-        # query comes when the rest of this chunk is played.
-        shown = [(self.next_step - step) % self.num_played == 0 for step in steps]
-        return self.active & torch.stack(shown).any(dim=0)
-
     def refilled(self, env_ids: torch.Tensor, chunks: Sequence[torch.Tensor] | torch.Tensor) -> Self:
         """Return the player with new chunks, each (length, action_dim), in env slots of shape (n,), int64."""
         # A shorter chunk is aligned to the end of its env slot's row, so that all rows end together.
@@ -112,22 +105,18 @@ class ChunkPlayer:
             slots = torch.arange(self.num_envs, device=step.device)
             action = torch.where(has_one[:, None], self.chunks[slots, 0, step], 0.0)
         else:
-            action = self._mean(self.averaging)
+            age = torch.arange(self.chunks.shape[1], device=self.count.device)
+            # The chunk of age k was made k steps ago, so its entry number k is about this step.
+            predictions = self.chunks[:, age, age]
+            rank_from_oldest = self.count[:, None] - 1 - age
+            there = (rank_from_oldest >= 0) & self.active[:, None]
+            weights = torch.where(there, torch.exp(-self.averaging * rank_from_oldest), 0.0)
+            total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+            # Stale values from before the episode must have no effect, not even as NaN times zero.
+            kept = torch.where(there[:, :, None], predictions, 0.0)
+            action = (kept * (weights / total)[:, :, None]).sum(dim=1)
         is_played = has_one if acting is None else has_one & acting
         return action, replace(self, next_step=self.next_step + is_played)
-
-    def _mean(self, averaging: float) -> torch.Tensor:
-        """Return the weighted mean of all predictions for this step. Shape: (num_envs, action_dim)."""
-        age = torch.arange(self.chunks.shape[1], device=self.count.device)
-        # The chunk of age k was made k steps ago, so its entry number k is about this step.
-        predictions = self.chunks[:, age, age]
-        rank_from_oldest = self.count[:, None] - 1 - age
-        there = (rank_from_oldest >= 0) & self.active[:, None]
-        weights = torch.where(there, torch.exp(-averaging * rank_from_oldest), 0.0)
-        total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        # Stale values from before the episode must have no effect, not even as NaN times zero.
-        kept = torch.where(there[:, :, None], predictions, 0.0)
-        return (kept * (weights / total)[:, :, None]).sum(dim=1)
 
     def planned(self, env_id: int) -> torch.Tensor:
         """Return the actions that an env slot plays whatever it observes. Shape: (n, action_dim)."""
@@ -238,7 +227,11 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         """Return the env slots that start, and those whose next observation a query shows."""
         if self._player is None or self._player.num_envs != env.num_envs:
             return starting
-        return [*starting, *_numbers(self._player.looked_at_next(self._shown_steps(env)))]
+        # A step of 0 is a query's own, -15 the one 15 steps before it. The next query comes when the rest of a chunk is
+        # played.
+        player = self._player
+        shown = [(player.next_step - step) % player.num_played == 0 for step in self._shown_steps(env)]
+        return [*starting, *_numbers(player.active & torch.stack(shown).any(dim=0))]
 
     def _words_for(self, env: Environment, env_id: int) -> str:
         """Return the instruction of the episode in an env slot."""
@@ -267,6 +260,61 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         )
         # A loop that does not announce its episodes plays in all env slots.
         return player.restarted(torch.arange(env.num_envs)) if all_active else player
+
+
+class FrameHistory:
+    """The last frames of every env slot, as far back as `steps` need: 0 is the last one pushed, -15 the 15th before."""
+
+    # Push one frame per control step for the env slots that are looked at. The first frame of an episode fills the
+    # history. An env slot that makes no step keeps its frames. Pictures are large, so tensors change in place.
+
+    def __init__(self, steps: Sequence[int], num_envs: int) -> None:
+        self._steps = tuple(steps)
+        self._length = 1 - min(steps)
+        self.num_envs = num_envs
+        self._newest = torch.zeros(num_envs, dtype=torch.int64)
+        self._begins = torch.ones(num_envs, dtype=torch.bool)
+        self._known = torch.zeros((num_envs, self._length), dtype=torch.bool)
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def restart(self, env_ids: torch.Tensor) -> None:
+        """Forget the frames of `env_ids`; the next frame fills their history."""
+        self._begins[env_ids.to(self._begins.device)] = True
+
+    def push(
+        self, frames: Mapping[str, torch.Tensor], env_ids: Sequence[int], stepping: Sequence[int] | None = None
+    ) -> None:
+        """Add the next frame of `env_ids`; `stepping` contains all env slots that make a step (None: all of them)."""
+        # A stepping env slot without a frame gets a gap, which `frames` refuses to read.
+        moved = torch.tensor(range(len(self._newest)) if stepping is None else list(stepping), dtype=torch.int64)
+        self._newest[moved] = (self._newest[moved] + 1) % self._length
+        self._known[moved, self._newest[moved]] = False
+        pushed = torch.tensor(list(env_ids), dtype=torch.int64)
+        begins, newest = self._begins[pushed], self._newest[pushed]
+        self._known[pushed, newest] = True
+        self._known[pushed[begins]] = True
+        for key, frame in frames.items():
+            if key not in self._kept:
+                self._kept[key] = frame.new_zeros((len(self._begins), self._length, *frame.shape[1:]))
+            kept = self._kept[key]
+            device = frame.device
+            kept[pushed.to(device, non_blocking=True), newest.to(device, non_blocking=True)] = frame
+            # Index by numbers: a mask would make the CPU wait for its length on the GPU.
+            first = frame[begins.nonzero()[:, 0].to(device, non_blocking=True), None]
+            anew = pushed[begins].to(device, non_blocking=True)
+            kept[anew] = first.expand(-1, self._length, *frame.shape[1:])
+        self._begins[pushed] = False
+
+    def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return frames of `env_ids`, each (len(env_ids), number of steps, ...); ValueError if one was never pushed."""
+        slots = torch.tensor(list(env_ids), dtype=torch.int64)[:, None]
+        places = (self._newest[slots] + torch.tensor(self._steps)) % self._length
+        if not bool(self._known[slots, places].all()):
+            raise ValueError(f"the frames of steps {self._steps} of env slots {list(env_ids)} were not all pushed")
+        return {
+            key: kept[slots.to(kept.device, non_blocking=True), places.to(kept.device, non_blocking=True)]
+            for key, kept in self._kept.items()
+        }
 
 
 class ActionChunkScheduler:

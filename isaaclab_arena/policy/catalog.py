@@ -1,13 +1,25 @@
-"""The names of policies, and how a ``policy_type`` becomes a class."""
+"""How a ``policy_type`` becomes a class, a function a policy class, and an object in memory a policy that is lent."""
 
+import functools
+import hashlib
 import importlib
-from collections.abc import Callable
-from types import FunctionType
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, make_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar, overload
 
-from isaaclab_arena.errors import ConfigError, did_you_mean
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.in_memory import function_policy_class
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.registry import Registry
 
 _OTHER_POLICIES = {
@@ -23,8 +35,8 @@ POLICIES = Registry(
     "policy",
     {
         "zero_action": "isaaclab_arena.policy.zero_action_policy:ZeroActionPolicy",
-        "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
-        "lerobot": "isaaclab_arena.policy.lerobot.policy:LeRobotPolicy",
+        "random_action": "isaaclab_arena.policy.zero_action_policy:RandomActionPolicy",
+        "lerobot": "isaaclab_arena.policy.lerobot_policy:LeRobotPolicy",
         "libero_expert": "isaaclab_arena.policy.experts:LiberoExpertPolicy",
         "metaworld_expert": "isaaclab_arena.policy.experts:MetaWorldExpertPolicy",
         "robosuite_expert": "isaaclab_arena.policy.experts:RobosuiteExpertPolicy",
@@ -107,3 +119,243 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
             f"'{policy_type}' is no policy: it must be a class derived from PolicyBase or a function of the observation"
         )
     return found
+
+
+# Compute the identity of a policy object or function: a hash of its parameters and its state.
+
+STATE = "state in memory"
+"""The name of an object's parameters and state in a policy's content."""
+
+_DEEPEST = 12
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+"""Attributes of every module: its mode, its hooks, and the parts that its state contains already."""
+_SPELLED = (str, bytes, int, float, complex, type(None), Enum, Path, torch.device, torch.dtype, torch.Size, np.generic)
+
+_TOLD_BY_THE_LOOP = "task_description"
+
+
+def content_of_lent(policy: Any) -> ContentSources:
+    """Return the content that decides the actions of a policy object or function; nothing is changed or called."""
+    # The function's module and those of the object's classes.
+    function: Any = policy.__func__ if isinstance(policy, MethodType) else policy
+    classes = type(policy.__self__ if isinstance(policy, MethodType) else policy).__mro__
+    names = [function.__module__] if isinstance(function, FunctionType) else []
+    return ContentSources(
+        modules=tuple(dict.fromkeys(name for name in [*names, *(each.__module__ for each in classes)] if name)),
+        stated={STATE: state_hash(policy) or UNKNOWN},
+    )
+
+
+def state_hash(value: Any) -> str | None:
+    """Return the SHA-256 of an object's content and a function's references; None if a part is opaque."""
+    digest, seen = hashlib.sha256(), set[int]()
+    try:
+        for piece in _pieces(value, seen, 0):
+            digest.update(piece)
+    except _OpaqueError:
+        return None
+    return digest.hexdigest()
+
+
+class _OpaqueError(Exception):
+    """A part whose content is unknown."""
+
+
+def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
+    yield type(value).__qualname__.encode()
+    if isinstance(value, _SPELLED):
+        yield repr(value).encode()
+    elif isinstance(value, torch.Tensor):
+        try:
+            content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        except (RuntimeError, ValueError, TypeError) as error:
+            # A sparse tensor, for example, or a parameter of a lazy module, which has no values yet.
+            raise _OpaqueError from error
+        yield f"{value.dtype} {tuple(value.shape)}".encode()
+        yield content.tobytes()
+    elif isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise _OpaqueError
+        yield f"{value.dtype} {value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, (type, ModuleType)):
+        yield value.__name__.encode()
+    elif id(value) not in seen:
+        seen.add(id(value))
+        # Deeper structures count as opaque, so that the recursion has an end.
+        if depth == _DEEPEST:
+            raise _OpaqueError
+        for name, part in _parts(value):
+            yield name.encode()
+            yield from _pieces(part, seen, depth + 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of an object in an order that does not depend on the time of its creation."""
+    if isinstance(value, Mapping):
+        yield from sorted(((repr(name), part) for name, part in value.items()), key=lambda named: named[0])
+    elif isinstance(value, (list, tuple)):
+        yield from ((str(index), part) for index, part in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        yield "set", sorted(map(repr, value))
+    elif isinstance(value, torch.nn.Module):
+        yield "layers", str(value)
+        yield from sorted(value.state_dict().items())
+        yield from sorted((name, each) for name, each in vars(value).items() if name not in _OF_EVERY_MODULE)
+    elif isinstance(value, MethodType):
+        yield "method", value.__name__
+        yield "object", value.__self__
+    elif isinstance(value, FunctionType):
+        code = value.__code__
+        yield "code", code.co_code
+        yield "constants", [each for each in code.co_consts if isinstance(each, _SPELLED)]
+        yield "defaults", [value.__defaults__, value.__kwdefaults__]
+        # Names of imported things stand for sources, which count by themselves.
+        named = inspect.getclosurevars(value)
+        yield from sorted({**named.globals, **named.nonlocals}.items())
+    elif hasattr(value, "__dict__"):
+        yield from sorted((name, each) for name, each in vars(value).items() if name != _TOLD_BY_THE_LOOP)
+    else:
+        raise _OpaqueError
+
+
+def name_of_lent(policy: Callable[..., Any] | Any) -> str:
+    """Return the qualified name of a function, or of an object's class: ``my_package.train.act``."""
+    named = policy if isinstance(policy, (FunctionType, MethodType, type)) else type(policy)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+# Policies that are one function of the observation, named in a job by ``package.module:function``.
+
+OBSERVATION = "observation"
+"""The name of a function's first parameter, by which it says that it is a policy."""
+
+
+class FunctionPolicy(PolicyBase):
+    """Acts like a function from the observation to the actions."""
+
+    def __init__(self, function: Callable[[Observation], Any]) -> None:
+        # See `Environment` for the observation. The answer is a tensor or an array of shape (num_envs, action_dim).
+        super().__init__()
+        self._function = function
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the function's actions."""
+        del env
+        return self._function(observation)
+
+
+@functools.cache
+def function_policy_class(function: FunctionType) -> type[PolicyBase]:
+    """Return a policy class that acts like a function; the parameters after ``observation`` are its options."""
+    # ConfigError: the first parameter has another name, or an option cannot be given by name.
+    path = f"{function.__module__}.{function.__name__}"
+    first, *others = inspect.signature(function).parameters.values() or (None,)
+    if first is None or first.name != OBSERVATION:
+        raise ConfigError(
+            f"'{path}' is no policy: the first parameter of a function that acts is called '{OBSERVATION}', and the "
+            "others are its options"
+        )
+    unnamed = [each.name for each in others if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if unnamed:
+        raise ConfigError(f"'{path}' takes '{unnamed[0]}' not by one name, so no job can give it; name each option")
+
+    # The other parameters become the fields of a dataclass.
+    annotations = typing.get_type_hints(function, include_extras=True)
+    # A default such as a list belongs to the function, which also shares it between its calls.
+    fields = [
+        (
+            each.name,
+            annotations.get(each.name, Any),
+            field() if each.default is each.empty else field(default_factory=lambda each=each: each.default),
+        )
+        for each in others
+    ]
+    name = f"{function.__name__}_options"
+    options_class = make_dataclass(name, fields, bases=(PolicyCfg,), frozen=True, kw_only=True)
+
+    class NamedFunctionPolicy(FunctionPolicy):
+        config_class = options_class
+
+        def __init__(self, config: Any) -> None:
+            options = {each.name: getattr(config, each.name) for each in others}
+            super().__init__(functools.partial(function, **options))
+            self.config = config
+
+    # A run identifies its policy by the source of the class, which here is the function's.
+    NamedFunctionPolicy.__name__ = NamedFunctionPolicy.__qualname__ = function.__name__
+    NamedFunctionPolicy.__module__ = function.__module__
+    return NamedFunctionPolicy
+
+
+# Objects with Isaac Lab Arena's methods, modules and functions, which the caller made and lends to an evaluation.
+
+
+class ObjectPolicy(PolicyBase):
+    """Acts like an object with Isaac Lab Arena's methods that is no `PolicyBase`."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        # The object has ``get_action``, and optionally ``reset``, ``set_task_description`` and ``pictures_to_see``.
+        self._policy = policy
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the object's actions."""
+        return self._policy.get_action(env, observation)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that the object announces, None for all without such a method."""
+        return self._policy.pictures_to_see(env, starting) if hasattr(self._policy, "pictures_to_see") else None
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Reset the episode state of the named env slots, if the object can."""
+        if hasattr(self._policy, "reset"):
+            self._policy.reset(env_ids)
+
+    def set_task_description(self, task_description: str | None) -> str | None:
+        """Give the object its instruction, and return the instruction that it will follow."""
+        if hasattr(self._policy, "set_task_description"):
+            return self._policy.set_task_description(task_description)
+        return super().set_task_description(task_description)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LentPolicy:
+    """A policy object that an evaluation uses in place of one that it builds; its owner closes it."""
+
+    policy: PolicyBase
+    content: ContentSources  # at the time of lending
+
+
+def lent_policy(policy: Any) -> LentPolicy:
+    """Return an object, a module or a function as a policy that is lent; ConfigError if it cannot act."""
+    if isinstance(policy, PolicyBase):
+        lent = policy
+    elif callable(getattr(policy, "get_action", None)):
+        lent = ObjectPolicy(policy)
+    elif callable(policy):
+        lent = FunctionPolicy(policy)
+    else:
+        message = (
+            f"an object of type {type(policy).__name__} is no policy: give a registered name, a class path, a class, "
+            "an object with get_action, a torch module, or a function observation -> action"
+        )
+        raise ConfigError(Problem(message, key="policy"))
+    content = content_of_lent(policy)
+    return LentPolicy(policy=lent, content=replace(content, unknown=("server",)) if lent.is_remote else content)
+
+
+@contextmanager
+def modules_at_rest(policy: Any) -> Iterator[None]:
+    """Put the modules of a policy object into evaluation mode for a ``with`` block; a function is left alone."""
+    held = vars(policy).values() if isinstance(policy, PolicyBase) or hasattr(policy, "get_action") else ()
+    roots = [each for each in (policy, *held) if isinstance(each, torch.nn.Module)]
+    modules = [module for root in roots for module in root.modules()]
+    before = [module.training for module in modules]
+    try:
+        for root in roots:
+            root.eval()
+        yield
+    finally:
+        for module, was_training in zip(modules, before, strict=True):
+            module.training = was_training

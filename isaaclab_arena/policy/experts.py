@@ -9,8 +9,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 
 # Scripted experts for robosuite's Lift, Stack and PickPlaceCan, which see nothing but the observation.
 
@@ -68,7 +67,16 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
         if np.linalg.norm(thing[:2] - place[:2]) < 1.5 * plan.tolerance_m and thing[2] - place[2] < 0.005:
             return _towards(_UP_M if opening_m > _OPENED_M else np.zeros(3), fingers=OPEN)
         if is_held:
-            return _towards(_carried_to(plan, thing, place), fingers=CLOSE)
+            # Up, then over its place, then down.
+            far_m, height_m = float(np.linalg.norm(thing[:2] - place[:2])), float(thing[2] - place[2])
+            wanted = place.copy()
+            if far_m > 2 * plan.tolerance_m:
+                wanted[2] += plan.clearance_m
+                if height_m < 0.6 * plan.clearance_m:
+                    wanted[:2] = thing[:2]
+            else:
+                wanted[2] = max(wanted[2] - 0.01, thing[2] - 0.03) if far_m < plan.tolerance_m else thing[2]
+            return _towards(wanted - thing, fingers=CLOSE)
     elif is_held:
         return _towards(_UP_M, fingers=CLOSE)
     if is_around and off_m < 0.012:
@@ -108,19 +116,6 @@ class RobosuiteExpertPolicy(PolicyBase):
         slots = range(env.num_envs)
         actions = [expert_action(self.plans[task], {name: term[slot] for name, term in seen.items()}) for slot in slots]
         return torch.from_numpy(np.stack(actions)).to(env.device)
-
-
-def _carried_to(plan: Plan, thing: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Return the motion of a held object: up, then over its place, then down. Shape: (3,) [m]."""
-    off_m, height_m = float(np.linalg.norm(thing[:2] - place[:2])), float(thing[2] - place[2])
-    wanted = place.copy()
-    if off_m > 2 * plan.tolerance_m:
-        wanted[2] += plan.clearance_m
-        if height_m < 0.6 * plan.clearance_m:
-            wanted[:2] = thing[:2]
-    else:
-        wanted[2] = max(wanted[2] - 0.01, thing[2] - 0.03) if off_m < plan.tolerance_m else thing[2]
-    return wanted - thing
 
 
 def _towards(way: np.ndarray, *, turn: float = 0.0, fingers: float) -> np.ndarray:

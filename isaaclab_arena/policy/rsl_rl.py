@@ -21,10 +21,9 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
-from isaaclab_arena.models.exported import is_torchscript, load_network
 from isaaclab_arena.models.network import (
     ActionScaler,
     ActionScaling,
@@ -38,6 +37,8 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     AgentSettings,
     checkpoint_file,
     find_agent_file,
+    is_torchscript,
+    load_network,
     read_agent_settings,
     trained_environment,
 )
@@ -48,66 +49,37 @@ DEFAULT_GROUP = "policy"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputGroup:
-    """A group of the environment's observations, restricted to the network's terms."""
-
-    name: str
-    terms: Mapping[str, ArraySpec]  # the terms of the network's input, in order
-    missing: tuple[str, ...] = ()  # terms of its training that the group lacks
-    available: tuple[str, ...] = ()  # all terms of the group
-
-    def __str__(self) -> str:
-        sizes = ", ".join(f"{name} {prod(spec.shape)}" for name, spec in self.terms.items())
-        return f"group '{self.name}' with {flat_size(self.terms)} numbers ({sizes})"
-
-
-@dataclass(frozen=True, kw_only=True)
 class NetworkInputs:
     """The observations that a network sees of an environment."""
 
-    groups: tuple[InputGroup, ...]  # concatenated in this order
-    missing_groups: tuple[str, ...] = ()  # groups of its training that the environment lacks
-    available_groups: tuple[str, ...] = ()  # all groups of the environment
+    groups: Mapping[str, Mapping[str, ArraySpec]]  # the terms of each group, all in the order of the network's input
+    missing: tuple[Problem, ...] = ()  # what the network was trained on and the environment lacks
 
     @property
     def size(self) -> int:
         """Numbers per env slot."""
-        return sum(flat_size(group.terms) for group in self.groups)
+        return sum(prod(spec.shape) for terms in self.groups.values() for spec in terms.values())
 
     def flat(self, observation: Observation, num_envs: int, device: torch.device) -> torch.Tensor:
         """Return the network's input. Shape: (num_envs, size), float32."""
         parts = [
-            flattened(observation[group.name], tuple(group.terms), num_envs=num_envs, device=device)
-            for group in self.groups
+            flattened(observation[name], tuple(terms), num_envs=num_envs, device=device)
+            for name, terms in self.groups.items()
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def problems(self, num_inputs: int | None) -> list[Problem]:
         """Return the reasons why a network cannot take this input; `num_inputs` is None if it is unknown."""
-        problems = [
-            Problem(
-                f"the network was trained on the observation group '{name}', this environment has "
-                f"{', '.join(self.available_groups)}; say with observation_groups which to show it"
-                + ("; enable_cameras: true in arena_env_args adds the pictures" if name == CAMERAS else "")
-            )
-            for name in self.missing_groups
-        ]
-        problems += [
-            Problem(
-                f"the network was trained on '{term}', which group '{group.name}' of this environment lacks; it has "
-                f"{', '.join(group.available)}; say with observation_terms which to show it"
-            )
-            for group in self.groups
-            for term in group.missing
-        ]
         # Sizes are comparable only if all groups and terms exist.
-        if not problems and num_inputs not in {None, self.size}:
-            message = f"the network takes {num_inputs} numbers, this environment would show it {self}"
-            problems.append(Problem(message))
-        return problems
-
-    def __str__(self) -> str:
-        return " and ".join(map(str, self.groups))
+        if self.missing or num_inputs in {None, self.size}:
+            return list(self.missing)
+        shown = []
+        for name, terms in self.groups.items():
+            sizes = {term: prod(spec.shape) for term, spec in terms.items()}
+            listed = ", ".join(f"{term} {size}" for term, size in sizes.items())
+            shown.append(f"group '{name}' with {sum(sizes.values())} numbers ({listed})")
+        message = f"the network takes {num_inputs} numbers, this environment would show it {' and '.join(shown)}"
+        return [Problem(message)]
 
 
 def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[str, Sequence[str]]) -> NetworkInputs:
@@ -118,27 +90,31 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
     if len(groups) == 1 and groups[0] not in here and DEFAULT_GROUP in here:
         order = terms.get(DEFAULT_GROUP, terms.get(groups[0]))
         groups, terms = (DEFAULT_GROUP,), {} if order is None else {DEFAULT_GROUP: order}
-    found: list[InputGroup] = []
+    found: dict[str, dict[str, ArraySpec]] = {}
+    missing = [
+        Problem(
+            f"the network was trained on the observation group '{name}', this environment has "
+            f"{', '.join(here)}; say with observation_groups which to show it"
+            + ("; enable_cameras: true in arena_env_args adds the pictures" if name == CAMERAS else "")
+        )
+        for name in groups
+        if name not in here
+    ]
     for name in groups:
-        if name in here:
-            available = {term: spec for term, spec in here[name].items() if isinstance(spec, ArraySpec)}
-            wanted = terms.get(name)
-            shown = tuple(available) if wanted is None else wanted
-            found.append(
-                InputGroup(
-                    name=name,
-                    terms={term: available[term] for term in shown if term in available},
-                    missing=tuple(term for term in shown if term not in available),
-                    available=tuple(available),
-                )
+        if name not in here:
+            continue
+        available = {term: spec for term, spec in here[name].items() if isinstance(spec, ArraySpec)}
+        shown = terms.get(name, tuple(available))
+        found[name] = {term: available[term] for term in shown if term in available}
+        missing += [
+            Problem(
+                f"the network was trained on '{term}', which group '{name}' of this environment lacks; it has "
+                f"{', '.join(available)}; say with observation_terms which to show it"
             )
-    missing = tuple(name for name in groups if name not in here)
-    return NetworkInputs(groups=tuple(found), missing_groups=missing, available_groups=tuple(here))
-
-
-def flat_size(terms: Mapping[str, ArraySpec]) -> int:
-    """Return the number of values in a group of observation terms, which may be 0."""
-    return sum(prod(spec.shape) for spec in terms.values())
+            for term in shown
+            if term not in available
+        ]
+    return NetworkInputs(groups=found, missing=tuple(missing))
 
 
 def flattened(
@@ -419,7 +395,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self.refuse_misfit(env)
         inputs = self._meeting_with(env).inputs
         trained_on = tuple(self._trained.observation_groups)
-        shown = tuple(group.name for group in inputs.groups)
+        shown = tuple(inputs.groups)
         if trained_on != shown:
             logger.warning(
                 "%s was trained on group '%s', which is not here, and is shown '%s'; that both mean the same is "
@@ -433,11 +409,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Return the network's inputs and the entries that its output sets; see `PolicyBase.connections`."""
         inputs = self._meeting_with(env).inputs
         terms = [
-            term if group.name == DEFAULT_GROUP else f"{group.name}.{term}"
-            for group in inputs.groups
-            for term in group.terms
+            term if name == DEFAULT_GROUP else f"{name}.{term}"
+            for name, group in inputs.groups.items()
+            for term in group
         ]
-        stated, shown = self._trained.network.stated_terms, [term for group in inputs.groups for term in group.terms]
+        stated, shown = self._trained.network.stated_terms, [term for group in inputs.groups.values() for term in group]
         # The file states the same terms in another order, which sizes alone do not show.
         is_other = stated is not None and list(stated) != shown and sorted(stated) == sorted(shown)
         order = f"{self._trained.file} takes {', '.join(stated or ())} in this order, and is shown {', '.join(shown)}"
@@ -516,7 +492,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return None (all env slots) for a network that sees pictures, and no env slots for any other."""
         del starting
-        return None if any(group.name == CAMERAS for group in self._meeting_with(env).inputs.groups) else ()
+        return None if CAMERAS in self._meeting_with(env).inputs.groups else ()
 
     def close(self) -> None:
         """Release the environment and the memory, and close the network."""

@@ -1,8 +1,9 @@
 """A policy that solves the built-in tasks by a fixed plan and reads the simulation's state."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
 from typing import Any, Literal, TypeAlias, TypeGuard
@@ -12,8 +13,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.sim.backend import Backend, Simulated
 from isaaclab_arena.sim.math import (
     apply_jacobian,
@@ -70,7 +70,7 @@ class ArmMotion:
         """Return joint targets one control step towards a goal [rad]. Shape: (n, k)."""
         # Translation [m] and rotation [rad] to the goal have shape (n, 3); ``step_m`` (n,) limits the translation [m].
         joints = self.backend.qpos[:, self.positions]
-        jacobian = self._jacobian()
+        jacobian = self.jacobian()
         shorter = (step_m / norm(translation).clamp(min=1e-9)).clamp(max=1.0)
         twist = torch.cat((translation * shorter[:, None], clip_length(rotation, _TURN_RAD)), dim=-1)
         # A weak pull towards the home posture uses the redundant joints.
@@ -101,12 +101,8 @@ class ArmMotion:
         shift = torch.stack((zero, -closed_by, zero), dim=-1)
         return site + rotate(self.backend.body_orientation(self.robot.hand_body), shift)
 
-    def as_twist(self, joint_targets: torch.Tensor) -> torch.Tensor:
-        """Return the end-effector step from the current joint targets to new ones. Shape: (n, 6)."""
-        held = self.backend.ctrl[:, self.arm_controls]
-        return apply_jacobian(self._jacobian(), joint_targets - held)
-
-    def _jacobian(self) -> torch.Tensor:
+    def jacobian(self) -> torch.Tensor:
+        """Return the Jacobian of the tool in the arm's joints. Shape: (n, 6, k)."""
         return self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
 
 
@@ -207,7 +203,7 @@ _AROUND_HANDLE_M = 0.045
 _FORK_M = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Phase:
     """One phase of a motion: move the tool centre point to a goal, then start the next phase."""
 
@@ -230,7 +226,7 @@ class Phase:
     max_steps: int = 60  # longest duration, after which the next phase begins anyway [control steps]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Script:
     """The plan for a task."""
 
@@ -242,238 +238,115 @@ class Script:
     candidates: tuple[str, ...] = ()  # landmarks from which the instruction chooses one; see `NAMED`
 
 
-def _reach(sizes: Sizes) -> Script:
-    del sizes
-    phase = Phase(role="target", offset=(0.0, 0.0, 0.0), width_m=_OPEN_M, follow="pose", max_steps=FOREVER)
-    return Script(phases=(phase,))
+def scripts(sizes: Sizes) -> dict[str, Script]:
+    """Return the plan of each task by its name, for objects of these sizes; lengths of other tasks may be missing."""
+    size = defaultdict(float, sizes)
+    # The grasp's height above the object's centre [m], so that a tall object does not touch the palm.
+    grip_m = max(0.0, size["object_top"] - _FINGER_DEPTH_M)
 
+    def at(height_m: float) -> tuple[float, float, float]:
+        return (0.0, 0.0, height_m)
 
-def _grasp(sizes: Sizes, role: str = "object") -> tuple[Phase, ...]:
-    above, grasp = sizes["object_top"] + 0.08, _grasp_offset(sizes)
-    over, at = (0.0, 0.0, above), (0.0, 0.0, grasp)
-    return (
-        Phase(role=role, offset=over, width_m=_OPEN_M, follow="pose"),
-        Phase(role=role, offset=at, width_m=_OPEN_M, follow="pose", step_m=0.03, tolerance_m=0.006, max_steps=30),
-        Phase(role=role, offset=at, width_m=0.0, follow="nothing", min_steps=6, max_steps=6),
+    def grasp(role: str) -> tuple[Phase, ...]:
+        return (
+            Phase(role, at(size["object_top"] + 0.08), _OPEN_M, "pose"),
+            Phase(role, at(grip_m), _OPEN_M, "pose", step_m=0.03, tolerance_m=0.006, max_steps=30),
+            Phase(role, at(grip_m), 0.0, "nothing", min_steps=6, max_steps=6),
+        )
+
+    def lift(role: str) -> tuple[Phase, ...]:
+        up = Phase(role, at(0.18 + grip_m), 0.0, "nothing", carries=role, step_m=0.03, max_steps=FOREVER)
+        return (*grasp(role), up)
+
+    def transfer(role: str, place: str, *, first: int = 0) -> tuple[Phase, ...]:
+        """Return the phases that bring one object into one bin; ``first`` is their index in the script."""
+        # Heights are for the fingertips, which hold the object above its centre.
+        held_m = size["object_half_height"] + grip_m
+        inside, over = at(size["bin_floor"] + held_m + 0.01), at(size["bin_rim"] + held_m + 0.05)
+        carry = partial(Phase, width_m=0.0, carries=role, retry=first)
+        return (
+            *grasp(role),
+            carry(role, over, follow="nothing", step_m=0.04, tolerance_m=0.03),
+            carry(place, over, step_m=0.04, tolerance_m=0.015),
+            carry(place, inside, step_m=0.03, tolerance_m=0.01, max_steps=20),
+            Phase(place, inside, _OPEN_M, min_steps=4, max_steps=4),
+            Phase(place, at(over[2] + 0.1), _OPEN_M, max_steps=40),
+        )
+
+    # Take a handle.
+    to_handle = Phase("handle", (-0.075, 0.0, 0.09), _AROUND_HANDLE_M, "pose")
+    at_handle = (
+        Phase("handle", at(0.0), _AROUND_HANDLE_M, "pose", step_m=0.03, tolerance_m=0.008, max_steps=30),
+        Phase("handle", at(0.0), 0.0, "nothing", min_steps=6, max_steps=6),
+    )
+    pull = Phase("handle", (-1.25 * size["drawer_threshold"], 0.0, 0.0), 0.0, "nothing", step_m=0.02, max_steps=80)
+    shut = Phase("closed_handle", (0.02, 0.0, 0.0), 0.0, step_m=0.02, max_steps=80)
+    ways = [Phase(f"way_{number}", at(0.0), 0.0, step_m=0.025, max_steps=30) for number in range(1, 6)]
+
+    # Push: the hand starts behind the object, seen from the goal; the last phases draw back and start again.
+    low, lift_steps = at(size["push_height"] - size["object_half_height"]), 4 + round(size["object_top"] / 0.03)
+    behind_m = -size["object_radius"] - 0.04
+    push = partial(Phase, "object", width_m=_FORK_M, toward="goal", along_m=behind_m)
+    pushes = (
+        push(at(size["object_top"] + 0.06), follow="pose"),
+        push(low, follow="pose", step_m=0.04, tolerance_m=0.01, max_steps=30),
+        push(low, ahead_m=0.01, retry=3, tolerance_m=0.0, max_steps=200),
+        push(low, ahead_m=-0.04, tolerance_m=0.0, max_steps=4),
+        Phase(TOOL, at(0.06), _FORK_M, tolerance_m=0.0, max_steps=lift_steps),
     )
 
-
-def _grasp_offset(sizes: Sizes) -> float:
-    """Return the grasp's height above the object's centre [m], so that a tall object does not touch the palm."""
-    return max(0.0, sizes["object_top"] - _FINGER_DEPTH_M)
-
-
-def _lift_object(sizes: Sizes) -> Script:
-    return Script(phases=(*_grasp(sizes), _raise("object", sizes)), grip_m=_grasp_offset(sizes))
-
-
-def _raise(role: str, sizes: Sizes) -> Phase:
-    return Phase(
-        role=role,
-        offset=(0.0, 0.0, 0.18 + _grasp_offset(sizes)),
-        width_m=0.0,
-        follow="nothing",
-        carries=role,
-        step_m=0.03,
-        max_steps=FOREVER,
+    height_m, first = 2 * size["object_half_height"], transfer("red", "left_bin")
+    over, on_top = at(height_m + 0.07), at(height_m + 0.003)
+    stack = (
+        *grasp("red"),
+        Phase("red", over, 0.0, "nothing", carries="red", step_m=0.04, tolerance_m=0.03),
+        Phase("blue", over, 0.0, carries="red", step_m=0.04, tolerance_m=0.005),
+        Phase("blue", on_top, 0.0, carries="red", step_m=0.02, tolerance_m=0.004, max_steps=25),
+        Phase("blue", on_top, _OPEN_M, min_steps=5, max_steps=5),
+        Phase("blue", at(height_m + 0.12), _OPEN_M, step_m=0.03),
     )
-
-
-def _pick_and_place(sizes: Sizes) -> Script:
-    return Script(phases=_transfer(sizes, "object", "bin", first=0), grip_m=_grasp_offset(sizes))
-
-
-def _transfer(sizes: Sizes, role: str, place: str, *, first: int) -> tuple[Phase, ...]:
-    """Return the phases that bring one object into one bin; ``first`` is their index in the script."""
-    # Heights are for the fingertips, which hold the object above its centre.
-    held = sizes["object_half_height"] + _grasp_offset(sizes)
-    in_bin, over_bin = sizes["bin_floor"] + held + 0.01, sizes["bin_rim"] + held + 0.05
-    over, inside = (0.0, 0.0, over_bin), (0.0, 0.0, in_bin)
-    return (
-        *_grasp(sizes, role),
-        Phase(
-            role=role,
-            offset=over,
-            width_m=0.0,
-            follow="nothing",
-            carries=role,
-            retry=first,
-            step_m=0.04,
-            tolerance_m=0.03,
-        ),
-        Phase(role=place, offset=over, width_m=0.0, carries=role, retry=first, step_m=0.04, tolerance_m=0.015),
-        Phase(
-            role=place,
-            offset=inside,
-            width_m=0.0,
-            carries=role,
-            retry=first,
-            step_m=0.03,
-            tolerance_m=0.01,
-            max_steps=20,
-        ),
-        Phase(role=place, offset=inside, width_m=_OPEN_M, min_steps=4, max_steps=4),
-        Phase(role=place, offset=(0.0, 0.0, over_bin + 0.1), width_m=_OPEN_M, max_steps=40),
+    press = (
+        Phase("button", at(0.06), 0.0, "pose"),
+        Phase("button", at(-size["button_travel"] - 0.02), 0.0, "nothing", step_m=0.025, max_steps=40),
     )
+    return {
+        "reach": Script((Phase("target", at(0.0), _OPEN_M, "pose", max_steps=FOREVER),)),
+        "lift_object": Script(lift("object"), grip_m=grip_m),
+        "pick_and_place": Script(transfer("object", "bin"), grip_m=grip_m),
+        "open_drawer": Script((to_handle, *at_handle, pull), hand="forward"),
+        "close_drawer": Script((to_handle, *at_handle, shut), hand="forward"),
+        "open_microwave": Script((Phase("handle", at(0.08), _AROUND_HANDLE_M, "pose"), *at_handle, *ways)),
+        "stack": Script(stack),
+        "pick_by_colour": Script(lift(NAMED), candidates=("red", "blue")),
+        "sort_two": Script((*first, *transfer("blue", "right_bin", first=len(first)))),
+        "push_to_goal": Script(pushes, hand="across"),
+        # Pushes go in every direction, and for some of them a hand across the push would exceed the wrist's range.
+        "push_cube": Script(pushes),
+        "press_button": Script(press),
+    }
 
 
-def _open_drawer(sizes: Sizes) -> Script:
-    far = -1.25 * sizes["drawer_threshold"]
-    phases = (
-        Phase(role="handle", offset=(-0.075, 0.0, 0.09), width_m=_AROUND_HANDLE_M, follow="pose"),
-        *_at_handle(),
-        Phase(role="handle", offset=(far, 0.0, 0.0), width_m=0.0, follow="nothing", step_m=0.02, max_steps=80),
-    )
-    return Script(phases=phases, hand="forward")
+TASKS = tuple(scripts({}))
+"""The tasks for which there is a plan."""
 
 
-def _push_to_goal(sizes: Sizes) -> Script:
-    low = (0.0, 0.0, sizes["push_height"] - sizes["object_half_height"])
-    high = (0.0, 0.0, sizes["object_top"] + 0.06)
-    # The hand starts behind the object, seen from the goal; the last phases draw back and start again.
-    behind = -sizes["object_radius"] - 0.04
-    behind_object = partial(Phase, role="object", width_m=_FORK_M, toward="goal", along_m=behind)
-    lift_hand = Phase(
-        role=TOOL,
-        offset=(0.0, 0.0, 0.06),
-        width_m=_FORK_M,
-        tolerance_m=0.0,
-        max_steps=4 + round(sizes["object_top"] / 0.03),
-    )
-    phases = (
-        behind_object(offset=high, follow="pose"),
-        behind_object(offset=low, follow="pose", step_m=0.04, tolerance_m=0.01, max_steps=30),
-        behind_object(offset=low, ahead_m=0.01, retry=3, tolerance_m=0.0, max_steps=200),
-        behind_object(offset=low, ahead_m=-0.04, tolerance_m=0.0, max_steps=4),
-        lift_hand,
-    )
-    return Script(phases=phases, hand="across")
-
-
-def _push_cube(sizes: Sizes) -> Script:
-    # Pushes go in every direction, and for some of them a hand across the push would exceed the wrist's range.
-    return replace(_push_to_goal(sizes), hand="down")
-
-
-def _press_button(sizes: Sizes) -> Script:
-    beyond = -sizes["button_travel"] - 0.02
-    phases = (
-        Phase(role="button", offset=(0.0, 0.0, 0.06), width_m=0.0, follow="pose"),
-        Phase(role="button", offset=(0.0, 0.0, beyond), width_m=0.0, follow="nothing", step_m=0.025, max_steps=40),
-    )
-    return Script(phases=phases)
-
-
-def _stack(sizes: Sizes) -> Script:
-    height = 2 * sizes["object_half_height"]
-    over, on_top = (0.0, 0.0, height + 0.07), (0.0, 0.0, height + 0.003)
-    phases = (
-        *_grasp(sizes, "red"),
-        Phase(role="red", offset=over, width_m=0.0, follow="nothing", carries="red", step_m=0.04, tolerance_m=0.03),
-        Phase(role="blue", offset=over, width_m=0.0, carries="red", step_m=0.04, tolerance_m=0.005),
-        Phase(role="blue", offset=on_top, width_m=0.0, carries="red", step_m=0.02, tolerance_m=0.004, max_steps=25),
-        Phase(role="blue", offset=on_top, width_m=_OPEN_M, min_steps=5, max_steps=5),
-        Phase(role="blue", offset=(0.0, 0.0, height + 0.12), width_m=_OPEN_M, step_m=0.03),
-    )
-    return Script(phases=phases)
-
-
-def _pick_by_colour(sizes: Sizes) -> Script:
-    return Script(phases=(*_grasp(sizes, NAMED), _raise(NAMED, sizes)), candidates=("red", "blue"))
-
-
-def _sort_two(sizes: Sizes) -> Script:
-    first = _transfer(sizes, "red", "left_bin", first=0)
-    return Script(phases=(*first, *_transfer(sizes, "blue", "right_bin", first=len(first))))
-
-
-def _at_handle() -> tuple[Phase, ...]:
-    handle = (0.0, 0.0, 0.0)
-    return (
-        Phase(
-            role="handle",
-            offset=handle,
-            width_m=_AROUND_HANDLE_M,
-            follow="pose",
-            step_m=0.03,
-            tolerance_m=0.008,
-            max_steps=30,
-        ),
-        Phase(role="handle", offset=handle, width_m=0.0, follow="nothing", min_steps=6, max_steps=6),
-    )
-
-
-def _close_drawer(sizes: Sizes) -> Script:
-    del sizes
-    phases = (
-        Phase(role="handle", offset=(-0.075, 0.0, 0.09), width_m=_AROUND_HANDLE_M, follow="pose"),
-        *_at_handle(),
-        Phase(role="closed_handle", offset=(0.02, 0.0, 0.0), width_m=0.0, step_m=0.02, max_steps=80),
-    )
-    return Script(phases=phases, hand="forward")
-
-
-def _open_microwave(sizes: Sizes) -> Script:
-    del sizes
-    ways = [
-        Phase(role=f"way_{number}", offset=(0.0, 0.0, 0.0), width_m=0.0, step_m=0.025, max_steps=30)
-        for number in range(1, 6)
-    ]
-    phases = (
-        Phase(role="handle", offset=(0.0, 0.0, 0.08), width_m=_AROUND_HANDLE_M, follow="pose"),
-        *_at_handle(),
-        *ways,
-    )
-    return Script(phases=phases)
-
-
-SCRIPTS: Mapping[str, Callable[[Sizes], Script]] = {
-    "reach": _reach,
-    "lift_object": _lift_object,
-    "pick_and_place": _pick_and_place,
-    "open_drawer": _open_drawer,
-    "close_drawer": _close_drawer,
-    "open_microwave": _open_microwave,
-    "stack": _stack,
-    "pick_by_colour": _pick_by_colour,
-    "sort_two": _sort_two,
-    "push_to_goal": _push_to_goal,
-    "push_cube": _push_cube,
-    "press_button": _press_button,
-}
-"""Name of a task to the function that makes its plan."""
-
-
-# The phases of a script as tensors, so that every env slot can look up its own.
-
-
-class PhaseTables:
-    """Tables with one entry per phase; `Phase` explains the values, and `speed` scales ``step_m``."""
-
-    def __init__(self, phases: Sequence[Phase], roles: Sequence[str], backend: Backend, *, speed: float) -> None:
-        self._backend = backend
-        # ``role``, ``toward`` and ``carries`` are indices into ``roles``, 0 for none.
-        place = {"": 0, **{role: index for index, role in enumerate(roles)}}
-        self.role = self._table([place[phase.role] for phase in phases])
-        self.toward = self._table([place[phase.toward] for phase in phases])
-        self.any_toward = any(phase.toward for phase in phases)
-        self.carries = self._table([place[phase.carries] for phase in phases])
-        self.carrying = self._table([bool(phase.carries) for phase in phases])
-        self.retry = self._table([phase.retry for phase in phases])
-        self.follows_pose = self._table([phase.follow == "pose" for phase in phases])
-        self.follows_place = self._table([phase.follow != "nothing" for phase in phases])
-        self.offset = self._table([phase.offset for phase in phases])
-        self.along_m = self._table([phase.along_m for phase in phases])
-        self.ahead_m = self._table([phase.ahead_m for phase in phases])
-        self.width_m = self._table([phase.width_m for phase in phases])
-        self.step_m = self._table([phase.step_m for phase in phases]) * speed
-        self.tolerance_m = self._table([phase.tolerance_m for phase in phases])
-        self.min_steps = self._table([phase.min_steps for phase in phases])
-        self.max_steps = self._table([phase.max_steps for phase in phases])
-
-    def _table(self, values: Sequence[object]) -> torch.Tensor:
-        table = torch.tensor(values, device=self._backend.device)
-        return table.to(self._backend.qpos.dtype) if table.is_floating_point() else table
+def phase_tables(
+    phases: Sequence[Phase], roles: Sequence[str], backend: Backend, *, speed: float
+) -> dict[str, torch.Tensor]:
+    """Return tables with one entry per phase; `Phase` explains the values, and `speed` scales ``step_m``."""
+    # ``role``, ``toward`` and ``carries`` are indices into ``roles``, 0 for none.
+    place = {"": 0, **{role: index for index, role in enumerate(roles)}}
+    numbers = ["retry", "offset", "along_m", "ahead_m", "width_m", "step_m", "tolerance_m", "min_steps", "max_steps"]
+    values: dict[str, list[Any]] = {
+        **{name: [place[getattr(phase, name)] for phase in phases] for name in ("role", "toward", "carries")},
+        **{name: [getattr(phase, name) for phase in phases] for name in numbers},
+        "carrying": [bool(phase.carries) for phase in phases],
+        "follows_pose": [phase.follow == "pose" for phase in phases],
+        "follows_place": [phase.follow != "nothing" for phase in phases],
+    }
+    found = {name: torch.tensor(column, device=backend.device) for name, column in values.items()}
+    found = {name: each.to(backend.qpos.dtype) if each.is_floating_point() else each for name, each in found.items()}
+    return {**found, "step_m": found["step_m"] * speed}
 
 
 # The scripted policy, which runs one state machine per env slot over the phases of a task's plan.
@@ -528,12 +401,17 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         player = self._player_of(env)
         super().start_episodes(env, starts)
         for start in starts:
-            player.instruct(start.env_id, start.language_instruction)
+            # Select the script's candidate that the instruction names; the first if it names none.
+            words = start.language_instruction.lower().split()
+            named = [index for index, role in enumerate(player.script.candidates) if role in words]
+            player.named[start.env_id] = named[0] if named else 0
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Restart the plan in the named env slots, or in all if None."""
         if self._player is not None:
-            self._player.restart(slice(None) if env_ids is None else env_ids.to(self._player.backend.device))
+            slots = slice(None) if env_ids is None else env_ids.to(self._player.backend.device)
+            self._player.phase[slots] = 0
+            self._player.steps[slots] = 0
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the next step of the plan, shape (num_envs, action_dim), float32; PolicyError if there is no plan."""
@@ -549,14 +427,14 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
 
 def _has_plan(env: Any) -> TypeGuard[Simulated]:
     """Whether an environment shows its simulation and has a task with a script."""
-    return hasattr(env, "backend") and getattr(env, "task_name", None) in SCRIPTS
+    return hasattr(env, "backend") and getattr(env, "task_name", None) in TASKS
 
 
 def _why_no_plan(env: Environment) -> str:
     name = getattr(env, "task_name", None)
     if name is None:
         return "the scripted policy drives an arm in a simulation, and this environment shows none"
-    return f"the scripted policy has no plan for '{name}'; it has plans for {', '.join(SCRIPTS)}"
+    return f"the scripted policy has no plan for '{name}'; it has plans for {', '.join(TASKS)}"
 
 
 class _Player:
@@ -567,7 +445,7 @@ class _Player:
             raise PolicyError(_why_no_plan(env))
         self.env = env
         self.backend = env.backend
-        self.script: Script = SCRIPTS[env.task_name](env.sizes)
+        self.script: Script = scripts(env.sizes)[env.task_name]
         self.motion = ArmMotion(env.robot, env.backend)
         self.symmetry = Symmetry.of(env.sizes)
         # An arm that may be unable to reach the hand's orientation must not wait for it.
@@ -580,92 +458,91 @@ class _Player:
         self.steps = torch.zeros_like(self.slots)
         self.named = torch.zeros_like(self.slots)
         self.roles = sorted({role for phase in phases for role in (phase.role, phase.toward, phase.carries) if role})
-        self.tables = PhaseTables(phases, self.roles, self.backend, speed=speed)
+        self.any_toward = any(phase.toward for phase in phases)
+        self.tables = phase_tables(phases, self.roles, self.backend, speed=speed)
         self.anchors = self._landmarks()
         self.hand = self._hand_goal(self.anchors)
 
-    def restart(self, env_ids: torch.Tensor | slice) -> None:
-        self.phase[env_ids] = 0
-        self.steps[env_ids] = 0
-
-    def instruct(self, env_id: int, instruction: str) -> None:
-        """Select the script's candidate that an instruction names; the first if it names none."""
-        words = instruction.lower().split()
-        named = [index for index, role in enumerate(self.script.candidates) if role in words]
-        self.named[env_id] = named[0] if named else 0
-
     def action(self) -> torch.Tensor:
         """Return the next action of all env slots. Shape: (num_envs, action_dim)."""
-        now, tables = self._landmarks(), self.tables
+        now = self._landmarks()
 
         # A phase that carries an object is tried again if the object is no longer between the fingertips.
         tcp = self.motion.tool_position()
-        held = now[tables.carries[self.phase], self.slots] + self.grip
-        dropped = tables.carrying[self.phase] & (norm(held - tcp) > _AT_FINGERTIPS_M)
+        held = now[self._now("carries"), self.slots] + self.grip
+        dropped = self._now("carrying") & (norm(held - tcp) > _AT_FINGERTIPS_M)
         self.steps = torch.where(dropped, 0, self.steps)
-        self.phase = torch.where(dropped, tables.retry[self.phase], self.phase)
+        self.phase = torch.where(dropped, self._now("retry"), self.phase)
 
         # A push is tried again if the tool is no longer behind the object.
-        if tables.any_toward:
-            pushed = now[tables.role[self.phase], self.slots]
-            way, rest = horizontal_way(pushed, now[tables.toward[self.phase], self.slots])
+        if self.any_toward:
+            pushed = now[self._now("role"), self.slots]
+            way, rest = horizontal_way(pushed, now[self._now("toward"), self.slots])
             ahead, _ = horizontal_way(self.motion.tool_position(), pushed)
-            beside = (tables.ahead_m[self.phase] > 0) & (dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
+            beside = (self._now("ahead_m") > 0) & (dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
             self.steps = torch.where(beside, 0, self.steps)
-            self.phase = torch.where(beside, tables.retry[self.phase], self.phase)
+            self.phase = torch.where(beside, self._now("retry"), self.phase)
 
         # Anchors remember a landmark's last followed position, for phases that follow nothing.
         for index in range(len(self.roles)):
-            following = (tables.role[self.phase] == index) & tables.follows_place[self.phase]
+            following = (self._now("role") == index) & self._now("follows_place")
             self.anchors[index] = torch.where(following[:, None], now[index], self.anchors[index])
-        turning = tables.follows_pose[self.phase]
+        turning = self._now("follows_pose")
         self.hand = torch.where(turning[:, None], self._hand_goal(now), self.hand)
 
         # Arrival ends a phase, as does its maximum of steps. Only the maximum ends the last one, and restarts the plan.
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
-        there = (norm(translation) < tables.tolerance_m[self.phase]) & (norm(rotation) < self.turned_rad)
-        done = there & (self.steps >= tables.min_steps[self.phase]) | (self.steps >= tables.max_steps[self.phase])
+        there = (norm(translation) < self._now("tolerance_m")) & (norm(rotation) < self.turned_rad)
+        done = there & (self.steps >= self._now("min_steps")) | (self.steps >= self._now("max_steps"))
         last = self.phase == len(self.script.phases) - 1
-        again = last & (self.steps >= tables.max_steps[self.phase])
+        again = last & (self.steps >= self._now("max_steps"))
         self.steps = torch.where((done & ~last) | again, 0, self.steps + 1)
         self.phase = torch.where(again, 0, torch.where(done & ~last, self.phase + 1, self.phase))
 
         # The phase may have advanced, so the errors are computed again for the new goal.
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
-        targets = self.motion.joint_targets(translation, rotation, tables.step_m[self.phase])
-        arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
+        targets = self.motion.joint_targets(translation, rotation, self._now("step_m"))
+        if self.env.action_mode_name == "joint_position":
+            arm = targets
+        else:
+            # The end-effector step from the current joint targets to the new ones.
+            held = self.backend.ctrl[:, self.motion.arm_controls]
+            arm = apply_jacobian(self.motion.jacobian(), targets - held)
         if self.env.robot.gripper_actuator is None:
             return arm
-        return torch.cat((arm, tables.width_m[self.phase][:, None]), dim=-1)
+        return torch.cat((arm, self._now("width_m")[:, None]), dim=-1)
+
+    def _now(self, name: str) -> torch.Tensor:
+        """Return a value of the phase of each env slot."""
+        return self.tables[name][self.phase]
 
     def _goal(self, now: torch.Tensor) -> torch.Tensor:
-        tables = self.tables
-        followed = tables.follows_place[self.phase]
-        role = tables.role[self.phase]
+        followed = self._now("follows_place")
+        role = self._now("role")
         place = torch.where(followed[:, None], now[role, self.slots], self.anchors[role, self.slots])
-        goal = place + tables.offset[self.phase]
-        if not tables.any_toward:
+        goal = place + self._now("offset")
+        if not self.any_toward:
             return goal
-        way, rest = horizontal_way(place, now[tables.toward[self.phase], self.slots])
-        behind = goal + way * tables.along_m[self.phase][:, None]
+        way, rest = horizontal_way(place, now[self._now("toward"), self.slots])
+        behind = goal + way * self._now("along_m")[:, None]
 
         # A push aims ahead of the tool, and slightly back to the line behind the landmark.
         tcp = self.motion.tool_position()
         missing = behind - tcp
         aside = missing - way * dot(missing, way)[:, None]
-        step = torch.minimum(tables.ahead_m[self.phase], rest)
+        step = torch.minimum(self._now("ahead_m"), rest)
         arrived = (step > 0) & (rest < _ARRIVED_M)
         pushed = tcp + way * step[:, None] + aside * constant((_CENTRING, _CENTRING, 1.0), tcp)
-        pushing = tables.ahead_m[self.phase] != 0
+        pushing = self._now("ahead_m") != 0
         return torch.where(pushing[:, None], torch.where(arrived[:, None], tcp, pushed), behind)
 
     def _hand_goal(self, now: torch.Tensor) -> torch.Tensor:
         if self.script.hand == "forward":
             forward = constant(HAND_FORWARD, self.backend.qpos)
             return forward.expand(self.env.num_envs, 4)
-        robot, role = self.env.robot, self.tables.role[self.phase]
+        robot, role = self.env.robot, self._now("role")
         if self.script.hand == "across":
-            way, _ = horizontal_way(now[role, self.slots], now[self.tables.toward[self.phase], self.slots])
+            way, _ = horizontal_way(now[role, self.slots], now[self._now("toward"), self.slots])
             return hand_across(way, robot.hand_down, tilted=robot.rotation_weight == 1.0)
         # The orientations of the landmarks of all roles: (num_roles, num_envs, 4).
         orientations = torch.stack([self._of_role(name, self._orientation) for name in self.roles])

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
-from isaaclab_arena.config.expansion.sweeps import ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported

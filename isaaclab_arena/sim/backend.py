@@ -1,20 +1,23 @@
-"""The contract of a physics backend: a batch of worlds of one model, read, changed and started by name."""
+"""The contract of a physics backend: worlds of one model, by name, and torch's work after a step as a graph."""
 
 import hashlib
+import logging
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import mujoco
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.math import multiply_numbers, rotate
-from isaaclab_arena.sim.replayed import Capture
 from isaaclab_arena.sim.scene import Robot
 
 
@@ -130,6 +133,32 @@ def posed(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[mujoco.MjModel, m
     mujoco.mj_comPos(model, data)
     mujoco.mj_camlight(model, data)
     return model, data
+
+
+VISIBLE_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
+"""Fields of a state that a picture shows."""
+
+VISIBLE_FIELDS = (
+    *("geom_size", "geom_rgba", "mat_rgba", "mat_texid"),
+    *("light_active", "light_ambient", "light_diffuse", "light_specular"),
+)
+"""Fields of a model that change a picture by other means than a pose; a world may have values of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisibleWorld:
+    """The visible state of a world at one moment."""
+
+    poses: Mapping[str, np.ndarray]  # `VISIBLE_POSES` -> values in MuJoCo's shapes
+    fields: Mapping[str, np.ndarray]  # `VISIBLE_FIELDS` -> values
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel, data: mujoco.MjData) -> "VisibleWorld":
+        """Copy a world's visible state; ``data`` needs current poses of geoms, cameras and lights."""
+        return cls(
+            poses={name: getattr(data, name).copy() for name in VISIBLE_POSES},
+            fields={name: getattr(model, name).copy() for name in VISIBLE_FIELDS},
+        )
 
 
 def side_by_side(indices: torch.Tensor) -> torch.Tensor | slice:
@@ -309,6 +338,167 @@ def _change(field: str, entry: int, value: float | Sequence[float] | np.ndarray)
     return ModelChange(field=field, entry=entry, value=tuple(float(part) for part in np.atleast_1d(value)))
 
 
+# Torch's work that is the same each time, told to a GPU at once and not kernel by kernel: a verdict on a step is a
+# hundred kernels of a microsecond each, and to tell a GPU one of them takes ten.
+
+_LOG = logging.getLogger(__name__)
+_FIRST_TIMES = 2  # calls that do the work kernel by kernel before it is captured; the last one is watched
+_ATEN = torch.ops.aten
+_INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
+_CONSTANTS = (_ATEN.lift_fresh.default,)
+_COPIES = (_ATEN.copy_.default, _ATEN._to_copy.default)
+
+_Result = TypeVar("_Result")
+
+Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
+"""Captures the kernels of a function without a run, and returns a function that runs them on the same memory."""
+
+
+def capture_on(device: torch.device) -> Capture | None:
+    """Return a capture of a device's work as a graph, None for a device without graphs."""
+    return partial(_graph_of, device) if device.type == "cuda" else None
+
+
+def _graph_of(device: torch.device, work: Callable[[], None]) -> Callable[[], None]:
+    try:
+        return _captured_graph(device, work)
+    except RuntimeError:
+        # After a failed capture, torch yields no random numbers of the GPU until another capture succeeds.
+        _captured_graph(device, lambda: torch.zeros(1, device=device))
+        raise
+
+
+def _captured_graph(device: torch.device, work: Callable[[], Any]) -> Callable[[], None]:
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream(device)
+    with (
+        torch.cuda.device(device),
+        # A failed capture leaves its stream the current one, so that is restored here.
+        torch.cuda.stream(torch.cuda.current_stream(device)),
+        # Calls of other threads to the GPU are allowed meanwhile.
+        torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+    ):
+        work()
+    return graph.replay
+
+
+class Replayed(Generic[_Result]):
+    """Work that is captured at its third call, and replayed from then on."""
+
+    def __init__(
+        self, work: Callable[[], _Result], capture: Capture | None, *, keeper: object | None = None, name: str
+    ) -> None:
+        # The first calls create constants on the device. Work that waits for the device, or that cannot be captured for
+        # another reason, always runs kernel by kernel.
+        # ``work`` does the same each time, with tensors at fixed addresses; its result is valid until the next call. It
+        # may set tensor attributes of ``keeper``, which keep their addresses and get the new values.
+        self._work, self._capture, self._keeper, self._name = work, capture, keeper, name
+        self._times_done = 0
+        self._kept: Mapping[str, torch.Tensor] = {}
+        self._replay: Callable[[], None] | None = None
+        self._result: list[_Result] = []
+
+    def __call__(self) -> _Result:
+        """Do the work."""
+        # During a capture no other thread may draw from the GPU's default random generator, as a policy beside a
+        # simulation thread may do.
+        if self._capture is None or threading.current_thread() is not threading.main_thread():
+            return self._work()
+        self._times_done += 1
+        if self._times_done < _FIRST_TIMES:
+            return self._work()
+        if self._times_done == _FIRST_TIMES:
+            # Rule out a capture if the work waits: after a failed capture torch may be in a bad state.
+            with _Watch() as watch:
+                result = self._work()
+            if watch.waits:
+                self._give_up(f"it waits for the device in {', '.join(sorted(watch.waits))}")
+            return result
+        try:
+            # A failed capture is no error: the work runs kernel by kernel from now on.
+            if self._replay is None:
+                self._replay = self._captured(self._capture)
+            replaced = [name for name, tensor in self._kept.items() if getattr(self._keeper, name) is not tensor]
+        except RuntimeError as error:
+            self._give_up(str(error))
+            return self._work()
+        if replaced:
+            self._give_up(f"'{replaced[0]}' was set elsewhere, and not changed in place")
+            return self._work()
+        self._replay()
+        return self._result[0]
+
+    def forget(self) -> None:
+        """Release the graph, and begin anew: the work's tensors may have been replaced."""
+        self._replay = None
+        self._kept = {}
+        self._result.clear()
+        self._times_done = 0
+
+    def _give_up(self, why: str) -> None:
+        _LOG.info("%s is not replayed as a graph, which takes longer: %s", self._name, why)
+        self._capture = None
+
+    def _captured(self, capture: Capture) -> Callable[[], None]:
+        kept = self._kept = _tensors_of(self._keeper)
+        self._result.clear()
+
+        def work_in_place() -> None:
+            self._result.append(self._work())
+            new = _tensors_of(self._keeper)
+            # A value in the memory of another kept tensor would be overwritten before it is read.
+            places = {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
+            safe = {
+                name: new[name].clone() if new[name].untyped_storage().data_ptr() in places else new[name]
+                for name, tensor in kept.items()
+                if new[name] is not tensor
+            }
+            for name, tensor in safe.items():
+                if tensor.shape != kept[name].shape or tensor.dtype != kept[name].dtype:
+                    raise RuntimeError(f"'{name}' is {tensor.dtype} of shape {tuple(tensor.shape)} now")
+                kept[name].copy_(tensor)
+
+        try:
+            return capture(work_in_place)
+        finally:
+            for name, tensor in kept.items():
+                setattr(self._keeper, name, tensor)
+
+
+class _Watch(TorchDispatchMode):
+    """Records the operations that wait for a GPU: they read its results or send it data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: set[str] = set()  # names of these operations
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        values = [*args, *(kwargs or {}).values(), result]
+        if func in _INDEXING:
+            # A mask index needs the number of true entries, which only the device knows.
+            indices = [tensor for tensor in tree_leaves(values[1]) if tensor is not None]
+            waits = any(tensor.dtype in {torch.bool, torch.uint8} for tensor in indices)
+        elif torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+            waits = True
+        else:
+            # CPU scalars are passed to a kernel by value.
+            tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.ndim]
+            is_between_devices = len({tensor.device for tensor in tensors}) > 1
+            waits = func in _CONSTANTS or (func in _COPIES and is_between_devices)
+        if waits:
+            self.waits.add(str(func))
+        return result
+
+
+def _tensors_of(keeper: object | None) -> dict[str, torch.Tensor]:
+    attributes = {} if keeper is None else vars(keeper)
+    return {name: value for name, value in attributes.items() if isinstance(value, torch.Tensor)}
+
+
 # Define the contract of a physics backend: a batch of worlds of one model, read and written by name.
 #
 # Shapes: ``num_envs`` worlds; ``nq`` positions, ``nv`` degrees of freedom, ``nu`` controls of the model. Quaternions
@@ -339,7 +529,7 @@ class Backend(NamedState, ABC):
     model: mujoco.MjModel  # compiled, shared by all worlds
     num_envs: int  # number of worlds
     reproducible: bool  # the same calls give the same bits again
-    renders: bool = False  # `isaaclab_arena.sim.warp.cameras` can render the worlds on their own device
+    renders: bool = False  # `isaaclab_arena.sim.warp_cameras` can render the worlds on their own device
     capture: Capture | None = None  # captures torch's work after a step, see `Replayed`; None if that does not pay
     physics_dt: float  # time that one substep advances [s]
     # Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions, velocities,
@@ -351,22 +541,14 @@ class Backend(NamedState, ABC):
         """Reset the worlds ``env_ids`` (n,), int64, ascending, to their start states, one each in the same order."""
 
     @abstractmethod
-    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        """Advance the worlds of a mask by ``num_substeps`` physics steps of ``physics_dt`` each.
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
+        """Advance the worlds of a mask by ``num_substeps`` physics steps of ``physics_dt`` each, and return them.
 
         The other worlds keep their state and derived quantities. ``moved`` has shape (num_envs,), bool, on the
-        backend's device: indices would synchronise with the GPU.
+        backend's device: indices would synchronise with the GPU. With ``may_fail`` no synchronisation learns if the
+        step was possible. If it was not, all worlds keep their state, and a call without ``may_fail`` advances them;
+        the returned mask, of the same shape, is then empty.
         """
-
-    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
-        """Advance worlds as `step` does, without a synchronisation to learn if that was possible.
-
-        By default it always is. If it was not, all worlds keep their state, and `step` with the same arguments advances
-        them. Return the worlds that advanced: those of ``moved``, or none. Shape: (num_envs,), bool, on the backend's
-        device.
-        """
-        self.step(moved, num_substeps)
-        return moved
 
     @abstractmethod
     def jacobian(self, body: str, site: str) -> torch.Tensor:
@@ -392,6 +574,7 @@ class Backend(NamedState, ABC):
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
         """Restore all worlds from a `snapshot` of this backend, or of another one of the same model."""
 
+    @abstractmethod
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; values of an earlier call are dropped.
 
@@ -400,15 +583,10 @@ class Backend(NamedState, ABC):
         of other worlds, to the last bit. ``env_ids`` (n,), int64, are ascending; ``changes`` has one list per world.
         EnvironmentBuildError if the backend cannot.
         """
-        del env_ids, changes
-        raise EnvironmentBuildError(f"the backend '{self.engine()}' cannot vary its model between worlds")
 
+    @abstractmethod
     def model_field(self, name: str) -> np.ndarray:
-        """Return a field of `mujoco.MjModel` in every world, (num_envs, ...), for renderers and tests.
-
-        EnvironmentBuildError if the backend cannot.
-        """
-        raise EnvironmentBuildError(f"the backend '{self.engine()}' does not show its model's '{name}'")
+        """Return a copy of a field of `mujoco.MjModel` in every world. Shape: (num_envs, ...)."""
 
     @abstractmethod
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
@@ -454,37 +632,30 @@ def write_starts(
         ("ctrl", [start.controls for start in starts], names.actuators),
         ("mocap_pos", [start.mocap_positions for start in starts], names.mocap_bodies),
     )
-    # Only named entries are written. An unknown name raises KeyError, a wrong number of values ValueError.
+    # Only named entries are written, those of worlds with the same names together. All values are plain numbers, or all
+    # are sequences with as many numbers as the entries of their name hold. An unknown name raises KeyError, a wrong
+    # number of values ValueError.
     for name, named, places in wanted:
-        field = fields[name]
-        for worlds, entries, values in _start_blocks(named, places, prod(field.shape[2:])):
-            field[indices[worlds, None], entries] = values.reshape(len(worlds), len(entries), *field.shape[2:])
-
-
-def _start_blocks(
-    named: Sequence[Mapping[str, Sequence[float] | float]], places: Mapping[str, slice | int], entry_size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield worlds (n,), their entries (k,) and values (n, k * entry_size) of one field, per distinct set of names."""
-    # ``named`` has a map per world. All values are plain numbers, or all are sequences with as many numbers as the
-    # entries of their name hold.
-    worlds_by_names: dict[tuple[str, ...], list[int]] = {}
-    for world, own in enumerate(named):
-        worlds_by_names.setdefault(tuple(own), []).append(world)
-    for names, worlds in worlds_by_names.items():
-        if not names:
-            continue
-        parts = [places[name] for name in names]
-        entries = [np.array([part]) if isinstance(part, int) else np.arange(part.start, part.stop) for part in parts]
-        sizes = [entry_size * len(part) for part in entries]
-        # One flat array, each world's values in the order of the names.
-        values: list[Any] = [value for world in worlds for value in named[world].values()]
-        if np.ndim(values[0]) == 0:
-            numbers = np.fromiter(values, np.float64, len(values))
-        else:
-            given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(names))
-            if (given != sizes).any():
-                wrong = int(np.flatnonzero((given != sizes).any(axis=0))[0])
-                has = f"another number of values than the {sizes[wrong]} that it has"
-                raise ValueError(f"'{names[wrong]}' is given {has}")
-            numbers = np.fromiter(chain.from_iterable(values), np.float64, given.sum())
-        yield np.array(worlds), np.concatenate(entries), numbers.reshape(len(worlds), sum(sizes))
+        field, worlds_by_names = fields[name], dict[tuple[str, ...], list[int]]()
+        for world, own in enumerate(named):
+            if own:
+                worlds_by_names.setdefault(tuple(own), []).append(world)
+        for keys, worlds in worlds_by_names.items():
+            parts = [places[key] for key in keys]
+            entries = [
+                np.array([part]) if isinstance(part, int) else np.arange(part.start, part.stop) for part in parts
+            ]
+            sizes = [prod(field.shape[2:]) * len(part) for part in entries]
+            # One flat array, each world's values in the order of the names.
+            values: list[Any] = [value for world in worlds for value in named[world].values()]
+            if np.ndim(values[0]) == 0:
+                numbers = np.fromiter(values, np.float64, len(values))
+            else:
+                given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(keys))
+                if (given != sizes).any():
+                    wrong = int(np.flatnonzero((given != sizes).any(axis=0))[0])
+                    has = f"another number of values than the {sizes[wrong]} that it has"
+                    raise ValueError(f"'{keys[wrong]}' is given {has}")
+                numbers = np.fromiter(chain.from_iterable(values), np.float64, given.sum())
+            there = np.concatenate(entries)
+            field[indices[np.array(worlds), None], there] = numbers.reshape(len(worlds), len(there), *field.shape[2:])

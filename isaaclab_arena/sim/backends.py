@@ -66,11 +66,12 @@ class MujocoBackend(Backend):
         self._bytes_at_reset = self._warnings_at_reset.tobytes()
         self._forward(ids)
 
-    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
         """Advance worlds; one that MuJoCo gives up on is marked in ``diverged``; see `Backend.step`."""
+        del may_fail
         ids = np.flatnonzero(moved.numpy())
         if ids.size == 0:
-            return
+            return moved
         try:
             self.batch.step(None if ids.size == self.num_envs else ids, num_substeps, _VELOCITY_STAGE)
         except mujoco_batch.SimulationError as error:
@@ -81,6 +82,7 @@ class MujocoBackend(Backend):
         if not math.isfinite(total) or self._num_warnings.tobytes() != self._bytes_at_reset:
             finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
             self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
+        return moved
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""
@@ -213,7 +215,7 @@ _PROBE_STEPS = 20
 
 def warp_worlds(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
     """Return MuJoCo-Warp worlds on a device; EnvironmentBuildError if it cannot simulate the model."""
-    from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
+    from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
 
     deterministic = torch.are_deterministic_algorithms_enabled()
     return WarpBackend(model, num_envs=num_envs, device=device, deterministic=deterministic)

@@ -1,9 +1,12 @@
-"""MuJoCo in this process: its threads and its callbacks."""
+"""The simulators in this process: MuJoCo's threads and callbacks, and the time spent on Warp's kernels."""
 
 import os
+import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 
 def default_num_threads(local_world_size: int = 1) -> int:
@@ -39,3 +42,60 @@ def set_callbacks(installed: Sequence[Callable[..., Any] | None]) -> None:
 
 def _nothing(*_: object) -> None:
     """Stand for the functions of MuJoCo if it is not loaded."""
+
+
+# Measure the time that this process has spent on Warp's kernels, without importing Warp.
+
+_MODULE_LOADED = re.compile(
+    r"\s*Module .+ load on device '.+' took (?P<ms>\d+(\.\d+)?) ms +\((?P<how>compiled|cached)\)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTimes:
+    """Time spent on kernels [s]."""
+
+    compile_s: float = 0.0  # modules compiled here, loading included
+    load_s: float = 0.0  # modules found in the cache
+    wait_s: float = 0.0  # waiting for other processes of this machine to compile or load
+
+    @property
+    def total_s(self) -> float:
+        """Sum of all times [s]."""
+        return self.compile_s + self.load_s + self.wait_s
+
+    def __add__(self, other: Self) -> "KernelTimes":
+        return KernelTimes(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def since(self, earlier: Self) -> "KernelTimes":
+        """Return the times since ``earlier``."""
+        return KernelTimes(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
+
+
+class KernelLedger:
+    """Sums the times that threads report."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times = KernelTimes()
+
+    def add(self, times: KernelTimes) -> None:
+        """Add times to the sum."""
+        with self._lock:
+            self._times += times
+
+    def times(self) -> KernelTimes:
+        """Return the sum."""
+        return self._times
+
+
+KERNELS = KernelLedger()  # what this process has spent so far
+
+
+def module_times(message: str) -> KernelTimes:
+    """Return the time of a module in a line of Warp's log; zero times for any other line."""
+    found = _MODULE_LOADED.match(message)
+    if found is None:
+        return KernelTimes()
+    seconds = float(found["ms"]) / 1e3
+    return KernelTimes(compile_s=seconds) if found["how"] == "compiled" else KernelTimes(load_s=seconds)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
+from isaaclab_arena.interfaces.pictures import CAMERAS, DrawnPictures
 
 # Define what the conformance tests and the runner's probe share: requirements, episodes, deterministic actions.
 
@@ -134,14 +134,17 @@ class DrawnOnDemand(EnvironmentWrapper):
     def __init__(self, real: Environment) -> None:
         # The group ``camera_obs`` of the real environment holds nothing but tensors.
         super().__init__(real)
-        self.pictures_drawn = 0
-        self._announced: Sequence[int] | None = None
-        self._outdated = np.ones(real.num_envs, bool)
+        self._drawn = DrawnPictures(real.num_envs)
         self._kept: dict[str, torch.Tensor] = {}
+
+    @property
+    def pictures_drawn(self) -> int:
+        """See `Environment.pictures_drawn`."""
+        return self._drawn.num_drawn
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """See `Environment.draw_pictures_of`."""
-        self._announced = env_ids
+        self._drawn.announced = env_ids
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """See `Environment.reset`."""
@@ -157,16 +160,12 @@ class DrawnOnDemand(EnvironmentWrapper):
         self.real.close()
 
     def _shown(self, observation: Observation, moved: Sequence[int]) -> Observation:
-        announced, self._announced = self._announced, None
-        self._outdated[list(moved)] = True
-        due = [each for each in (range(self.num_envs) if announced is None else announced) if self._outdated[each]]
+        drawn = self._drawn
+        drawn.outdated[list(moved)] = True
+        due = np.flatnonzero(drawn.named() & drawn.outdated).tolist()
         for name, pictures in observation[CAMERAS].items():
             kept = self._kept.setdefault(name, torch.zeros_like(pictures))
             kept[due] = pictures[due]
-        self._outdated[due] = False
-        self.pictures_drawn += len(due) * len(self._kept)
-        if not self._outdated.any():
-            return {**observation, CAMERAS: {name: kept.clone() for name, kept in self._kept.items()}}
-        current = np.flatnonzero(~self._outdated).tolist()
-        shown = {name: Pictures(tuple(current), kept[current], name) for name, kept in self._kept.items()}
-        return {**observation, CAMERAS: shown}
+        drawn.outdated[due] = False
+        drawn.num_drawn += len(due) * len(self._kept)
+        return {**observation, CAMERAS: drawn.shown(self._kept, self.device)}

@@ -17,7 +17,7 @@ from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import joined_gpu_ids
-from isaaclab_arena.distributed.launch_options import LaunchOptions, with_empty_resume
+from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints

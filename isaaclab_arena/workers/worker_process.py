@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from isaaclab_arena.distributed.context import variables_of_worker
 from isaaclab_arena.errors import PolicyLostError, shortened
 from isaaclab_arena.logs import within
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.workers.program import frames
+from isaaclab_arena.workers import program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +43,6 @@ class WorkerOptions:
         """The workers' interpreter, by default that of this process."""
         return str(given_path(self.python or sys.executable))
 
-
-PROGRAM_DIRECTORY = Path(__file__).with_name("program")
 
 _STDERR_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
@@ -75,10 +72,10 @@ class WorkerProcess:
     """Starts a worker and exchanges messages with it, one request at a time: `send`, then `receive`."""
 
     def __init__(self, answers: Path, python: str, variables: Mapping[str, str]) -> None:
-        # ``answers`` is the directory with the module ``answers``; see `program.__main__.main`. The interpreter needs
-        # numpy and the imports of that module. ``variables`` extend this process's environment variables.
-        self._memory = _memory_file()
-        command = [python, str(PROGRAM_DIRECTORY), str(self._memory.fileno()), str(answers)]
+        # ``answers`` is the file with the class ``Answers``; see `program.main`. The interpreter needs numpy and the
+        # imports of that file. ``variables`` extend this process's environment variables.
+        self._memory = memory_file()
+        command = [python, program.__file__, str(self._memory.fileno()), str(answers)]
         if variables:
             command = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *command]
         try:
@@ -97,7 +94,7 @@ class WorkerProcess:
             raise WorkerError(f"cannot start '{python}': {error.strerror}") from error
 
         # Popen declares its pipes as optional.
-        process = self._process
+        process, self.pid = self._process, self._process.pid
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise RuntimeError("a worker was started without pipes")
         self._requests, self._answers, errors = process.stdin, process.stdout, process.stderr
@@ -116,11 +113,6 @@ class WorkerProcess:
         self._number = 0
 
     @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._process.pid
-
-    @property
     def is_running(self) -> bool:
         """True while the worker has not ended."""
         return self._process.poll() is None
@@ -134,14 +126,11 @@ class WorkerProcess:
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
         """Send a request; WorkerError if the worker is gone."""
-        self.send_frame(frames.encode(message, arrays or {}))
-
-    def send_frame(self, frame: bytes) -> None:
-        """Send an encoded request, which saves time if it repeats; WorkerError if the worker is gone."""
+        frame = program.encode(message, arrays or {})
         self._asked_s = time.monotonic()
         self._number = (self._number + 1) & _HIGHEST_NUMBER
         try:
-            self._requests.write(frames.NUMBER.pack(self._number))
+            self._requests.write(program.NUMBER.pack(self._number))
             self._requests.write(frame)
             self._requests.flush()
         except OSError as error:
@@ -151,17 +140,17 @@ class WorkerProcess:
         """Return message and arrays of the answer, due `timeout_s` [s] after the request; RequestError, WorkerError."""
         deadline_s = self._asked_s + timeout_s
         try:
-            (number,) = frames.NUMBER.unpack(self._read_exactly(frames.NUMBER.size, deadline_s))
+            (number,) = program.NUMBER.unpack(self._read_exactly(program.NUMBER.size, deadline_s))
             if number != self._number:
                 raise self._failure(
                     f"answered nonsense (the answer to request {number} came to request {self._number})"
                 )
-            message, arrays = frames.decode(lambda size: self._read_exactly(size, deadline_s))
+            message, arrays = program.decode(lambda size: self._read_exactly(size, deadline_s))
         except EOFError as error:
             raise self._failure("died") from error
         except TimeoutError as error:
             raise self._failure(f"did not answer within {timeout_s:g} s") from error
-        except (frames.FrameError, ValueError, KeyError, TypeError) as error:
+        except (program.FrameError, ValueError, KeyError, TypeError) as error:
             raise self._failure(f"answered nonsense ({error})") from error
         if "error" in message:
             raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
@@ -231,7 +220,7 @@ class WorkerProcess:
         return WorkerError(f"the worker {what}{ending if died else ''}\nit last wrote:\n{said}", died=died)
 
 
-def _memory_file() -> IO[bytes]:
+def memory_file() -> IO[bytes]:
     """Return an anonymous file, which disappears when the last process closes it."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("worker"), "r+b")
@@ -243,23 +232,35 @@ def _memory_file() -> IO[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """A worker that answers questions about its interpreter."""
+    """A worker that waits for its next user."""
 
-    answers: Path  # directory of its module `answers`
+    which: Hashable  # how it was started, and what was loaded in it since: equal workers can replace each other
     worker: WorkerProcess
-    questions: list[Mapping[str, Any]] = field(default_factory=list)  # the questions so far
-    thread: int = field(default_factory=threading.get_ident)  # the thread that started it, and with which it ends
+    questions: list[Mapping[str, Any]] = field(default_factory=list)  # what it was asked so far; nothing as a spare
+    # The thread that started it, and with which it ends, so that no other may take it.
+    thread: int = field(default_factory=threading.get_ident)
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         self.questions.append(message)
         return self.worker.ask(message, timeout_s)[0]
 
+    def stop(self) -> None:
+        _KEPT.remove(self)
+        self.worker.close()
 
-_KEPT: dict[Hashable, _Kept] = {}
-"""A worker for each interpreter that was asked, for the next question: importing its package may take seconds."""
+
+_KEPT: list[_Kept] = []
+"""One worker for each interpreter that was asked, as importing its package may take seconds, and spares of a run."""
 
 REMEMBERED: dict[Hashable, Any] = {}
 """What else was learned of interpreters and need not be asked for again, until all of these workers are stopped."""
+
+_SPARES: ContextVar[bool] = ContextVar("spare_workers", default=False)
+
+
+def which_worker(answers: Path, python: str, variables: Mapping[str, str]) -> Hashable:
+    """Return the key of workers that answer questions about an interpreter."""
+    return (answers, python, *sorted(variables.items()))
 
 
 def ask_kept_worker(
@@ -267,89 +268,65 @@ def ask_kept_worker(
 ) -> dict[str, Any]:
     """Ask an interpreter about its packages through a kept worker; RequestError or WorkerError if that fails."""
     # The question must have no side effects, because the worker may be asked again.
-    which = _which(answers, python, variables)
-    if which in _KEPT:
+    which = which_worker(answers, python, variables)
+    for kept in [each for each in _KEPT if each.which == which]:
         # A worker ends with the thread that started it; then a new one is needed.
         with contextlib.suppress(WorkerError):
-            return _KEPT[which].ask(message, timeout_s)
-        _KEPT.pop(which).worker.close()
-    _KEPT[which] = _Kept(answers=answers, worker=WorkerProcess(answers, python, variables))
+            return kept.ask(message, timeout_s)
+        kept.stop()
+    kept = _Kept(which=which, worker=WorkerProcess(answers, python, variables))
+    _KEPT.append(kept)
     try:
-        return _KEPT[which].ask(message, timeout_s)
+        return kept.ask(message, timeout_s)
     except WorkerError:
-        _KEPT.pop(which).worker.close()
+        kept.stop()
         raise
 
 
-def asked_worker(
-    answers: Path, python: str, variables: Mapping[str, str], question: Mapping[str, Any]
-) -> WorkerProcess | None:
-    """Take a kept worker that was asked nothing but `question`, None if there is none."""
-    # A caller whose new worker would begin with the same question saves the start. Only the thread that started a
-    # worker may take it, because the worker ends with that thread.
-    which = _which(answers, python, variables)
-    kept = _KEPT.get(which)
-    if kept is None or kept.thread != threading.get_ident() or any(each != question for each in kept.questions):
-        return None
-    worker = _KEPT.pop(which).worker
-    if worker.is_running:
-        return worker
-    worker.close()
+def taken_worker(which: Hashable, question: Mapping[str, Any] | None = None) -> WorkerProcess | None:
+    """Take a kept worker that still runs and was asked nothing but `question`, None if there is none."""
+    # A caller whose new worker would begin with the same question saves the start.
+    for kept in [each for each in _KEPT if each.which == which and each.thread == threading.get_ident()]:
+        if all(each == question for each in kept.questions):
+            _KEPT.remove(kept)
+            if kept.worker.is_running:
+                return kept.worker
+            kept.worker.close()
     return None
 
 
 def stop_kept_workers(answers: Path | None = None) -> None:
-    """Stop the kept workers with these `answers`, None for all; call it after the last question to free memory."""
+    """Stop the workers that were asked, with these `answers`, None for all; it frees memory after the last question."""
     if answers is None:
         REMEMBERED.clear()
-    for which in [which for which, kept in _KEPT.items() if answers in (None, kept.answers)]:
-        _KEPT.pop(which).worker.close()
-
-
-def _which(answers: Path, python: str, variables: Mapping[str, str]) -> Hashable:
-    return (answers, python, *sorted(variables.items()))
-
-
-_SPARE: ContextVar[defaultdict[Hashable, list[WorkerProcess]] | None] = ContextVar("spare_workers", default=None)
+    for kept in [each for each in _KEPT if each.questions]:
+        if answers is None or (isinstance(kept.which, tuple) and kept.which[0] == answers):
+            kept.stop()
 
 
 @contextlib.contextmanager
 def spare_workers_kept() -> Iterator[None]:
     """Keep spared workers until the end of the ``with`` block, for reuse within it."""
-    spare: defaultdict[Hashable, list[WorkerProcess]] = defaultdict(list)
-    token = _SPARE.set(spare)
+    token = _SPARES.set(True)
     try:
         yield
     finally:
-        _SPARE.reset(token)
-        for worker in (each for workers in spare.values() for each in workers):
-            worker.close()
+        _SPARES.reset(token)
+        for kept in [each for each in _KEPT if not each.questions and each.thread == threading.get_ident()]:
+            kept.stop()
 
 
 def can_spare_workers() -> bool:
     """True within `spare_workers_kept`."""
-    return _SPARE.get() is not None
+    return _SPARES.get()
 
 
 def spare_worker(which: Hashable, worker: WorkerProcess) -> None:
-    """Keep a worker that is as good as new for reuse, or stop it outside of `spare_workers_kept`."""
-    # ``which`` identifies equal workers: how a worker was started, and what was loaded in it since.
-    spare = _SPARE.get()
-    if spare is None:
-        worker.close()
+    """Keep a worker that is as good as new for `taken_worker`, or stop it outside of `spare_workers_kept`."""
+    if _SPARES.get():
+        _KEPT.append(_Kept(which=which, worker=worker))
     else:
-        spare[which].append(worker)
-
-
-def taken_worker(which: Hashable) -> WorkerProcess | None:
-    """Return a spared worker that still runs, None if there is none; see `spare_worker`."""
-    workers = (_SPARE.get() or {}).get(which, [])
-    while workers:
-        worker = workers.pop(0)
-        if worker.is_running:
-            return worker
         worker.close()
-    return None
 
 
 # Connect to a policy in another process or behind a server: the time limit, its losses, and its identity.

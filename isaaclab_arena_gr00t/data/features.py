@@ -25,11 +25,11 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.episodes import ArrayPlace
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.layout import Fields
 from isaaclab_arena_gr00t.data.tables import TableExtent, read_pictures
-from isaaclab_arena_gr00t.joints import JointFiles, read_joint_files, wired_action, wired_state
+from isaaclab_arena_gr00t.observations import wired_action, wired_state
 
 # Read and write the videos of a LeRobot dataset: H.264 in MP4, one frame per step, every second one a key frame.
 

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -16,7 +15,7 @@ import numpy as np
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.schema import folded, name_problem
 from isaaclab_arena.episode_ranges import in_words
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
@@ -59,13 +58,14 @@ class StoredEpisode:
     videos: Mapping[str, tuple[Path, int]]  # by video feature: file, and number of the episode's first frame in it
 
 
-class StoredDataset(ABC):
+class StoredDataset:
     """A dataset on disk; see `open_dataset`."""
 
     # `episodes` ascends by number. `features` has the entries of ``info.json``; openpi's column ``actions`` is there
     # under LeRobot's name ``action`` too. `picture_features` are videos, or pictures in tables.
     def __init__(self, root: Path, info: Mapping[str, Any]) -> None:
         self.root = root
+        self._has_shared_tables = info["codebase_version"] == "v3.0"
         self._info = Fields(info, str(root / layout.INFO_FILE))
         self.fps = self._info.number("fps", 1e-3, 1e6)
         # The stated number of episodes is not relied on, and compared only if it is a number.
@@ -100,7 +100,7 @@ class StoredDataset(ABC):
 
         # Locate every episode at once: all later reads rely on unique numbers, and foreign files may repeat them.
         found: dict[int, StoredEpisode] = {}
-        for episode in self._read_episodes():
+        for episode in self._episodes_of_tables() if self._has_shared_tables else self._episodes_of_lines():
             if episode.episode_index in found:
                 raise StorageError(f"{root} holds episode {episode.episode_index} twice")
             if len(found) == _MAX_EPISODES:
@@ -108,10 +108,6 @@ class StoredDataset(ABC):
             found[episode.episode_index] = episode
         self.episodes: dict[int, StoredEpisode] = dict(sorted(found.items()))
         self._rows: dict[Path, EpisodeRows] = {}
-
-    @abstractmethod
-    def _read_episodes(self) -> Iterator[StoredEpisode]:
-        """Yield every episode; StorageError if a file cannot be read."""
 
     def columns(self, episode_index: int, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return columns of an episode, each (num_steps, size); StorageError if the table lacks a column or steps."""
@@ -172,15 +168,13 @@ class StoredDataset(ABC):
                 found[line["episode_index"]] = {key: value for key, value in line.items() if isinstance(value, dict)}
         return found
 
-    def _tables(self) -> Sequence[Path]:
-        """Return the tables to search for an episode that is not in its stated table."""
-        return ()
-
     def _table_of(self, episode: StoredEpisode) -> Path:
         """Return the table that contains an episode; the stated one if none or several others do."""
         if episode.episode_index in self._rows_in(episode.data_file).counts:
             return episode.data_file
-        others = [table for table in self._tables() if episode.episode_index in self._rows_in(table).counts]
+        # Only version 3.0 can name another table.
+        tables = sorted((self.root / "data").glob("*/*.parquet")) if self._has_shared_tables else ()
+        others = [table for table in tables if episode.episode_index in self._rows_in(table).counts]
         return others[0] if len(others) == 1 else episode.data_file
 
     def _order(self, episode: StoredEpisode, table: Path) -> np.ndarray | None:
@@ -267,11 +261,8 @@ class StoredDataset(ABC):
             raise self._info.wrong(template, "a path inside the dataset")
         return path
 
-
-class StoredDatasetV2(StoredDataset):
-    """A dataset with a table per episode: version 2.0 or 2.1."""
-
-    def _read_episodes(self) -> Iterator[StoredEpisode]:
+    def _episodes_of_lines(self) -> Iterator[StoredEpisode]:
+        """Yield every episode of version 2.0 or 2.1, which has a table per episode."""
         chunks_size = self._info.integer("chunks_size", 1, _MOST)
         for number, line in enumerate(self.lines(layout.EPISODES_LINES_FILE), start=1):
             fields = Fields(line, f"{self.root / layout.EPISODES_LINES_FILE}, line {number}")
@@ -286,11 +277,8 @@ class StoredDatasetV2(StoredDataset):
                 videos=videos,
             )
 
-
-class StoredDatasetV3(StoredDataset):
-    """A dataset with several episodes per table: version 3.0."""
-
-    def _read_episodes(self) -> Iterator[StoredEpisode]:
+    def _episodes_of_tables(self) -> Iterator[StoredEpisode]:
+        """Yield every episode of version 3.0, which has several episodes per table."""
         names = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]
         names += [
             f"videos/{key}/{name}"
@@ -310,15 +298,12 @@ class StoredDatasetV3(StoredDataset):
                     episode_index=index, num_steps=num_steps, task=task, data_file=data_file, videos=videos
                 )
 
-    def _tables(self) -> Sequence[Path]:
-        return sorted((self.root / "data").glob("*/*.parquet"))
-
     def _file(self, template: str, fields: Fields, prefix: str, **more: str) -> Path:
         numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
         return self._located(template, **numbers, **more)
 
 
-_READERS = {"v2.0": StoredDatasetV2, "v2.1": StoredDatasetV2, "v3.0": StoredDatasetV3}
+_VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 
 def open_dataset(root: Path) -> StoredDataset:
@@ -332,10 +317,10 @@ def open_dataset(root: Path) -> StoredDataset:
         raise StorageError(f"no {layout.INFO_FILE} in {root}: {reason}")
     info = read_document(regular_file(path, root))
     version = info.get("codebase_version") if isinstance(info, dict) else None
-    if not isinstance(version, str) or version not in _READERS:
+    if not isinstance(version, str) or version not in _VERSIONS:
         named = version if isinstance(version, str) else shown(version)
-        raise StorageError(f"{path} is of version {shown(version)}{did_you_mean(named[:20], _READERS)}")
-    dataset = _READERS[version](root, info)
+        raise StorageError(f"{path} is of version {shown(version)}{did_you_mean(named[:20], _VERSIONS)}")
+    dataset = StoredDataset(root, info)
     if not dataset.episodes:
         raise StorageError(f"{root} holds no episodes")
     return dataset
@@ -454,10 +439,7 @@ def write_recordings(
     # ConfigError: `output_dir` is not empty, or a JSON file is malformed. StorageError: reading or writing failed.
     output_dir, stored = given_path(output_dir), open_dataset(given_path(dataset))
     features = stored_features(stored)
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise ConfigError(
-            Problem(f"'{output_dir}' is not empty; name a directory that is, or remove it", key="--output_dir")
-        )
+    layout.check_empty(output_dir)
     # Refuse a dataset with incomplete tables before any recording is written.
     wrong, notes = stored.held_against_tables(stored.episodes)
     if wrong:

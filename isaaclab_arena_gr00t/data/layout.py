@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors
@@ -196,6 +196,13 @@ def regular_file(path: Path, root: Path) -> Path:
     if wrong is not None:
         raise StorageError(f"cannot read {plain_text(path)}: {wrong}")
     return path
+
+
+def check_empty(output_dir: Path) -> None:
+    """Refuse a directory for new files that holds some already: ConfigError."""
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
+        raise ConfigError(Problem(message, key="--output_dir"))
 
 
 def is_inside(path: Path, root: Path) -> bool:

@@ -34,18 +34,11 @@ _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _M
 _FIXED_BYTES = {_BYTE: 1, _DOUBLE: 8, _UUID: 16}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ColumnChunk:
-    """The byte range of a column's pages in a Parquet file, page headers included."""
-
-    start: int  # offset of the first page
-    num_bytes: int
-
-
-def largest_page(file: BinaryIO, chunk: ColumnChunk) -> int:
-    """Return the decompressed size of the column's largest page [bytes]; ValueError if the page chain is broken."""
+def largest_page(file: BinaryIO, start: int, num_bytes: int) -> int:
+    """Return the decompressed size of a column's largest page [bytes]; ValueError if the page chain is broken."""
+    # The pages, with their headers, take `num_bytes` from `start` on.
     size = file.seek(0, 2)
-    position, end = chunk.start, chunk.start + chunk.num_bytes
+    position, end = start, start + num_bytes
     if not 0 <= position <= end <= size:
         raise ValueError("a column lies outside of the file")
     largest = 0
@@ -462,7 +455,7 @@ def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: P
     starts_with_dictionary = column.has_dictionary_page and 0 < column.dictionary_page_offset < column.data_page_offset
     start = column.dictionary_page_offset if starts_with_dictionary else column.data_page_offset
     try:
-        largest = largest_page(content, ColumnChunk(start=start, num_bytes=column.total_compressed_size))
+        largest = largest_page(content, start, column.total_compressed_size)
     except ValueError as error:
         raise StorageError(f"{what} is damaged: {error}") from error
     if largest > most:

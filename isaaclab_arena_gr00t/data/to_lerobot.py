@@ -2,8 +2,7 @@
 
 import dataclasses
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,17 @@ from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps, locate_arrays, read_attributes, read_episode
+from isaaclab_arena.storage.episodes import (
+    ArrayPlace,
+    RecordedArray,
+    RecordedSteps,
+    find_recordings,
+    index_episodes,
+    locate_arrays,
+    read_all_attributes,
+    read_attributes,
+    read_episode,
+)
 from isaaclab_arena.storage.json_values import json_line, json_text, plain
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data import layout
@@ -30,7 +39,6 @@ from isaaclab_arena_gr00t.data.features import (
     png_bytes,
 )
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
-from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_episodes, frames_per_second
 from isaaclab_arena_gr00t.data.tables import (
     ColumnSpool,
     Statistics,
@@ -41,6 +49,134 @@ from isaaclab_arena_gr00t.data.tables import (
     picture_statistics,
     steps_table,
 )
+
+# Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
+
+DATASET_OPTION = "--dataset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceEpisode:
+    """A recorded episode."""
+
+    file: Path
+    episode_index: int  # in the recording
+    instruction: str
+    control_dt: float | None  # time between two control steps [s], None if not recorded
+
+    @property
+    def name(self) -> str:
+        """Name of the episode in messages."""
+        return f"{self.file}: {recorded.demo_name(self.episode_index)}"
+
+
+def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: str = "") -> list[SourceEpisode]:
+    """Return the episodes of a recording, pattern, job or run; ConfigError if there are none or without instruction."""
+    found: list[SourceEpisode] = []
+    num_recorded = 0
+    for files in jobs_of(dataset):
+        places = index_episodes(files, key=DATASET_OPTION)
+        num_recorded += len(places)
+        of_job: list[SourceEpisode] = []
+        for file in dict.fromkeys(places.values()):
+            # Read the attributes of a file's episodes at once, because opening a file is slow.
+            indices = [index for index, place in places.items() if place == file]
+            for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+                if only_successes and attributes.get("success") is not True:
+                    continue
+                # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.
+                control_dt = attributes.get("control_dt")
+                if not (isinstance(control_dt, int | float) and 1e-6 <= control_dt <= 1e3):
+                    control_dt = None
+                instruction = attributes.get("language_instruction")
+                of_job.append(
+                    SourceEpisode(
+                        file=file,
+                        episode_index=index,
+                        instruction=(instruction if isinstance(instruction, str) else "") or default_instruction,
+                        control_dt=None if control_dt is None else float(control_dt),
+                    )
+                )
+        found += sorted(of_job, key=lambda episode: episode.episode_index)
+    if not found:
+        reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
+        raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=DATASET_OPTION))
+
+    # Every episode of a dataset needs an instruction.
+    silent = [episode for episode in found if not episode.instruction]
+    if silent:
+        message = (
+            f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
+        )
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    return found
+
+
+def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
+    """Return the number of control steps per second; ConfigError if unknown, not whole, or different among episodes."""
+    found: dict[float | None, SourceEpisode] = {}
+    for episode in episodes:
+        found.setdefault(episode.control_dt, episode)
+    if len(found) > 1:
+        first, second = list(found)[:2]
+        message = (
+            f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
+            "a dataset has one rate"
+        )
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    ((control_dt, episode),) = found.items()
+    if control_dt is None:
+        message = f"{episode.name} does not say how long a control step is; give --fps"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
+    rate = 1 / control_dt
+    if round(rate) < 1 or abs(rate - round(rate)) > 1e-6 * rate:
+        message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    return round(rate)
+
+
+def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> None:
+    """Refuse an episode whose arrays differ from those `wanted` (the first episode's): ConfigError."""
+    arrays = locate_arrays(episode.file, episode.episode_index)
+    num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
+    if num_steps == 0:
+        raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
+    for path, first in wanted.items():
+        due, found = (num_steps, *first.shape[1:]), arrays.get(path)
+        if found is None:
+            has = "is missing"
+        elif found.shape != due:
+            has = f"has shape {found.shape}"
+        # Only pictures must keep their type; numbers are converted.
+        elif first.dtype == np.uint8 != found.dtype:
+            has = f"holds {found.dtype}, and no pictures"
+        else:
+            continue
+        message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+
+
+def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
+    """Yield the recordings of each job; ConfigError if there is none."""
+    directory = given_path(dataset)
+    below = sorted(path for path in directory.glob("*") if path.is_dir()) if directory.is_dir() else []
+    files: dict[Path, list[Path]] = {}
+    for job in [directory, *below]:
+        try:
+            recordings = find_recordings(str(job), key=DATASET_OPTION)
+        except ConfigError:
+            continue
+        for file in recordings:
+            owner = file.parent.parent if file.parent.name == recorded.EPISODES_DIRECTORY else file.parent
+            # If a job's directory was given as a run, its directory of episodes looks like that of a job.
+            known = files.setdefault(owner, [])
+            if file not in known:
+                known.append(file)
+    if not files:
+        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
+    yield from files.values()
+
 
 # Write episodes into the files of each version of the layout.
 
@@ -64,29 +200,14 @@ class EpisodeContent:
         return len(self.columns[layout.INDEX])
 
 
-class EpisodeWriter(ABC):
-    """Writes one episode after the other into a directory."""
-
-    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
-        self.root = root
-        self.fps = fps  # control steps per second
-        self.lossless = lossless  # see `VideoWriter`
-        self.sizes = sizes
-
-    @abstractmethod
-    def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; StorageError if this fails."""
-
-    @abstractmethod
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Complete every file and write those of all episodes, except ``info.json``; `tasks` are in number order."""
-
-
-class EpisodeWriterV21(EpisodeWriter):
+class EpisodeWriterV21:
     """Writes version 2.1: every episode has a table and videos of its own, and a line in each of two files."""
 
+    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
+        self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
+
     def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; see `EpisodeWriter.add`."""
+        """Write an episode; StorageError if this fails."""
         index = episode.episode_index
         place = {"episode_chunk": index // self.sizes.chunk, "episode_index": index}
         table = steps_table(episode.columns, episode.encoded)
@@ -105,7 +226,7 @@ class EpisodeWriterV21(EpisodeWriter):
         append_lines(self.root / layout.EPISODES_STATS_FILE, [{"episode_index": index, "stats": statistics}])
 
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Write tasks and statistics; see `EpisodeWriter.finish`."""
+        """Write the files of all episodes except ``info.json``; `tasks` are in number order."""
         lines = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
         # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
@@ -113,11 +234,11 @@ class EpisodeWriterV21(EpisodeWriter):
         write_text(self.root / layout.STATS_FILE, json_line(chosen))
 
 
-class EpisodeWriterV30(EpisodeWriter):
+class EpisodeWriterV30:
     """Writes version 3.0: many episodes share a table and a video, and an index table locates each."""
 
     def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
-        super().__init__(root, fps=fps, lossless=lossless, sizes=sizes)
+        self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
         data_path = layout.DATA_PATHS[DatasetVersion.V30]
         self._data = TableFiles(root, data_path, sizes)
         self._episodes = TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
@@ -126,7 +247,7 @@ class EpisodeWriterV30(EpisodeWriter):
         self._video_numbers: dict[str, int] = {}
 
     def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; see `EpisodeWriter.add`."""
+        """Write an episode; StorageError if this fails."""
         first = int(episode.columns[layout.INDEX][0])
         row: dict[str, Any] = {
             "episode_index": episode.episode_index,
@@ -161,7 +282,7 @@ class EpisodeWriterV30(EpisodeWriter):
             self._write_rows()
 
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Complete the shared files, write tasks and statistics; see `EpisodeWriter.finish`."""
+        """Complete the shared files, and write those of all episodes except ``info.json``."""
         self._write_rows()
         self._data.close()
         self._episodes.close()
@@ -202,20 +323,32 @@ def _chosen(statistics: Mapping[str, Statistics], names: Sequence[str]) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotOptions:
-    """Options of a conversion; see `plan_features` for the choice of columns and videos."""
+    """Options of a conversion."""
 
-    version: DatasetVersion = DatasetVersion.V21  # of the layout
-    policy_config_yaml_path: Path | None = None  # the YAML file of the policy that the dataset is for
-    only_successes: bool = False  # leave out the other episodes
-    state_names: Sequence[str] = ()
+    version: DatasetVersion = DatasetVersion.V21
+    """v2.1 with modality.json, which GR00T's finetuning reads, or v3.0, LeRobot's newest."""
+    policy_config_yaml_path: Path | None = None
+    """YAML file of the policy to train, for its cameras and groups of joints. By default all cameras, whole arrays."""
+    only_successes: bool = False
+    """Leave out episodes that did not succeed."""
+    state_names: tuple[str, ...] = ()
+    """Put this observation into observation.state; may be given several times. By default the robot's own state."""
     environment_state: bool = False
-    videos: bool = True
-    lossless: bool = False  # see `VideoWriter`
-    png: bool = False  # pictures as PNG in the tables, and not in videos
-    language_instruction: str = ""  # of episodes that were recorded without one
-    fps: int | None = None  # control steps per second; None for the recorded value, which must be a whole number
-    robot_type: str | None = None  # the robot's name; None for the recorded one
-    sizes: layout.FileSizes = field(default_factory=layout.FileSizes)
+    """Also put the other observations, which a real robot does not have, into observation.environment_state."""
+    no_videos: bool = False
+    """Leave out camera pictures."""
+    lossless: bool = False
+    """Keep every pixel exactly; the files grow, and some players do not show them."""
+    png: bool = False
+    """Keep pictures as PNG in the tables instead of in videos, for trainings without a video reader."""
+    language_instruction: str = ""
+    """Instruction of episodes that were recorded without one."""
+    fps: int | None = None
+    """Control steps per second, if the recording does not give a whole number."""
+    robot_type: str | None = None
+    """Name of the robot; by default as recorded."""
+    sizes: FileSizes = field(default_factory=FileSizes)
+    """Largest sizes of files and directories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +367,8 @@ def write_lerobot_dataset(
     """Convert recordings to a LeRobot dataset in a missing or empty directory; call `told(done, total)` per episode."""
     # ConfigError: a recording is missing or lacks an input. StorageError: reading or writing failed. Files written by
     # then stay, without ``info.json``.
+    if options.fps is not None and options.fps < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {options.fps}", key="--fps"))
     output_dir = given_path(output_dir)
     policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
@@ -244,7 +379,7 @@ def write_lerobot_dataset(
         policy=policy,
         state_names=options.state_names,
         environment_state=options.environment_state,
-        videos=options.videos,
+        videos=not options.no_videos,
     )
     # All episodes share one layout, so a deviating one must fail before any file is written.
     wanted = {path: first[path] for path in features.paths()}
@@ -252,9 +387,7 @@ def write_lerobot_dataset(
         check_shapes(episode, wanted)
     fps = options.fps or frames_per_second(episodes)
 
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
-        raise ConfigError(Problem(message, key="--output_dir"))
+    layout.check_empty(output_dir)
     with storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)
     conversion = _Conversion(output_dir, features, options, fps)
@@ -274,11 +407,8 @@ class _Conversion:
         self._features = features
         self._options = options
         self._fps = fps
-        writers: Mapping[DatasetVersion, type[EpisodeWriter]] = {
-            DatasetVersion.V21: EpisodeWriterV21,
-            DatasetVersion.V30: EpisodeWriterV30,
-        }
-        self._writer = writers[options.version](root, fps=fps, lossless=options.lossless, sizes=options.sizes)
+        writer = EpisodeWriterV21 if options.version is DatasetVersion.V21 else EpisodeWriterV30
+        self._writer = writer(root, fps=fps, lossless=options.lossless, sizes=options.sizes)
         self._tasks: dict[str, int] = {}
         self._spools: dict[str, ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}

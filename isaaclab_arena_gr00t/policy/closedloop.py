@@ -16,20 +16,24 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import pictures_of
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
-from isaaclab_arena.policy.action_chunking import ChunkPolicy
-from isaaclab_arena.policy.frame_history import FrameHistory
+from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
 from isaaclab_arena_gr00t.config import (
     JOINT_FILES,
+    PRESENT,
     YAML_OPTION,
     ClosedloopPolicyArgs,
+    Dimensions,
     Gr00tClosedloopPolicyConfig,
+    Modality,
     check_args,
+    model_interface,
     named_by_option,
+    read_joint_files,
     read_policy_config,
 )
-from isaaclab_arena_gr00t.joints import PRESENT, Dimensions, Modality, model_interface, read_joint_files
 from isaaclab_arena_gr00t.observations import (
     CAMERA_GROUP,
+    STATE_GROUP,
     Shown,
     Wiring,
     action_chunks,
@@ -37,10 +41,8 @@ from isaaclab_arena_gr00t.observations import (
     continued,
     model_observation,
     pictures,
-    shown_now,
     state_values,
     wired,
-    zero_observation,
 )
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -91,8 +93,6 @@ class ShownHistory:
 
     def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
         """Return the model's inputs for `env_ids`, which may repeat; `observation` is the one that was pushed last."""
-        if self._video is None and self._state is None:
-            return shown_now(observation, self.wiring, env_ids)
         slots = list(env_ids)
         if self._video is None:
             video = {key: values[:, None] for key, values in pictures(observation, self.wiring, slots).items()}
@@ -203,7 +203,11 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
         # The model does not state its sizes, so check them with a query for an env slot of zeros.
         size = self.slots_per_call(env.num_envs) or 1
-        observation = zero_observation(env, wiring)
+        wanted: Mapping[str, set[str]] = {CAMERA_GROUP: {*wiring.cameras.values()}, STATE_GROUP: {*wiring.state_terms}}
+        observation: Observation = {}
+        for group, names in wanted.items():
+            specs: Any = env.observation_spec.get(group, {})
+            observation[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
         history = ShownHistory(wiring, num_envs=1)
         history.push(observation, [0])
         nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)

@@ -19,15 +19,19 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Entries, NetworkElsewhere
 from isaaclab_arena_gr00t.config import (
+    Dimensions,
     Gr00tClosedloopPolicyArgs,
     Gr00tClosedloopPolicyConfig,
+    Modality,
+    StatedModality,
     checkpoint_files,
     checkpoint_problems,
     embodiment_problems,
+    model_interface,
     named_by_option,
+    read_joint_files,
     stated_embodiments,
 )
-from isaaclab_arena_gr00t.joints import Dimensions, Modality, StatedModality, model_interface, read_joint_files
 from isaaclab_arena_gr00t.observations import wired
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 

@@ -6,17 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.joints import Modality, StatedModality
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened, without_prefix
-from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits, in_words
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, flattened
 
 _MODALITIES = ("video", "state", "action", "language")
 
@@ -50,8 +48,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         self.check_options(config)
         super().__init__(config)
         address = server_address(config)
-        wire = Gr00tWire(address.api_token, self.answer_limits)
-        connection = PolicyServerConnection(address, wire)
+        connection = PolicyServerConnection(address, Gr00tCodec(address.api_token, self.answer_limits))
         self._connection: PolicyServerConnection | None = connection
         self._has_answered = False
         self._takes_flat_keys = False
@@ -102,7 +99,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the server; ServerUnreachableError if it is lost, PolicyError on a bad answer. See `ClosedloopPolicy`."""
         if self._takes_flat_keys:
-            return without_prefix(self._asked(flattened(observation), noise_seeds))
+            return self._asked(observation, noise_seeds, is_flat=True)
         # The first query shows whether the server takes nested or flat keys.
         try:
             action = self._asked(observation, noise_seeds)
@@ -111,7 +108,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
                 raise
             # A server that wraps its policy for simulation takes flat keys, and does not announce it.
             try:
-                action = without_prefix(self._asked(flattened(observation), noise_seeds))
+                action = self._asked(observation, noise_seeds, is_flat=True)
             except PolicyError:
                 # Both forms failed, so report the first error, which is about the usual form.
                 raise error from None
@@ -119,15 +116,18 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         self._has_answered = True
         return action
 
-    def _asked(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
+    def _asked(
+        self, observation: dict[str, Any], noise_seeds: list[int], *, is_flat: bool = False
+    ) -> dict[str, np.ndarray]:
         if self._connection is None:
             raise PolicyError("the connection to the policy server has been closed")
-        question = {"observation": observation, "options": {"noise_seeds": noise_seeds}}
+        shown = flattened(observation) if is_flat else observation
+        question = {"observation": shown, "options": {"noise_seeds": noise_seeds}}
         answer = self._connection.ask("get_action", question)
         action = answer[0] if isinstance(answer, list) and answer else answer
         if not isinstance(action, dict) or not all(isinstance(values, np.ndarray) for values in action.values()):
             raise PolicyError(f"the policy server's answer holds no arrays of actions: {in_words(answer)}")
-        return action
+        return {key.removeprefix("action."): values for key, values in action.items()} if is_flat else action
 
     def modality_config(self) -> Mapping[str, Modality]:
         """Return the inputs and outputs of the served model."""

@@ -13,13 +13,13 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import (
     RemoteChunks,
     misfits,
-    mistaken_columns,
+    mistaken_options,
     played_length,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire
+from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, OpenpiCodec
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
         self.check_options(config)
         address, remembers = server_address(config), config.connection_per_episode
-        connections = SlotConnections(address, lambda: OpenpiWire(remembers=remembers))
+        connections = SlotConnections(address, lambda: OpenpiCodec(remembers=remembers))
         super().__init__(config, connections)
-        self._server = connections.wire
+        self._server = connections.codec
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -86,14 +86,9 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = []
-        if config.action_chunk_length < 1:
-            problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
+        problems = mistaken_options(config)
         if not config.images and not config.states:
             problems.append(Problem("name what the policy is shown, here or in states", key="images"))
-        if len(config.image_size) != 2 or min(config.image_size) < 1:
-            problems.append(Problem(f"must be height and width, got {list(config.image_size)}", key="image_size"))
-        problems += [*mistaken_columns(config.action_columns), *address_problems(config)]
         if problems:
             raise ConfigError(problems)
 

@@ -16,6 +16,7 @@ from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
+from isaaclab_arena_gr00t.remote.contract import address_problems
 
 OptionsT = TypeVar("OptionsT")
 
@@ -202,8 +203,15 @@ def checked_actions(
     return torch.from_numpy(in_float32(chosen, name))
 
 
-def mistaken_columns(columns: Sequence[int] | None) -> list[Problem]:
-    """Return the problems of a job's choice of columns that hold for any environment."""
-    if columns is None or (columns and min(columns) >= 0):
-        return []
-    return [Problem("must be numbers from 0", key="action_columns")]
+def mistaken_options(config: Any) -> list[Problem]:
+    """Return the problems of a job's chunks, picture size, columns and server that hold for any environment."""
+    problems = []
+    if config.action_chunk_length < 1:
+        problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
+    size = config.image_size
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        problems.append(Problem(f"must be height and width, got {list(size)}", key="image_size"))
+    columns = config.action_columns
+    if columns is not None and (not columns or min(columns) < 0):
+        problems.append(Problem("must be numbers from 0", key="action_columns"))
+    return [*problems, *address_problems(config)]

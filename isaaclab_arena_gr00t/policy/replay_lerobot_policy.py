@@ -19,11 +19,11 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, checked_device, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena_gr00t.config import read_settings
+from isaaclab_arena_gr00t.config import read_joint_files, read_settings
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import groups_of
 from isaaclab_arena_gr00t.data.from_lerobot import StoredDataset, open_dataset, stored_features
-from isaaclab_arena_gr00t.joints import read_joint_files, wired_action
+from isaaclab_arena_gr00t.observations import wired_action
 
 # Read the settings of a replayed LeRobot dataset: the options of a job, and the YAML file that they may name.
 

@@ -21,13 +21,18 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     Inputs,
     RemoteChunks,
     misfits,
-    mistaken_columns,
+    mistaken_options,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_END, EPISODE_START, OBSERVATION, VlaEvalWire
-from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
+from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
+from isaaclab_arena_gr00t.remote.protocols import (
+    EPISODE_END,
+    EPISODE_START,
+    OBSERVATION,
+    PictureFormat,
+    VlaEvalCodec,
+)
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -86,9 +91,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
         self.check_options(config)
         address, picture_format = server_address(_addressed(config)), config.picture_format
-        connections = SlotConnections(address, lambda: VlaEvalWire(picture_format))
+        connections = SlotConnections(address, lambda: VlaEvalCodec(picture_format))
         super().__init__(config, connections)
-        self._hello = connections.wire.hello
+        self._specs = connections.codec.specs
         # Env slots whose session has a running episode.
         self._running: set[int] = set()
 
@@ -101,15 +106,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = []
+        problems = mistaken_options(_addressed(config))
         if config.address is not None and not _is_address(config.address):
             problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
-        if config.action_chunk_length < 1:
-            problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
-        size = config.image_size
-        if size is not None and (len(size) != 2 or min(size) < 1):
-            problems.append(Problem(f"must be height and width, got {list(size)}", key="image_size"))
-        problems += [*mistaken_columns(config.action_columns), *address_problems(_addressed(config))]
         if problems:
             raise ConfigError(problems)
 
@@ -130,8 +129,8 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         problems = misfits(env, images, states, options.action_columns)
 
         # The server's inputs. Names are not compared: servers call any picture ``image``, and take the first one.
-        hello, picture = self._hello, "rgb_hwc_uint8"
-        formats = {str(name): _entry(part, "format", "") for name, part in hello.observation_spec.items()}
+        specs, picture = self._specs, "rgb_hwc_uint8"
+        formats = {str(name): _entry(part, "format", "") for name, part in specs.get("observation_spec", {}).items()}
         pictures = [name for name, form in formats.items() if form == picture]
         arrays = [name for name, form in formats.items() if form not in (picture, "language")]
         if len(pictures) > len(images):
@@ -142,9 +141,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
         # Its action. Some servers declare only a part of it, so one that is declared too small is no problem. ``dims``
         # is 0 if a server states none.
-        dims = [_entry(part, "dims", 0) for part in hello.action_spec.values()]
+        dims = [_entry(part, "dims", 0) for part in specs.get("action_spec", {}).values()]
         if options.action_columns is None and all(dims) and sum(dims) > action_dim:
-            parts = _listed(list(hello.action_spec))
+            parts = _listed(list(specs["action_spec"]))
             message = (
                 f"the server's action has {sum(dims)} numbers ({parts}), the environment's {action_dim}; "
                 "say which to take"
@@ -154,8 +153,8 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             raise ConfigError(problems)
 
         # The server may expect options of vla-eval's own benchmarks, which only the user can translate.
-        if hello.observation_params:
-            wanted = plain_text(str(dict(hello.observation_params))[:500])
+        if specs.get("observation_params"):
+            wanted = plain_text(str(specs["observation_params"])[:500])
             _LOG.warning("the server asks benchmarks of vla-eval for %s; make_kwargs of the job may give it", wanted)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:

@@ -3,29 +3,26 @@
 import logging
 import socket as sockets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
+from arena_wire.messages import WireError
+from arena_wire.zmtp import GREETING
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote import openpi
 from isaaclab_arena_gr00t.remote.contract import (
     KEY_FILE_OPTION,
     AnswerError,
     Channel,
+    Codec,
     ServerAddress,
     UnauthorisedError,
-    Wire,
     identity_line,
 )
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.openpi import OpenpiWire
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
-from isaaclab_arena_gr00t.remote.wire.messages import WireError
-from isaaclab_arena_gr00t.remote.wire.zmtp import GREETING
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec, VlaEvalCodec
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
@@ -34,39 +31,28 @@ _SPEAKS_FIRST_S = 0.2
 _READY = b"HTTP/1.1 200"
 
 
-def _speaker_of(said: str | bytes | bytearray) -> type[Wire] | None:
-    """Return the protocol of a server by its first message on a websocket, None if unknown."""
-    with suppress(WireError):
-        message = None if isinstance(said, str) else openpi.unpack(said)
-        if isinstance(message, dict):
-            return VlaEvalWire if {"type", "payload", "seq"} <= message.keys() else OpenpiWire
-    return None
-
-
-def what_listens(address: ServerAddress) -> type[Wire] | None:
+def what_listens(address: ServerAddress) -> type[Codec] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
-    # The requests only ask for readiness, so a server of any kind keeps its state.
+    # GR00T's servers speak first. The requests only ask for readiness, so a server of any kind keeps its state.
+    kinds: tuple[tuple[str, bytes, type[Codec]], ...] = (
+        ("", GREETING[:1], Gr00tCodec),
+        ("/healthz", _READY, OpenpiCodec),
+        ("/health", _READY, VlaEvalCodec),
+    )
     with suppress(OSError, UnicodeError):
-        if _said(address, b"", len(GREETING[:1])) == GREETING[:1]:
-            return Gr00tWire
-        for path, wire in (("/healthz", OpenpiWire), ("/health", VlaEvalWire)):
-            request = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
-            if _said(address, request, len(_READY)) == _READY:
-                return wire
+        for path, due, codec in kinds:
+            said = b""
+            with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
+                if path:
+                    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+                else:
+                    connection.settimeout(_SPEAKS_FIRST_S)
+                with suppress(TimeoutError):
+                    while len(said) < len(due) and (piece := connection.recv(len(due) - len(said))):
+                        said += piece
+            if said == due:
+                return codec
     return None
-
-
-def _said(address: ServerAddress, request: bytes, num_bytes: int) -> bytes:
-    """Return the first bytes that a server sends, after a request or unasked."""
-    said = b""
-    with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
-        connection.sendall(request)
-        if not request:
-            connection.settimeout(_SPEAKS_FIRST_S)
-        with suppress(TimeoutError):
-            while len(said) < num_bytes and (piece := connection.recv(num_bytes - len(said))):
-                said += piece
-    return said
 
 
 # Connect to a policy server of any protocol: wait for it, ask it, and reconnect after a loss.
@@ -89,10 +75,6 @@ class ServerUnreachableError(PolicyLostError):
     """A policy server does not answer; the user can fix this."""
 
 
-class AnswerLostError(Exception):
-    """An answer was lost or late, and the question may be asked once more."""
-
-
 class PolicyServerConnection:
     """One connection to a policy server, for one thread. It reconnects, and repeats a lost question once."""
 
@@ -100,11 +82,11 @@ class PolicyServerConnection:
     # answered in it, a lost connection ends the episode. A connection with an unread answer is never used again,
     # because most protocols do not number their answers.
 
-    def __init__(self, address: ServerAddress, wire: Wire, *, stated: str | None = None) -> None:
+    def __init__(self, address: ServerAddress, codec: Codec, *, stated: str | None = None) -> None:
         self.address = address
-        self.wire = wire
+        self.codec = codec
         # `stated` is the server's description in an earlier connection; another server is refused.
-        self._server = PolicyElsewhere(f"the {wire.server} at {wire.scheme}{address}", stated=stated)
+        self._server = PolicyElsewhere(f"the {codec.server} at {codec.scheme}{address}", stated=stated)
         self._limit_s = address.timeout_s
         self._channel: Channel | None = None
         self._beginning: Message | None = None
@@ -138,8 +120,8 @@ class PolicyServerConnection:
                     except OSError as unknown:
                         reason = f"the name '{self.address.host}' means nothing here ({unknown.strerror})"
                     raise ServerUnreachableError(
-                        f"no {self.wire.server} answers at {self.wire.scheme}{self.address}, after waiting "
-                        f"{wait_s:g} s for it: {reason}{self.wire.advice(self.address)}"
+                        f"no {self.codec.server} answers at {self.codec.scheme}{self.address}, after waiting "
+                        f"{wait_s:g} s for it: {reason}{self.codec.advice.format(port=self.address.port)}"
                     ) from error
                 if isinstance(error, TimeoutError):
                     # A server that is busy with others' questions introduces itself late.
@@ -170,64 +152,9 @@ class PolicyServerConnection:
             except OSError:
                 self.close()
 
-    def show(self, kind: str, payload: Mapping[str, Any] | None = None) -> None:
-        """Send a question; `answer` returns its answer, and raises the error of a lost connection."""
-        self._shown, self._loss = (kind, payload), None
-        try:
-            if self._owes_answer:
-                # The last question was interrupted. Its late answer would be taken for the answer to this one.
-                self.close()
-            if self._channel is None and self._may_connect_again:
-                self._send_beginning()
-            self._send(self._shown, owes_answer=True)
-        except OSError as error:
-            self._loss = error
-
-    def answer(self, until_s: float | None = None) -> Any:
-        """Return the answer to the last question, due at `until_s` of `time.monotonic` [s] (None: in ``timeout_s``)."""
-        try:
-            return self.first_answer(until_s)
-        except AnswerLostError:
-            self.ask_again()
-            return self.second_answer()
-
-    def first_answer(self, until_s: float | None = None) -> Any:
-        """Return the answer to the first attempt; AnswerLostError if it was lost and may be asked for again."""
-        try:
-            return self._received(until_s)
-        except OSError as error:
-            self.close()
-            reason = self._reason(error)
-            if not self._may_connect_again:
-                raise ServerUnreachableError(
-                    f"{self._server.name}: {reason}; it remembers what it was shown, so the episode "
-                    "cannot go on; its log may say why, and timeout_s has to leave its model enough time"
-                ) from error
-            _LOG.warning("%s: %s; waiting for it", self._server.name, reason)
-            raise AnswerLostError(reason) from error
-
-    def ask_again(self) -> None:
-        """Repeat the last question as soon as the server is there; see `answer`."""
-        try:
-            self._send_beginning()
-            if self._shown is not None:
-                self._send(self._shown, owes_answer=True)
-        except OSError as error:
-            self.close()
-            raise self._silent(error) from error
-
-    def second_answer(self, until_s: float | None = None) -> Any:
-        """Return the answer to the repeated question; see `answer`."""
-        try:
-            return self._received(until_s)
-        except OSError as error:
-            self.close()
-            raise self._silent(error) from error
-
     def ask(self, kind: str, payload: Mapping[str, Any] | None = None) -> Any:
-        """Send a question and return its answer; see `show` and `answer`."""
-        self.show(kind, payload)
-        return self.answer()
+        """Send a question and return its answer; see `ask_each`."""
+        return ask_each(kind, [(self, payload)])[0]
 
     def close(self) -> None:
         """Close the connection. May be called more than once; the next question opens another."""
@@ -238,37 +165,68 @@ class PolicyServerConnection:
 
     @property
     def _may_connect_again(self) -> bool:
-        return not (self.wire.remembers and self._has_answered)
+        return not (self.codec.remembers and self._has_answered)
 
     def _open(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         try:
-            channel = self._channel = self.wire.dial(self.address, timeout_s)
-            greeting = self.wire.greeting()
-            if greeting is not None:
-                channel.send(greeting, max(_FIRST_PAUSE_S, deadline - time.monotonic()))
-            said = channel.receive(max(_FIRST_PAUSE_S, deadline - time.monotonic()))
+            with self._refusals():
+                channel = self._channel = self.codec.dial(self.address, timeout_s)
+                hello = self.codec.hello()
+                if hello is not None:
+                    channel.send(hello, max(_FIRST_PAUSE_S, deadline - time.monotonic()))
+                said = channel.receive(max(_FIRST_PAUSE_S, deadline - time.monotonic()))
 
-            # Read the server's introduction, and compare it with the earlier one.
-            try:
-                line = identity_line(self._read(lambda: self.wire.introduced(said)))
-            except PolicyError:
-                self._refuse_another((_speaker_of(said) if self.wire.scheme else None) or what_listens(self.address))
-                raise
-            try:
+                # Read the server's introduction, and compare it with the earlier one.
+                try:
+                    line = identity_line(self.codec.introduced(said))
+                except (WireError, AnswerError):
+                    self._refuse_another(
+                        (_speaker_of(said) if self.codec.scheme else None) or what_listens(self.address)
+                    )
+                    raise
                 self._server.meet(line)
-            except PolicyLostError:
-                self.close()
-                raise
-        except UnauthorisedError as error:
-            raise self._wrong_token(error) from error
         except UnicodeError as error:
             raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
-        except WireError as error:
-            raise self._unreadable(error) from error
-        except OSError:
+        except (OSError, PolicyLostError):
             self.close()
             raise
+
+    def _show(self, message: Message) -> None:
+        """Send a question; the error of a lost connection is kept for `_received`."""
+        self._shown, self._loss = message, None
+        try:
+            if self._owes_answer:
+                # The last question was interrupted. Its late answer would be taken for the answer to this one.
+                self.close()
+            if self._channel is None and self._may_connect_again:
+                self._send_beginning()
+            self._send(message, owes_answer=True)
+        except OSError as error:
+            self._loss = error
+
+    def _repeat(self) -> None:
+        """Repeat the last question as soon as the server is there."""
+        try:
+            self._send_beginning()
+            if self._shown is not None:
+                self._send(self._shown, owes_answer=True)
+        except OSError as error:
+            self.close()
+            raise self._silent(error) from error
+
+    def _lose(self, error: OSError, *, is_repeated: bool) -> None:
+        """Close after a lost or late answer; ServerUnreachableError if the question may not be asked once more."""
+        self.close()
+        if is_repeated:
+            raise self._silent(error) from error
+        reason = self._reason(error)
+        if not self._may_connect_again:
+            raise ServerUnreachableError(
+                f"{self._server.name}: {reason}; it remembers what it was shown, so the episode "
+                "cannot go on; its log may say why, and timeout_s has to leave its model enough time"
+            ) from error
+        _LOG.warning("%s: %s; waiting for it", self._server.name, reason)
 
     def _send_beginning(self) -> None:
         self.wait_until_ready()
@@ -277,58 +235,53 @@ class PolicyServerConnection:
 
     def _send(self, message: Message, *, owes_answer: bool = False) -> None:
         try:
-            request = self.wire.question(*message)
+            request = self.codec.encode(*message)
         except WireError as error:
-            raise PolicyError(f"this cannot be sent to the {self.wire.server}: {error}") from error
+            raise PolicyError(f"this cannot be sent to the {self.codec.server}: {error}") from error
         if self._channel is None:
             raise OSError("there is no connection")
         self._owes_answer |= owes_answer
         self._limit_s = patience_s(self.address.timeout_s)
-        try:
+        with self._refusals():
             self._channel.send(request, self._limit_s)
-        except WireError as error:
-            raise self._unreadable(error) from error
 
-    def _received(self, until_s: float | None) -> Any:
+    def _received(self, until_s: float) -> Any:
+        """Return the answer to the last question, due at `until_s` of `time.monotonic` [s]; OSError if it is lost."""
         loss, self._loss = self._loss, None
-        channel = self._channel
-        if loss is not None or channel is None:
+        if loss is not None or self._channel is None:
             raise loss or OSError("there is no connection")
-        left_s = self._limit_s if until_s is None else max(_LEAST_WAIT_S, until_s - time.monotonic())
-        answer = self._read(lambda: self.wire.answer(channel.receive(left_s)))
+        with self._refusals():
+            answer = self.codec.decode(self._channel.receive(max(_LEAST_WAIT_S, until_s - time.monotonic())))
         self._has_answered, self._owes_answer = True, False
         return answer
 
-    def _read(self, read: Callable[[], Any]) -> Any:
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Close the connection after an answer that cannot be used, and raise the error for the user."""
+        # A connection after an error cannot be trusted any more.
         try:
-            return read()
+            yield
         except UnauthorisedError as error:
-            raise self._wrong_token(error) from error
+            self.close()
+            what = "another token than the one given here" if self.address.api_token else "a token"
+            text = f"must name a file with the token of {self._server.name}, which wants {what}"
+            raise ConfigError(Problem(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION)) from error
         except WireError as error:
-            raise self._unreadable(error) from error
+            self.close()
+            message = f"{self._server.name} sent something else than such a server does: {plain(error)}"
+            raise PolicyError(message) from error
         except AnswerError as error:
-            # A connection after an error cannot be trusted any more.
             self.close()
             raise PolicyError(f"{self._server.name} {plain(error)}") from error
 
-    def _unreadable(self, error: WireError) -> PolicyError:
-        self.close()
-        return PolicyError(f"{self._server.name} sent something else than such a server does: {plain(error)}")
-
-    def _refuse_another(self, other: type[Wire] | None) -> None:
+    def _refuse_another(self, other: type[Codec] | None) -> None:
         """Raise PolicyError, with the policy to use, if `other` is another protocol than this connection's."""
-        if other is not None and not isinstance(self.wire, other):
+        if other is not None and not isinstance(self.codec, other):
             self.close()
             raise PolicyError(
-                f"what listens at {self.address} is no {self.wire.server}, but of another kind ({other.server}), which "
-                f"policy_type {other.policy_type} asks"
+                f"what listens at {self.address} is no {self.codec.server}, but of another kind ({other.server}), "
+                f"which policy_type {other.policy_type} asks"
             )
-
-    def _wrong_token(self, error: UnauthorisedError) -> ConfigError:
-        self.close()
-        what = "another token than the one given here" if self.address.api_token else "a token"
-        text = f"must name a file with the token of {self._server.name}, which wants {what}"
-        return ConfigError(Problem(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION))
 
     def _silent(self, error: OSError) -> ServerUnreachableError:
         return ServerUnreachableError(
@@ -342,57 +295,71 @@ class PolicyServerConnection:
         return plain(error.strerror or error)
 
 
+def _speaker_of(said: str | bytes | bytearray) -> type[Codec] | None:
+    """Return the protocol of a server by its first message on a websocket, None if unknown."""
+    with suppress(WireError):
+        message = None if isinstance(said, str) else OpenpiCodec.unpack(said)
+        if isinstance(message, dict):
+            return VlaEvalCodec if {"type", "payload", "seq"} <= message.keys() else OpenpiCodec
+    return None
+
+
 def plain(words: object) -> str:
     """Return text from a server, shortened and without control characters."""
     return plain_text(str(words)[:_LONGEST_WORDS])
 
 
-# Hold one connection to a policy server for each env slot, and ask all of them at once.
+def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mapping[str, Any] | None]]) -> list[Any]:
+    """Return the answers to questions, one per connection, in order; ServerUnreachableError if one is late twice."""
+    # All questions are under way at once, so that a server that batches connections has full batches. `questions` is
+    # taken one by one, so that the server can begin with the first.
+    asked = []
+    for connection, payload in questions:
+        connection._show((kind, payload))
+        asked.append(connection)
+    # A lost or late question is repeated once. One deadline holds for all first answers, and one for all repeated ones.
+    answers: dict[int, Any] = {}
+    for is_repeated in (False, True):
+        waited_s = [patience_s(connection.address.timeout_s) for connection in asked]
+        until_s = time.monotonic() + max(waited_s, default=0.0)
+        for place in [place for place in range(len(asked)) if place not in answers]:
+            try:
+                answers[place] = asked[place]._received(until_s)
+            except OSError as error:
+                asked[place]._lose(error, is_repeated=is_repeated)
+        for place, connection in enumerate(asked):
+            if place not in answers:
+                connection._repeat()
+    return [answers[place] for place in range(len(asked))]
 
-WireT = TypeVar("WireT", bound=Wire)
+
+# Hold one connection to a policy server for each env slot.
+
+CodecT = TypeVar("CodecT", bound=Codec)
 
 
-class SlotConnections(Generic[WireT]):
+class SlotConnections(Generic[CodecT]):
     """The connections of one policy to one server, one per env slot."""
 
-    def __init__(self, address: ServerAddress, make_wire: Callable[[], WireT]) -> None:
+    def __init__(self, address: ServerAddress, make_codec: Callable[[], CodecT]) -> None:
         # The first connection shows at once if the server is missing or of another kind; see `wait_until_ready`.
-        self.wire = make_wire()
-        first = PolicyServerConnection(address, self.wire)
+        self.codec = make_codec()
+        first = PolicyServerConnection(address, self.codec)
         first.wait_until_ready()
         self.stated = first.stated
         self._address = address
-        self._make_wire = make_wire
+        self._make_codec = make_codec
         self._connections = {0: first}
 
     def of(self, env_id: int) -> PolicyServerConnection:
         """Return the connection of an env slot; it opens with the first question."""
         if env_id not in self._connections:
-            self._connections[env_id] = PolicyServerConnection(self._address, self._make_wire(), stated=self.stated)
+            self._connections[env_id] = PolicyServerConnection(self._address, self._make_codec(), stated=self.stated)
         return self._connections[env_id]
 
     def ask(self, kind: str, shown: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Any]:
-        """Return the answers to questions of some env slots, in order; PolicyLostError if the server is too slow."""
-        # All questions are under way at once, so that a server that batches connections has full batches. `shown` is
-        # taken one by one, so that the server can begin with the first.
-        asked = []
-        for env_id, payload in shown:
-            asked.append(self.of(env_id))
-            asked[-1].show(kind, payload)
-        # One deadline holds for all first answers, and another one for all repeated questions.
-        answers, lost = [None] * len(asked), []
-        until_s = time.monotonic() + patience_s(self._address.timeout_s)
-        for place, connection in enumerate(asked):
-            try:
-                answers[place] = connection.first_answer(until_s)
-            except AnswerLostError:
-                lost.append(place)
-        for place in lost:
-            asked[place].ask_again()
-        until_s = time.monotonic() + patience_s(self._address.timeout_s)
-        for place in lost:
-            answers[place] = asked[place].second_answer(until_s)
-        return answers
+        """Return the answers to questions of some env slots, in order; see `ask_each`."""
+        return ask_each(kind, ((self.of(env_id), payload) for env_id, payload in shown))
 
     def close(self) -> None:
         """Close the connections. The server keeps running: other clients may use it."""

@@ -1,12 +1,22 @@
-"""The contract of a protocol of policy servers, their addresses, and their descriptions of themselves."""
+"""Policy servers: their addresses, the channels to them, the contract of a protocol, and their descriptions."""
 
 import hashlib
+import logging
+import socket as sockets
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
+from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
+from websockets.sync import client
+
+from arena_wire.messages import WireError, WireLimits
+from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.json_values import json_line
@@ -61,7 +71,7 @@ def server_address(options: ServerOptions) -> ServerAddress:
     return ServerAddress(
         host=options.remote_host,
         port=options.remote_port,
-        api_token=None if file is None else _token_in(file),
+        api_token=None if file is None else token_in(file),
         timeout_s=options.timeout_s,
         wait_for_server_s=options.wait_for_server_s,
     )
@@ -89,27 +99,27 @@ def address_problems(options: ServerOptions) -> list[Problem]:
         problems.append(Problem(message, key="remote_api_token"))
     if options.remote_api_token_file is not None:
         try:
-            _token_in(options.remote_api_token_file)
+            token_in(options.remote_api_token_file)
         except ConfigError as error:
             problems += error.problems
     return problems
 
 
-def _token_in(file: str) -> str:
+def token_in(file: str, *, key: str = KEY_FILE_OPTION) -> str:
+    """Return the token on the only line of a file; ConfigError for the option `key` if there is none."""
     try:
         text = Path(file).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise ConfigError(Problem(f"cannot read '{file}': {error.strerror}", key=KEY_FILE_OPTION)) from error
+        raise ConfigError(Problem(f"cannot read '{file}': {error.strerror}", key=key)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(Problem(f"'{file}' is no text: {error.reason}", key=KEY_FILE_OPTION)) from error
+        raise ConfigError(Problem(f"'{file}' is no text: {error.reason}", key=key)) from error
     if not text or not text.isprintable():
         found = "several lines, or signs that cannot be printed" if text else "nothing"
-        message = f"'{file}' must hold the server's token on one line, it holds {found}"
-        raise ConfigError(Problem(message, key=KEY_FILE_OPTION))
+        raise ConfigError(Problem(f"'{file}' must hold the server's token on one line, it holds {found}", key=key))
     return text
 
 
-# The contract of a protocol of policy servers: the first messages, and the form of questions and answers.
+# Connections that carry messages, and their errors.
 
 
 class AnswerError(Exception):
@@ -124,62 +134,220 @@ class LeavingError(OSError):
     """The server says that it shuts down."""
 
 
-class Channel(Protocol):
-    """A connection of one thread that carries messages, within limits of time and size."""
+# Talk over a websocket, within limits of time and size.
 
-    # After any error the caller must close the channel: a late answer would be taken for that to the next question.
+ANSWER_LIMITS = WireLimits(max_message_bytes=32 * 1024 * 1024)
+"""An answer is a chunk of actions; a text may use four times its bytes in memory."""
+
+_CLOSE_S = 1.0
+_LOOK_S = 0.05
+_UNAUTHORISED = (401, 403)
+_REDIRECTS = (300, 301, 302, 303, 307, 308)
+_TOO_LARGE = 1009
+
+# Each error of the library becomes one message of this program, so its own tracebacks are not logged.
+_QUIET = logging.getLogger("websockets.client.of_policies")
+_QUIET.setLevel(logging.CRITICAL)
+
+
+class _Deadlines:
+    """Shuts late sockets down, so that no thread of the library waits for a server."""
+
+    def __init__(self) -> None:
+        # The library answers pings at any time. A server that sends pings and reads no answers, or reads a byte now and
+        # then, would block all its threads.
+        self._lock = threading.Lock()
+        self._kept: dict[sockets.socket, float] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def kept(self, socket: sockets.socket, deadline: float) -> Iterator[None]:
+        """Shut a socket down if a block runs beyond a moment of `time.monotonic` [s]."""
+        with self._lock:
+            self._kept[socket] = deadline
+            # A forked process lacks the thread of its parent.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._watch, name="deadlines of websockets", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._kept.pop(socket, None)
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            with self._lock:
+                late = [socket for socket, deadline in self._kept.items() if time.monotonic() > deadline]
+                for socket in late:
+                    del self._kept[socket]
+                    with suppress(OSError):
+                        socket.shutdown(sockets.SHUT_RDWR)
+
+
+_DEADLINES = _Deadlines()
+
+
+class Websocket:
+    """One websocket to a policy server, for one thread; to be closed after any error, as a late answer misleads."""
+
+    def __init__(
+        self, address: ServerAddress, timeout_s: float, *, numbers_answers: bool, limits: WireLimits = ANSWER_LIMITS
+    ) -> None:
+        # OSError: no connection in time, or the server refuses it. UnicodeError: invalid host name. UnauthorisedError:
+        # the server wants another ``Authorization: Api-Key``.
+        self._limits = limits
+        # If answers have no numbers, `send` refuses an early message: it would be taken for the answer.
+        self._numbers_answers = numbers_answers
+        self._open = ExitStack()
+        token = address.api_token
+        deadline = time.monotonic() + timeout_s
+        # With a socket of ours the library follows no redirect, and `_Deadlines` can end its waits.
+        self._socket = sockets.create_connection((address.host, address.port), timeout=timeout_s)
+        self._open.callback(self._socket.close)
+        self._socket.settimeout(None)
+        try:
+            with self._within(deadline - time.monotonic()):
+                dialled = client.connect(
+                    f"ws://{address}",
+                    sock=self._socket,
+                    compression=None,
+                    max_size=limits.max_message_bytes,
+                    additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
+                    open_timeout=timeout_s,
+                    close_timeout=_CLOSE_S,
+                    # The server's model blocks its event loop, so it answers no ping meanwhile.
+                    ping_interval=None,
+                    proxy=None,
+                    logger=_QUIET,
+                )
+                self._connection = self._open.enter_context(dialled)
+        except BaseException as error:
+            self._open.close()
+            raise self._why_not_open(error) from error
 
     def send(self, request: bytes, timeout_s: float) -> None:
         """Send a message; OSError if the connection is lost or slow, WireError if the server sent something unasked."""
-        ...
+        try:
+            with self._within(timeout_s):
+                if not self._numbers_answers:
+                    # An early message would be taken for the answer to this one.
+                    try:
+                        self._connection.recv(timeout=0)
+                    except TimeoutError:
+                        pass
+                    else:
+                        raise WireError("it answered twice, or what it was not asked")
+                self._connection.send(request)
+        except TimeoutError as error:
+            raise TimeoutError(f"it read nothing for {timeout_s:g} s") from error
+        except WebSocketException as error:
+            raise self._lost(error) from error
 
-    def receive(self, timeout_s: float) -> str | bytes | bytearray:
+    def receive(self, timeout_s: float) -> str | bytes:
         """Return the next message; OSError if the connection is lost or too slow, WireError if it is too large."""
-        ...
+        try:
+            with self._within(timeout_s):
+                return self._connection.recv(timeout=timeout_s)
+        except WebSocketException as error:
+            raise self._lost(error) from error
 
     def close(self) -> None:
         """Close the connection. May be called more than once."""
-        ...
+        with suppress(TimeoutError), self._within(_CLOSE_S):
+            self._open.close()
+
+    @contextmanager
+    def _within(self, timeout_s: float) -> Iterator[None]:
+        """Limit the time of a block in which the library uses the socket; TimeoutError if it took longer."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            with _DEADLINES.kept(self._socket, deadline):
+                yield
+        except (OSError, WebSocketException, AssertionError) as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError("timed out") from error
+            if isinstance(error, AssertionError):
+                # The library does not expect, for example, an answer that comes before the request.
+                raise ConnectionError("it speaks out of turn") from error
+            raise
+
+    def _why_not_open(self, error: BaseException) -> BaseException:
+        refused = error if isinstance(error, InvalidStatus) else error.__cause__
+        if isinstance(refused, InvalidStatus):
+            response = refused.response
+            if response.status_code in _UNAUTHORISED:
+                return UnauthorisedError(str(refused))
+            place = response.headers.get("Location") if response.status_code in _REDIRECTS else None
+            if place is not None:
+                return ConnectionError(f"it sends clients to {place}, which is not followed; give that address")
+        if isinstance(error, InvalidURI):
+            return UnicodeError(str(error))
+        if isinstance(error, WebSocketException):
+            # If a server ends at this moment, the kind of error depends on the progress of the handshake.
+            return ConnectionError(f"it refuses the connection ({error})")
+        return error
+
+    def _lost(self, error: WebSocketException) -> Exception:
+        if isinstance(error, ConnectionClosed):
+            # The side that closed first received the large message; the other side repeats the code.
+            if error.rcvd is not None and error.rcvd.code == _TOO_LARGE and error.rcvd_then_sent is not False:
+                return WireError(f"it takes no message as large as this one ({error.rcvd})")
+            if error.sent is not None and error.sent.code == _TOO_LARGE:
+                most = self._limits.max_message_bytes
+                return WireError(f"the answer has more bytes than the {most} that are allowed")
+        return ConnectionError(f"the connection is lost ({error})")
 
 
-class Wire(ABC):
-    """One protocol on one connection. Time-outs, reconnects and user messages belong to `PolicyServerConnection`."""
+Channel: TypeAlias = Websocket | RequestSocket
+"""A connection of one thread that carries messages, within limits of time and size."""
 
-    # Name of its servers in messages, the policy that asks them, and the prefix of an address.
+# The protocols: the first messages, and the form of questions and answers.
+
+
+class Codec(ABC):
+    """One protocol on one connection: what is said, as bytes. It neither waits nor repeats."""
+
+    # Name of its servers in messages, the policy that asks them, the prefix of an address, and the end of the message
+    # that no server answers, with the command that starts one.
     server: ClassVar[str]
     policy_type: ClassVar[str]
     scheme: ClassVar[str] = ""
+    advice: ClassVar[str] = ""
+    # Whether an answer states its question's number. Without numbers an early answer would be taken for a later one.
+    numbers_answers: ClassVar[bool] = False
     # True if the server keeps an episode's observations per connection. Once the server has answered in an episode, the
     # episode cannot go on in another connection.
     remembers: bool = False
 
-    def advice(self, address: ServerAddress) -> str:
-        """Return the end of the message that no server answers: the command that starts one."""
-        del address
-        return ""
+    def __init__(self, limits: WireLimits) -> None:
+        self.limits = limits  # of a message from the server
 
-    # UnauthorisedError from `dial`, `introduced` or `answer`: the server wants another token. WireError: no message of
-    # this protocol. AnswerError: the server failed, answers another question, or is of no use.
+    # UnauthorisedError from `dial`, `introduced` or `decode`: the server wants another token. WireError: no message of
+    # this protocol. AnswerError: the server failed, answers another question, or is of no use. LeavingError: it ends.
 
-    @abstractmethod
     def dial(self, address: ServerAddress, timeout_s: float) -> Channel:
         """Return a new connection; OSError if there is none in time, UnicodeError for an invalid host name."""
+        if self.scheme:
+            return Websocket(address, timeout_s, numbers_answers=self.numbers_answers, limits=self.limits)
+        return RequestSocket(address.host, address.port, timeout_s=timeout_s, max_bytes=self.limits.max_message_bytes)
 
-    @abstractmethod
-    def greeting(self) -> bytes | None:
+    def hello(self) -> bytes | None:
         """Return the client's first message, None if the server speaks first."""
+        return None
 
     @abstractmethod
     def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any] | None:
         """Return the server's description in its first message, None if it has none."""
 
     @abstractmethod
-    def question(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
+    def encode(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
         """Return a message to the server; WireError if the payload holds a type that the protocol cannot encode."""
 
     @abstractmethod
-    def answer(self, said: str | bytes | bytearray) -> Any:
-        """Return the answer to the last question; LeavingError if the server shuts down."""
+    def decode(self, said: str | bytes | bytearray) -> Any:
+        """Return the answer to the last question."""
 
 
 # Write a policy server's description of its model, in one line.

@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
 from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer
-from gr00t.policy.wire.messages import WireLimits
 
+from arena_wire.messages import WireLimits
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.serving import (
     BegunEpisode,
@@ -22,8 +23,7 @@ from isaaclab_arena.evaluation.serving import (
 )
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import NOISE_SEEDS, Gr00tClosedloopPolicy
-from isaaclab_arena_gr00t.serving.served_job import ServedJob
-from isaaclab_arena_gr00t.serving.websocket_server import Health, HealthServer, ListenOptions
+from isaaclab_arena_gr00t.serving.served_job import HealthServer, ListenOptions, ServedJob, health_answer
 
 ACTION = "action"
 INSTRUCTION = "annotation.human.task_description"
@@ -91,10 +91,10 @@ class Gr00tServer:
             self._thread.join()
         self._served.policy.close()
 
-    def _health(self) -> Health:
+    def _health(self) -> tuple[HTTPStatus, bytes]:
         server = self._server
         counted = {"sessions": server.num_clients, "queries": server.num_requests, "calls": server.num_calls}
-        return Health(is_served=self.is_running, stated={**self._served.stated, **counted})
+        return health_answer({**self._served.stated, **counted}, is_served=self.is_running)
 
     def _run(self) -> None:
         try:

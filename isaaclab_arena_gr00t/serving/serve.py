@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from pydantic import Field
 
+from arena_wire.messages import WireLimits
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
@@ -28,11 +28,12 @@ from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
-from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
-from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of
-from isaaclab_arena_gr00t.serving.vla_eval import VlaEvalTalks
-from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, Server, Talk, WebsocketServer
+from isaaclab_arena_gr00t.remote.contract import token_in
+from isaaclab_arena_gr00t.serving.served_job import ListenOptions, ServedJob, mapping_of
+from isaaclab_arena_gr00t.serving.websocket_server import OpenpiTalks, Talk, VlaEvalTalks, WebsocketServer
+
+if TYPE_CHECKING:
+    from isaaclab_arena_gr00t.serving.gr00t import Gr00tServer
 
 # The options of ``isaaclab-arena serve``, and the job that they name.
 
@@ -106,18 +107,7 @@ class ServeOptions:
 
     def token(self) -> str | None:
         """Return the token that clients must send, None without one; ConfigError if its file is unusable."""
-        if self.api_token_file is None:
-            return self.api_token
-        try:
-            text = Path(self.api_token_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                Problem(f"cannot read '{self.api_token_file}': {error}", key="--api_token_file")
-            ) from error
-        if not text or not text.isprintable():
-            message = f"'{self.api_token_file}' must hold the token on one line"
-            raise ConfigError(Problem(message, key="--api_token_file"))
-        return text
+        return self.api_token if self.api_token_file is None else token_in(self.api_token_file, key="--api_token_file")
 
     def image_keys(self) -> Mapping[str, str] | None:
         """Return the camera of each key, None if `images` is empty."""
@@ -244,7 +234,7 @@ def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
     return ServedJob(policy=policy, mapping=mapping, contents={"policy_sha256": contents})
 
 
-def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> Server:
+def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> "WebsocketServer | Gr00tServer":
     """Return the protocol's server, which listens but does not answer yet; OSError if it cannot listen."""
     if options.protocol == "gr00t":
         try:

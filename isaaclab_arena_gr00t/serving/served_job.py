@@ -1,22 +1,97 @@
-"""The job whose policy is served, and a client's names for its observations."""
+"""The job whose policy is served, its address and health, and a client's names for its observations."""
 
+import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
+from socket import AF_INET6
 from typing import Any
 
 import numpy as np
 
+from arena_wire.messages import WireError, in_words
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.serving import HostedPolicy, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.nested import value_at
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words
-from isaaclab_arena_gr00t.remote.wire.pictures import EncodedPicture
+from isaaclab_arena_gr00t.remote.protocols import EncodedPicture
+
+# Define the address and the access of a policy server of any protocol.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenOptions:
+    """The address of a server, and limits on its clients.
+
+    Attributes:
+        host: Address to listen on.
+        port: Port to listen on; 0 for a free one.
+        api_token: Token that clients must send, None for none.
+        max_message_bytes: Largest message of a client.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_token: str | None = field(default=None, repr=False)
+    max_message_bytes: int = 64 * 1024 * 1024
+
+
+# Answer over HTTP whether a policy is served: ``GET /health``, which needs no token.
+
+PATHS = ("/health", "/healthz")
+
+
+def health_answer(stated: Mapping[str, Any], *, is_served: bool) -> tuple[HTTPStatus, bytes]:
+    """Return the status of ``GET /health``, 200 while the policy is served and else 503, and one line of JSON."""
+    status = HTTPStatus.OK if is_served else HTTPStatus.SERVICE_UNAVAILABLE
+    return status, f"{json.dumps({'status': 'ok' if is_served else 'closed', **stated})}\n".encode()
+
+
+class HealthServer:
+    """Answers ``GET /health`` on a port of its own (0: a free one), for a protocol without HTTP."""
+
+    def __init__(self, host: str, port: int, ask: Callable[[], tuple[HTTPStatus, bytes]]) -> None:
+        class Answers(BaseHTTPRequestHandler):
+            timeout = 10.0
+
+            def do_GET(self) -> None:
+                is_known = self.path.partition("?")[0] in PATHS
+                status, body = ask() if is_known else (HTTPStatus.NOT_FOUND, b"")
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  what the base class calls it
+                """Say nothing."""
+
+        class Listening(ThreadingHTTPServer):
+            daemon_threads = True
+            if ":" in host:
+                address_family = AF_INET6
+
+        self._server = Listening((host, port), Answers)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop. May be called more than once."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
 
 # Map the pictures and states of a client's observation to the terms of an environment.
 
@@ -37,6 +112,10 @@ class ObservationMapping:
         """Return the terms that clients send, by group."""
         names = {name for names in self.states.values() for name in names}
         return {STATES: names, CAMERAS: set(self.images.values())}
+
+    def state_sizes(self) -> dict[str, int]:
+        """Return the number of values in each of a client's arrays."""
+        return {key: sum(math.prod(self.shapes[name]) for name in names) for key, names in self.states.items()}
 
     def observation(self, pictures: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return a client's pictures and states as an observation; ObservationRefusedError if one does not fit."""
@@ -158,10 +237,6 @@ class ServedJob:
     def action_dim(self) -> int:
         """Numbers of an action."""
         return self.policy.environment.action_spec.shape[0]
-
-    def size_of(self, name: str) -> int:
-        """Return the number of values in a term of the group ``policy``."""
-        return math.prod(self.mapping.shapes[name])
 
     def instruction(self, key: str, words: object) -> str | None:
         """Return a client's instruction, None if none is needed; ObservationRefusedError if it is wrong or missing."""

@@ -1,136 +1,44 @@
-"""A policy served over websockets: its address, its health, and one env slot for each connection."""
+"""A policy served over websockets: a thread and an env slot for each connection of openpi's or vla-eval's clients."""
 
 import hmac
-import json
+import itertools
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from isaaclab_arena.evaluation.serving import HostFullError, HostSession, PolicyHost
+from arena_wire.messages import WireError, WireLimits, in_words
+from isaaclab_arena.evaluation.serving import HostFullError, HostSession, ObservationRefusedError, PolicyHost
+from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import plain_text
-
-# Define the address and the access of a policy server of any protocol.
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListenOptions:
-    """The address of a server, and limits on its clients.
-
-    Attributes:
-        host: Address to listen on.
-        port: Port to listen on; 0 for a free one.
-        api_token: Token that clients must send, None for none.
-        max_message_bytes: Largest message of a client.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_token: str | None = field(default=None, repr=False)
-    max_message_bytes: int = 64 * 1024 * 1024
-
-
-class Server(Protocol):
-    """A policy server, on threads of its own."""
-
-    @property
-    def address(self) -> str:
-        """Address for clients."""
-        ...
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the server answers; a client or a failure may have stopped it."""
-        ...
-
-    @property
-    def failure(self) -> str | None:
-        """The reason why the server stopped, None without a failure."""
-        ...
-
-    def start(self) -> None:
-        """Begin to answer."""
-        ...
-
-    def close(self) -> None:
-        """Stop, and close the policy. May be called more than once."""
-        ...
-
-
-# Answer over HTTP whether a policy is served: ``GET /health``, which needs no token.
-
-PATHS = ("/health", "/healthz")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Health:
-    """The state of a server, for ``GET /health``."""
-
-    is_served: bool
-    stated: Mapping[str, Any]  # further values of the answer
-
-    @property
-    def status(self) -> HTTPStatus:
-        """200 while the policy is served, else 503."""
-        return HTTPStatus.OK if self.is_served else HTTPStatus.SERVICE_UNAVAILABLE
-
-    @property
-    def body(self) -> bytes:
-        """One line of JSON."""
-        return f"{json.dumps({'status': 'ok' if self.is_served else 'closed', **self.stated})}\n".encode()
-
-
-class HealthServer:
-    """Answers ``GET /health`` on a port of its own (0: a free one), for a protocol without HTTP."""
-
-    def __init__(self, host: str, port: int, ask: Callable[[], Health]) -> None:
-        class Answers(BaseHTTPRequestHandler):
-            timeout = 10.0
-
-            def do_GET(self) -> None:
-                health = ask()
-                is_known = self.path.partition("?")[0] in PATHS
-                body = health.body if is_known else b""
-                self.send_response(health.status if is_known else HTTPStatus.NOT_FOUND)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  what the base class calls it
-                """Say nothing."""
-
-        class Listening(ThreadingHTTPServer):
-            daemon_threads = True
-            if ":" in host:
-                address_family = AF_INET6
-
-        self._server = Listening((host, port), Answers)
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop. May be called more than once."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
-
-
-# Serve a policy over websockets: one thread and one env slot for each connection, within limits of size and number.
+from isaaclab_arena_gr00t.remote.protocols import (
+    ACTION,
+    EPISODE_END,
+    EPISODE_START,
+    ERROR,
+    HELLO,
+    OBSERVATION,
+    PROTOCOL_VERSION,
+    Message,
+    OpenpiCodec,
+    VlaEvalCodec,
+)
+from isaaclab_arena_gr00t.serving.served_job import (
+    PATHS,
+    ListenOptions,
+    ServedJob,
+    error_text,
+    failure_text,
+    health_answer,
+)
 
 # Below the program's own logger, so that it is shown.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -148,7 +56,7 @@ Talk: TypeAlias = Callable[[ServerConnection, HostSession], None]
 class WebsocketServer:
     """Gives each connection a session of a policy host, until it closes; OSError if the port is taken."""
 
-    def __init__(self, host: PolicyHost, talk: Talk, listen: ListenOptions, stated: dict[str, Any]) -> None:
+    def __init__(self, host: PolicyHost, talk: Talk, listen: ListenOptions, stated: Mapping[str, Any]) -> None:
         # ``GET /health`` answers with `stated` and the number of sessions. It needs no token.
         self._host, self._talk, self._listen, self._stated = host, talk, listen, stated
         self._server = serve(
@@ -198,15 +106,13 @@ class WebsocketServer:
         if request.path.partition("?")[0] in PATHS:
             statistics = self._host.statistics()
             counted = {"sessions": statistics.sessions, "queries": statistics.queries, "calls": statistics.calls}
-            health = Health(is_served=not self._host.is_closed, stated={**self._stated, **counted})
-            headers = Headers(
-                [
-                    ("Connection", "close"),
-                    ("Content-Length", str(len(health.body))),
-                    ("Content-Type", "application/json"),
-                ]
-            )
-            return Response(health.status.value, health.status.phrase, headers, health.body)
+            status, body = health_answer({**self._stated, **counted}, is_served=not self._host.is_closed)
+            headers = [
+                ("Connection", "close"),
+                ("Content-Length", str(len(body))),
+                ("Content-Type", "application/json"),
+            ]
+            return Response(status.value, status.phrase, Headers(headers), body)
 
         # Only a client with the token may connect, and only if an env slot is free.
         token = self._listen.api_token
@@ -235,3 +141,150 @@ class WebsocketServer:
             _LOG.debug("a client has gone: %s", plain_text(error))
         finally:
             session.close()
+
+
+# Talk with clients of openpi: describe the policy, then answer every observation with a chunk of actions.
+
+
+class OpenpiTalks:
+    """Talks with every client of openpi."""
+
+    def __init__(self, served: ServedJob, limits: WireLimits, *, prompt_key: str) -> None:
+        # The protocol has no episodes. So each observation is the first of an episode of its own: a policy that plays
+        # chunks answers with a whole chunk, and no state of another episode remains.
+        self.served, self.limits = served, limits
+        self._prompt_key = prompt_key
+        self._numbers = itertools.count()
+
+    def __call__(self, connection: ServerConnection, session: HostSession) -> None:
+        """Talk with one client until it closes the connection."""
+        served = self.served
+        metadata = {
+            **served.stated,
+            "action_dim": served.action_dim,
+            "action_horizon": served.policy.chunk_length,
+            "images": list(served.mapping.images),
+            "states": served.mapping.state_sizes(),
+            "prompt_key": self._prompt_key,
+        }
+        connection.send(OpenpiCodec.pack(metadata))
+        for data in connection:
+            # An error is text, as openpi's own server writes it.
+            connection.send(self._answer(data, session))
+
+    def _answer(self, data: str | bytes, session: HostSession) -> str | bytes:
+        if isinstance(data, str):
+            return error_text("unreadable message", "this server speaks openpi's protocol, whose clients send no text")
+        try:
+            request = OpenpiCodec.unpack(data, self.limits)
+        except WireError as error:
+            return error_text("unreadable message", error)
+        began_s = time.perf_counter()
+        if not isinstance(request, Mapping):
+            return error_text("observation refused", f"an observation is a map, this is {in_words(request)}")
+        try:
+            observation = self.served.mapping.observation(request, request)
+            words = self.served.instruction(self._prompt_key, request.get(self._prompt_key))
+            session.start_episode(self.served.episode(next(self._numbers)), words)
+            actions = session.act(observation).planned
+        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
+            return failure_text(error)
+        return OpenpiCodec.pack(
+            {"actions": actions, "server_timing": {"infer_ms": 1000 * (time.perf_counter() - began_s)}}
+        )
+
+
+# Talk with clients of vla-eval, whose sessions have episodes.
+
+_FORMAT = "isaaclab_arena"
+
+
+class VlaEvalTalks:
+    """Talks with every client of vla-eval: says hello, and plays the episodes that they begin and end."""
+
+    def __init__(self, served: ServedJob, limits: WireLimits) -> None:
+        self.served, self.limits = served, limits
+        self._unnumbered = itertools.count()
+
+    def __call__(self, connection: ServerConnection, session: HostSession) -> None:
+        """Talk with one client until it closes the connection."""
+        # An episode begins with its first observation, which has the instruction.
+        begins: Episode | None = None
+        for data in connection:
+            answer: Message | None = None
+            try:
+                message = self._message(data)
+            except WireError as error:
+                connection.send(VlaEvalCodec.pack(_error(error_text("unreadable message", error), 0)))
+                continue
+            if message.kind == HELLO:
+                answer = self._hello(message)
+            elif message.kind == EPISODE_START:
+                session.end_episode()
+                begins = self._episode_of(message.payload.get("task"))
+            elif message.kind == EPISODE_END:
+                session.end_episode()
+                begins = None
+            elif message.kind == OBSERVATION:
+                try:
+                    observation = self._observation(message.payload)
+                    if begins is not None:
+                        words = message.payload.get("task_description")
+                        session.start_episode(begins, self.served.instruction("task_description", words))
+                        begins = None
+                    payload = {"actions": session.act(observation).action}
+                    answer = Message(kind=ACTION, payload=payload, number=message.number)
+                except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
+                    answer = _error(failure_text(error), message.number)
+            elif message.kind == ERROR:
+                _LOG.warning("a client reports an error: %s", plain_text(str(message.payload.get("error"))[:500]))
+            else:
+                answer = _error(error_text("unknown message", f"type {in_words(message.kind)}"), message.number)
+            if answer is not None:
+                connection.send(VlaEvalCodec.pack(answer))
+
+    def _message(self, data: str | bytes) -> Message:
+        if isinstance(data, str):
+            raise WireError("vla-eval's protocol sends no text")
+        return VlaEvalCodec.unpack(data, self.limits)
+
+    def _episode_of(self, task: object) -> Episode:
+        """Return the episode of a task's ``episode_idx``, or else of the next number of a common counter."""
+        index = task.get("episode_idx") if isinstance(task, Mapping) else None
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            index = next(self._unnumbered)
+        return self.served.episode(index)
+
+    def _observation(self, payload: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        pictures = payload.get("images", {})
+        if not isinstance(pictures, Mapping):
+            raise ObservationRefusedError(f"'images' must hold pictures by name, it is {in_words(pictures)}")
+        return self.served.mapping.observation(pictures, payload)
+
+    def _hello(self, message: Message) -> Message:
+        """Return the server's hello: its description, and the specs of actions and observations."""
+        version = message.payload.get("protocol_version")
+        if version != PROTOCOL_VERSION:
+            words = f"version {in_words(version)} of the protocol is not known here, {PROTOCOL_VERSION} is"
+            return _error(error_text("hello refused", words), message.number)
+        served = self.served
+        pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
+        states = {key: _spec(key, size, _FORMAT) for key, size in served.mapping.state_sizes().items()}
+        payload = {
+            "harness_version": served.program,
+            "protocol_version": PROTOCOL_VERSION,
+            "model_server": "isaaclab_arena",
+            "capabilities": {},
+            **served.stated,
+            "action_spec": {"action": _spec("action", served.action_dim, _FORMAT)},
+            "observation_spec": {**pictures, **states, "language": _spec("language", 0, "language")},
+        }
+        return Message(kind=HELLO, payload=payload, number=message.number)
+
+
+def _spec(name: str, dims: int, form: str) -> dict[str, Any]:
+    return {"name": name, "dims": dims, "format": form}
+
+
+def _error(text: str, number: int) -> Message:
+    return Message(kind=ERROR, payload={"error": text}, number=number)

@@ -21,11 +21,17 @@ from isaaclab_arena.config.options import Amount, Count, NotNegative, Positive, 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps, list_episodes, locate_arrays, read_attributes
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
-from isaaclab_arena_gr00t.joints import to_groups
-from isaaclab_arena_gr00t.observations import CAMERA_GROUP, STATE_GROUP, Wiring, model_observation, shown_now
+from isaaclab_arena_gr00t.observations import (
+    CAMERA_GROUP,
+    STATE_GROUP,
+    RecordedSpaces,
+    Wiring,
+    model_observation,
+    shown_now,
+    to_groups,
+)
 
 # Read recorded episodes as training data: every control step with the actions that followed it.
 
@@ -40,15 +46,6 @@ class Demonstration:
     instruction: str
     job: str  # the job that recorded it
     checksum: object = None  # of its arrays, as recorded; None if the recording has none
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedSpaces:
-    """The observations and actions of a recording's environment; joint names are not recorded."""
-
-    # Group, then term, then `ArraySpec`.
-    observation_spec: Mapping[str, Mapping[str, ArraySpec]]
-    action_spec: ArraySpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,26 +204,12 @@ def _place(demonstration: Demonstration, name: str) -> RecordedArray:
     return RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
 
 
-# The state in a checkpoint from which training resumes.
-
-STATE_FILE = "training_state.pt"
-
-
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return the state from which training resumes; ConfigError if missing or damaged, StorageError if unreadable."""
-    path = checkpoint / STATE_FILE
-    # A checkpoint for evaluation only has no training state.
-    if not path.is_file():
-        raise ConfigError(Problem(f"{checkpoint} holds no {STATE_FILE} to go on from", key="--resume"))
-    return dict(read_checkpoint(path))
-
-
 # Choose the samples and random numbers of each rank at each step. Pure functions.
 #
 # Everything follows from the seed, the rank and the number of the step. So a resumed run draws the same as an
 # uninterrupted one, and no state of a generator must be saved.
 
-_ORDER, _NOISE, _AUGMENTATION = range(3)
+_ORDER, NOISE, AUGMENTATION = range(3)
 
 
 def batch_numbers(step: int, *, rank: int, world_size: int, batch_size: int, num_samples: int, seed: int) -> np.ndarray:
@@ -239,26 +222,16 @@ def batch_numbers(step: int, *, rank: int, world_size: int, batch_size: int, num
     return np.array([_order(int(turn), num_samples, seed)[place] for turn, place in zip(passes, places, strict=True)])
 
 
-def noise_generator(step: int, *, rank: int, seed: int) -> torch.Generator:
-    """Return the generator of a rank's noise and flow times at one step, on the CPU."""
-    return _generator(seed, _NOISE, rank, step)
-
-
-def augmentation_generator(step: int, *, rank: int, seed: int) -> torch.Generator:
-    """Return the generator of a rank's image augmentation at one step, on the CPU."""
-    return _generator(seed, _AUGMENTATION, rank, step)
+def step_generator(purpose: int, step: int, *, rank: int, seed: int) -> torch.Generator:
+    """Return a rank's generator at one step on the CPU, for `NOISE` with flow times or `AUGMENTATION` of images."""
+    stream = np.random.SeedSequence(seed, spawn_key=(purpose, rank, step))
+    return torch.Generator().manual_seed(int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
 @lru_cache(maxsize=2)
 def _order(turn: int, num_samples: int, seed: int) -> np.ndarray:
     stream = np.random.SeedSequence(seed, spawn_key=(_ORDER, turn))
     return np.random.default_rng(stream).permutation(num_samples)
-
-
-def _generator(*key: int) -> torch.Generator:
-    seed, *rest = key
-    stream = np.random.SeedSequence(seed, spawn_key=tuple(rest))
-    return torch.Generator().manual_seed(int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
 # Make one rank's optimiser steps, average the weights, and save a state to resume from.
@@ -354,8 +327,8 @@ class Trainer:
         loss = self._loss(
             self._wrapped,
             self._data.batch(numbers),
-            augmentation=augmentation_generator(self.num_steps, rank=rank, seed=settings.seed),
-            noise=noise_generator(self.num_steps, rank=rank, seed=settings.seed),
+            augmentation=step_generator(AUGMENTATION, self.num_steps, rank=rank, seed=settings.seed),
+            noise=step_generator(NOISE, self.num_steps, rank=rank, seed=settings.seed),
             noise_draws=settings.noise_draws,
         )
         # Stop before the gradients spoil the weights.
@@ -383,7 +356,7 @@ class Trainer:
         total = 0.0
         for start in range(0, len(numbers), self.settings.batch_size):
             part = numbers[start : start + self.settings.batch_size]
-            noise = noise_generator(start, rank=0, seed=self.settings.seed + 1)
+            noise = step_generator(NOISE, start, rank=0, seed=self.settings.seed + 1)
             loss = self._loss(self.average, data.batch(part), augmentation=None, noise=noise, noise_draws=4)
             total += float(loss) * len(part)
         self._processor.train()

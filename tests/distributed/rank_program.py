@@ -18,8 +18,7 @@ import tyro
 
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import joined_gpu_ids
-from isaaclab_arena.distributed.launch import launch_if_asked
-from isaaclab_arena.distributed.launch_options import LaunchOptions, announce_run_directory
+from isaaclab_arena.distributed.launch import LaunchOptions, announce_run_directory, launch_if_asked
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import program

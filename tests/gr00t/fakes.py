@@ -12,8 +12,7 @@ import yaml
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.joints import Dimensions, Modality
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Dimensions, Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 
 JOINTS = ("hip", "knee", "elbow", "wrist")

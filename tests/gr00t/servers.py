@@ -94,7 +94,7 @@ _PROGRAM = """
 import json
 import sys
 sys.path.insert(0, "submodules/Isaac-GR00T")
-from gr00t.policy.wire.messages import WireLimits
+from arena_wire.messages import WireLimits
 from gr00t.policy.policy_server import PolicyServer
 
 class Still:

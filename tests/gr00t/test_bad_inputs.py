@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from arena_wire.messages import WireLimits
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
@@ -15,7 +16,6 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
-from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from tests.end_to_end.launching import jobs_table, write_jobs
 from tests.gr00t.fakes import write_yaml
 from tests.gr00t.panda_checkpoint import HORIZON, POLICY, save_panda_checkpoint, write_panda_yaml

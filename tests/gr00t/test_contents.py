@@ -52,7 +52,7 @@ def gr00t_job(directory: Path) -> dict[str, Any]:
 def lerobot_job(directory: Path) -> dict[str, Any]:
     """Write a dataset of two short trajectories, and return a job that plays them."""
     record(directory / "run" / "lift", "lift", [3, 2])
-    write_lerobot_dataset(directory / "run", directory / "dataset", LeRobotOptions(videos=False))
+    write_lerobot_dataset(directory / "run", directory / "dataset", LeRobotOptions(no_videos=True))
     options = {"dataset_path": str(directory / "dataset")}
     return {"policy_type": "replay_lerobot", "policy_config_dict": options, "num_episodes": 2}
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.evaluation import policy_runner
-from isaaclab_arena_gr00t.config import stated_embodiments
-from isaaclab_arena_gr00t.joints import model_interface
+from isaaclab_arena_gr00t.config import model_interface, stated_embodiments
 from tests.end_to_end.launching import episodes_table, jobs_table
 from tests.gr00t.panda_checkpoint import POLICY, save_panda_checkpoint, write_panda_yaml
 

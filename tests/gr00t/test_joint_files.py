@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena_gr00t.config import read_policy_config
-from isaaclab_arena_gr00t.joints import read_joint_order, read_policy_joints
+from isaaclab_arena_gr00t.config import read_joint_order, read_policy_config, read_policy_joints
 from tests.gr00t.fakes import GROUPS, write_yaml
 from tests.gr00t.panda_checkpoint import CONFIGS
 

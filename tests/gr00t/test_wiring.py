@@ -9,8 +9,14 @@ import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
-from isaaclab_arena_gr00t.joints import JointFiles, Modality, ModelInterface, PolicyJoints, model_interface
+from isaaclab_arena_gr00t.config import (
+    Gr00tClosedloopPolicyConfig,
+    JointFiles,
+    Modality,
+    ModelInterface,
+    PolicyJoints,
+    model_interface,
+)
 from isaaclab_arena_gr00t.observations import Wiring, pictures, wired
 from tests.environments.building import build
 from tests.gr00t.fakes import (
@@ -274,8 +280,11 @@ def test_a_model_without_a_state_needs_none():
 
 
 def test_the_panda_of_this_program_has_what_its_files_say():
-    from isaaclab_arena_gr00t.config import read_policy_config  # noqa: PLC0415
-    from isaaclab_arena_gr00t.joints import read_joint_order, read_policy_joints  # noqa: PLC0415
+    from isaaclab_arena_gr00t.config import (  # noqa: PLC0415
+        read_joint_order,
+        read_policy_config,
+        read_policy_joints,
+    )
     from tests.gr00t.panda_checkpoint import CONFIGS  # noqa: PLC0415
 
     config = read_policy_config(CONFIGS / "panda_closedloop.yaml")

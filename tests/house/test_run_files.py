@@ -12,11 +12,9 @@ COMMANDS = (
     "replay_decision",
     "robustness",
     "export",
-    "film",
     "merge",
-    "recover",
-    "replay",
-    "verify",
+    "runs",
+    "rerun",
 )
 READERS = [
     *(
@@ -25,7 +23,7 @@ READERS = [
         for file in sorted((PACKAGE / area).rglob("*.py"))
     ),
     *(PACKAGE / "cli" / "commands" / f"{name}.py" for name in COMMANDS),
-    *(PACKAGE / "evaluation" / f"{name}.py" for name in ("replaying", "verification", "verification_worker")),
+    *(PACKAGE / "evaluation" / f"{name}.py" for name in ("filming", "rerun", "verification")),
 ]
 READS = {"open", "read_bytes", "read_text", "read_parquet", "read_csv", "read_schema"}
 # These check the file before, read no file, or read one of the package or of this process.

@@ -37,3 +37,14 @@ def test_a_class_takes_an_offer_of_its_base_back_by_none():
     assert able.offers >= names
     assert not names & type("Below", (unable,), {}).offers
     assert unable().with_own_memory() is None
+
+
+def test_a_class_that_derives_from_one_that_asks_a_server_asks_one_too_with_promises_of_its_own():
+    class Asks(ShrugPolicy):
+        traits = PolicyTraits(remote=True)
+
+    class Quiet(Asks):
+        traits = PolicyTraits(reproducible=True, pictures="none")
+
+    assert Quiet.traits == PolicyTraits(reproducible=True, pictures="none", remote=True)
+    assert not ShrugPolicy.traits.remote

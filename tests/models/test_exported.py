@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.models.exported import OnnxNetwork, TorchScriptNetwork, is_torchscript
-from isaaclab_arena.models.network import PolicyNetwork, forgotten
+from isaaclab_arena.models.network import OnnxNetwork, PolicyNetwork, TorchScriptNetwork, forgotten
+from isaaclab_arena.models.rsl_rl_checkpoint import is_torchscript
 from tests.models.trainings import (
     NUM_ACTIONS,
     NUM_OBSERVATIONS,

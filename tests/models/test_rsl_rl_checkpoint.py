@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.models.exported import load_network
 from isaaclab_arena.models.network import PolicyNetwork, forgotten
-from isaaclab_arena.models.rsl_rl_checkpoint import AgentSettings, load_actor, read_agent_settings
+from isaaclab_arena.models.rsl_rl_checkpoint import AgentSettings, load_actor, load_network, read_agent_settings
 from tests.models.trainings import GAUSSIAN, NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
 
 CPU = torch.device("cpu")

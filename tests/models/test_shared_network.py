@@ -10,7 +10,7 @@ import torch
 
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes

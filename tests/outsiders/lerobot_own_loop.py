@@ -89,7 +89,7 @@ PI_TOKENIZER = "google/paligemma-3b-pt-224"
 DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc", "sac", "recurrent"})
 """Types that draw for a whole batch, with torch's own generator."""
 
-NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot/worker/network.py"
+NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot_worker.py"
 
 
 def picture_of(kind: str) -> str:

@@ -34,7 +34,7 @@ def main(checkout: Path, suite: str, task: int, pictures: int, size: int) -> Non
     """Play random actions, and draw every picture in both ways."""
     # At the end: modules there have the names of others.
     sys.path.append(str(ABOVE_WORKER))
-    reference, seen_geoms = (importlib.import_module(name) for name in ("libero_reference", "worker.seen_geoms"))
+    reference, seen_geoms = (importlib.import_module(name) for name in ("libero_reference", "worker.rendering"))
     reference.prepare(checkout)
     name = reference.task_name(checkout, suite, task)
     environment = reference.make(checkout, suite, name, size)

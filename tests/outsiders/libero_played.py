@@ -37,9 +37,9 @@ def play(checkout: str, actions: str, conditions: dict, settings: dict) -> dict:
     del checkout
     # At the end: modules beside the package have the names of others.
     sys.path.append(str(WORKER.parent))
-    source = importlib.import_module("worker.sources.libero_tasks")
+    source = importlib.import_module("worker.libero_tasks")
     task = source.make("", settings, 10_000).unwrapped
-    importlib.import_module("worker.render_contexts").keep_robosuite_apart()
+    importlib.import_module("worker.rendering").keep_robosuite_apart()
     task.reset(options={"conditions": {**conditions, "libero.reset_index": conditions["libero.reset_index"] + 2}})
     task.step(np.ones(7, np.float32))
     shown, told = task.reset(options={"conditions": conditions})[0], []

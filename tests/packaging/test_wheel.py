@@ -29,15 +29,16 @@ def tracked(*pathspecs: str) -> set[str]:
     return set(listed.stdout.splitlines())
 
 
-def test_it_holds_every_module_and_every_file_of_the_two_packages(contents):
-    packages = {name for name in tracked("isaaclab_arena", "isaaclab_arena_gr00t") if (ROOT / name).is_file()}
+def test_it_holds_every_module_and_every_file_of_its_packages(contents):
+    files = tracked("arena_wire", "isaaclab_arena", "isaaclab_arena_gr00t")
+    packages = {name for name in files if (ROOT / name).is_file()}
     assert packages - contents == set()
 
 
 def test_it_holds_nothing_else(contents):
     tops = {name.partition("/")[0] for name in contents}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "eval_runner.py", "isaaclab_arena", "isaaclab_arena_gr00t",
+        "arena_wire", "eval_runner.py", "isaaclab_arena", "isaaclab_arena_gr00t",
     }  # fmt: skip
 
 

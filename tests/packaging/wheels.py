@@ -15,7 +15,8 @@ def built_wheel(directory: Path) -> Path:
         directory: An empty directory, which gets a copy of the sources too.
     """
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    wanted = ("pyproject.toml", "README.md", "LICENSE", "eval_runner.py", "isaaclab_arena", "jobs/", "models/")
+    packages = ("arena_wire", "isaaclab_arena", "jobs/", "models/")
+    wanted = ("pyproject.toml", "README.md", "LICENSE", "eval_runner.py", *packages)
     for name in listed.splitlines():
         if name.startswith(wanted):
             target = directory / "sources" / name

@@ -9,12 +9,11 @@ from isaaclab_arena.interfaces.announced import announced_pictures
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.policy.in_memory import ObjectPolicy, function_policy_class
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.catalog import ObjectPolicy, function_policy_class
 from isaaclab_arena.policy.replay import ReplayPolicy
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.building import build
 from tests.fakes_environment import ScriptedEnvironment

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.policy.frame_history import FrameHistory
+from isaaclab_arena.policy.action_chunking import FrameHistory
 
 
 def frame(step: int, num_envs: int) -> dict[str, torch.Tensor]:

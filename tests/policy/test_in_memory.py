@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.in_memory import lent_policy, modules_at_rest
+from isaaclab_arena.policy.catalog import lent_policy, modules_at_rest
 from tests.fakes import ShrugPolicy
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.policy.in_memory import content_of_lent, name_of_lent, state_hash
+from isaaclab_arena.policy.catalog import content_of_lent, name_of_lent, state_hash
 
 
 class Holder:

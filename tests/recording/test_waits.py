@@ -8,7 +8,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording.arrays import HELD_STEPS, RecordedObservations
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from tests.environments.building import build, episode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DIRECTORIES = ("isaaclab_arena", "isaaclab_arena_gr00t", "submodules/Isaac-GR00T/gr00t", "benchmarks")
+DIRECTORIES = ("isaaclab_arena", "isaaclab_arena_gr00t", "arena_wire", "submodules/Isaac-GR00T/gr00t", "benchmarks")
 FILES = sorted(
     {path for directory in DIRECTORIES for path in (ROOT / directory).rglob("*.py")} | {ROOT / "eval_runner.py"}
 )

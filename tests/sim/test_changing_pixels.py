@@ -2,7 +2,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.pictures import MovingGeoms, VisibleWorld
+from isaaclab_arena.sim.backend import VisibleWorld
+from isaaclab_arena.sim.warp_cameras import MovingGeoms
 
 
 def world_of(model: mujoco.MjModel) -> VisibleWorld:

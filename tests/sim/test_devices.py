@@ -6,8 +6,8 @@ import torch
 
 from isaaclab_arena.sim.backend import StartState, painted, resized
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend
-from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera
+from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend
+from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU, PretendGpu
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of

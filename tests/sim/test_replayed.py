@@ -6,7 +6,7 @@ from threading import Thread
 import pytest
 import torch
 
-from isaaclab_arena.sim.replayed import Capture, Replayed, _graph_of, capture_on
+from isaaclab_arena.sim.backend import Capture, Replayed, _graph_of, capture_on
 from tests.sim.tape import tape
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")

@@ -42,7 +42,7 @@ class LeavesOutWhatWasAnnounced(Sparing):
 
 class DrawsAnotherPictureOnDemand(Sparing):
     def step(self, action):
-        everything = self._announced is None
+        everything = self._drawn.announced is None
         step = super().step(action)
         front = step.observation["camera_obs"]["front"]
         changed = front if everything or not isinstance(front, torch.Tensor) else front + 1

@@ -11,8 +11,9 @@ from isaaclab_arena.workers.worker_process import (
     WorkerError,
     WorkerProcess,
     ask_kept_worker,
-    asked_worker,
     stop_kept_workers,
+    taken_worker,
+    which_worker,
 )
 from tests.workers.test_worker_process import FAKE
 
@@ -22,11 +23,11 @@ def asked(request: str, python: str = sys.executable) -> dict:
 
 
 def handed_on(request: str) -> WorkerProcess | None:
-    return asked_worker(FAKE, sys.executable, {}, {"request": request})
+    return taken_worker(which_worker(FAKE, sys.executable, {}), {"request": request})
 
 
 def kept() -> list[int]:
-    return [kept.worker.pid for kept in _KEPT.values()]
+    return [kept.worker.pid for kept in _KEPT]
 
 
 def test_one_worker_of_an_interpreter_answers_all_questions_until_it_is_stopped():
@@ -90,7 +91,7 @@ def test_a_worker_that_was_asked_something_else_too_is_not_handed_on():
 def test_a_worker_that_died_or_that_another_thread_started_is_not_handed_on():
     stop_kept_workers()
     asked("repeat")
-    [started] = [each.worker for each in _KEPT.values()]
+    [started] = [each.worker for each in _KEPT]
     found: list[WorkerProcess | None] = []
     other = threading.Thread(target=lambda: found.append(handed_on("repeat")))
     other.start()

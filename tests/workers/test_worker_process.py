@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.distributed.context import process_is_running, process_start_ticks, variables_of_child
-from isaaclab_arena.workers.program import frames
-from isaaclab_arena.workers.worker_process import PROGRAM_DIRECTORY, RequestError, WorkerError, WorkerProcess
+from isaaclab_arena.workers import program
+from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
 ROOT = Path(__file__).parents[2]
-FAKE = Path(__file__).with_name("fake")
+FAKE = Path(__file__).parent / "fake" / "answers.py"
 
 
 def worker(python_path: Path | None = None) -> WorkerProcess:
@@ -56,21 +56,21 @@ def test_a_worker_that_falls_silent_is_stopped():
 MUDDLER = """#!{python}
 import os, sys
 sys.path.insert(0, "{root}")
-from isaaclab_arena.workers.program import frames
+from isaaclab_arena.workers import program
 
 def read_exactly(size):
     return sys.stdin.buffer.read(size)
 
-while number := read_exactly(frames.NUMBER.size):
-    message, arrays = frames.decode(read_exactly)
-    answer = number + frames.encode(message, arrays)
+while number := read_exactly(program.NUMBER.size):
+    message, arrays = program.decode(read_exactly)
+    answer = number + program.encode(message, arrays)
     if message["request"] == "too large":
         header = b'{{"message": {{}}, "arrays": [["x", "<f8", [300000000]]]}}'
-        answer = number + frames.MAGIC + len(header).to_bytes(4, "little") + header
+        answer = number + program.MAGIC + len(header).to_bytes(4, "little") + header
     if message["request"] == "too long":
-        answer = number + frames.MAGIC + (frames.MAX_HEADER_BYTES + 1).to_bytes(4, "little")
+        answer = number + program.MAGIC + (program.MAX_HEADER_BYTES + 1).to_bytes(4, "little")
     if message["request"] == "of another":
-        answer = frames.NUMBER.pack(7) + frames.encode(message, arrays)
+        answer = program.NUMBER.pack(7) + program.encode(message, arrays)
     sys.stdout.buffer.write(answer * (2 if message["request"] == "doubled" else 1))
     sys.stdout.buffer.flush()
 """
@@ -118,10 +118,10 @@ def test_what_is_raised_there_comes_with_its_traceback_and_the_worker_lives():
 
 
 def test_modules_of_the_worker_shadow_no_module_of_the_same_name(tmp_path):
-    for name in ("frames", "answers"):
+    for name in ("program", "answers"):
         (tmp_path / f"{name}.py").touch()
     asked = worker(python_path=tmp_path)
-    for name in ("frames", "answers"):
+    for name in ("program", "answers"):
         assert asked.ask({"request": "import", "name": name}, 60)[0] == {"file": str(tmp_path / f"{name}.py")}
     asked.close()
 
@@ -153,10 +153,10 @@ def test_closing_twice_leaves_no_process():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it notices once it is idle")
 def test_a_worker_leaves_at_once_if_the_program_died_while_it_started():
-    left = subprocess.Popen([sys.executable, str(PROGRAM_DIRECTORY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    left = subprocess.Popen([sys.executable, program.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert left.stdin is not None
     # A request that would take a while still waits in the pipe when the program dies.
-    left.stdin.write(frames.NUMBER.pack(1) + frames.encode({"request": "hang"}, {}))
+    left.stdin.write(program.NUMBER.pack(1) + program.encode({"request": "hang"}, {}))
     left.stdin.close()
     assert left.wait(timeout=60) == 1
     assert left.stdout is not None
@@ -188,17 +188,17 @@ def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
 
 
 @pytest.mark.parametrize(
-    ("directory", "packages"),
+    ("files", "packages"),
     [
-        ("workers/program", set()),
-        ("environments/gym/worker", {"gymnasium"}),
+        ("workers/program.py", set()),
+        ("environments/gym/worker/*.py", {"gymnasium"}),
         # LeRobot imports both for any policy.
-        ("policy/lerobot/worker", {"torch", "safetensors"}),
+        ("policy/lerobot_worker.py", {"torch", "safetensors"}),
     ],
 )
-def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for(directory, packages):
+def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for(files, packages):
     allowed = {*sys.stdlib_module_names, "numpy", *packages}
-    for path in (ROOT / "isaaclab_arena" / directory).rglob("*.py"):
+    for path in (ROOT / "isaaclab_arena").glob(files):
         for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) and node.level == 0 else []

@@ -25,8 +25,7 @@ from rich.table import Table
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
-from isaaclab_arena.distributed.launch import launch_if_asked
-from isaaclab_arena.distributed.launch_options import LaunchOptions
+from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
 from isaaclab_arena.distributed.ranks import Ranks, choose_backend, gpu_name, initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
@@ -202,7 +201,7 @@ def warp_finding(device: torch.device) -> Finding:
     """Check that Warp simulates and renders on a device."""
 
     def found() -> str:
-        from isaaclab_arena.sim.warp.kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only
+        from isaaclab_arena.sim.warp_kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only
 
         return f"Warp calls it {warp_device(device).name}"
 

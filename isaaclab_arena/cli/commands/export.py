@@ -14,7 +14,7 @@ from isaaclab_arena.registry import imported
 # Entries are text, so that a format imports only its own modules.
 _FORMATS = {
     "arena": "isaaclab_arena.results.exports:export_arena",
-    "robomimic": "isaaclab_arena.evaluation.gym_ids.robomimic:export_robomimic",
+    "robomimic": "isaaclab_arena.evaluation.gym_ids:export_robomimic",
     "lerobot": "isaaclab_arena.results.exports:export_lerobot",
     "rerun": "isaaclab_arena.results.rerun_recordings:export_rerun",
     "wandb": "isaaclab_arena.tracking.watched_run:export_wandb",

@@ -11,7 +11,7 @@ from pydantic import Field
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem, refuse
-from isaaclab_arena.evaluation.watching.curve import points_of_watch, read_records, write_watch_page
+from isaaclab_arena.evaluation.learning_curve import points_of_watch, read_records, write_watch_page
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.writing import EMBEDDED_MB, write_report
 

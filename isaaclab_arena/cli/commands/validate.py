@@ -60,33 +60,9 @@ def main(argv: Sequence[str]) -> int:
     files = [path for path in options.files if not is_override(str(path))]
     if not files:
         raise ConfigError("name at least one job file: isaaclab-arena validate jobs.json")
-    checked, problems = _checked(files, overrides, defaults, options)
-    if options.json:
-        print_json({"files": [_facts(*each) for each in checked], "problems": problems})
-        return 2 if problems else 0
-    at_most = "" if options.limit is None else f", {limit_in_words(options.limit)}"
-    for jobs_file, jobs in checked:
-        facts = _facts(jobs_file, jobs)
-        noun = "job" if len(facts["jobs"]) == 1 else "jobs"
-        asked = f", asked: {', '.join(facts['questions'])}" if "questions" in facts else ""
-        summary = (
-            f"{facts['file']}: {len(facts['jobs'])} {noun}, {facts['episodes']} episodes, "
-            f"environments {', '.join(facts['environments'])}, policies {', '.join(facts['policies'])}, "
-            f"hash {facts['config_hash']}{asked}{at_most}"
-        )
-        print(plain_text(summary))
-        for line, names in _told(jobs).items():
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            print(plain_text(f"  job '{names[0]}'{more}: {line}"))
-    refuse(problems)
-    return 0
 
-
-def _checked(
-    files: Sequence[Path], overrides: Sequence[str], defaults: JobDefaults, options: ValidateOptions
-) -> tuple[list[tuple[JobsFile, tuple[Job, ...]]], list[Problem]]:
-    """Return the files without a problem, each with its jobs, and all problems."""
-    sound: list[tuple[JobsFile, tuple[Job, ...]]] = []
+    # The facts of each file without a problem.
+    found: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for path in files:
         with problems_into(problems):
@@ -98,31 +74,32 @@ def _checked(
             with problems_into(of_trackers):
                 check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
             jobs_file = replace(jobs_file, problems=(*jobs_file.problems, *of_trackers))
-            jobs = resolve_jobs(
-                jobs_file,
-                policy_batch=options.policy_batch if options.deterministic else None,
-                may_import=not options.no_import,
-            )
-            sound.append((jobs_file, jobs))
-    return sound, problems
+            batch = options.policy_batch if options.deterministic else None
+            jobs = resolve_jobs(jobs_file, policy_batch=batch, may_import=not options.no_import)
+            found.append(_facts(jobs_file, jobs))
+    if options.json:
+        print_json({"files": found, "problems": problems})
+        return 2 if problems else 0
+    at_most = "" if options.limit is None else f", {limit_in_words(options.limit)}"
+    for facts in found:
+        noun = "job" if len(facts["jobs"]) == 1 else "jobs"
+        asked = f", asked: {', '.join(facts['questions'])}" if "questions" in facts else ""
+        summary = (
+            f"{facts['file']}: {len(facts['jobs'])} {noun}, {facts['episodes']} episodes, "
+            f"environments {', '.join(facts['environments'])}, policies {', '.join(facts['policies'])}, "
+            f"hash {facts['config_hash']}{asked}{at_most}"
+        )
+        print(plain_text(summary))
+        for line, names in facts.get("told", {}).items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            print(plain_text(f"  job '{names[0]}'{more}: {line}"))
+    refuse(problems)
+    return 0
 
 
 def _facts(jobs_file: JobsFile, jobs: Sequence[Job]) -> dict[str, Any]:
     configs = [job.config for job in jobs]
-    return {
-        "file": jobs_file.path,
-        "jobs": [config.name for config in configs],
-        "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
-        "environments": sorted({config.environment for config in configs}),
-        "policies": sorted({config.policy_type for config in configs}),
-        "config_hash": jobs_file.config_hash,
-        **({"questions": [question.name for question in jobs_file.questions]} if jobs_file.questions else {}),
-        **({"told": told} if (told := _told(jobs)) else {}),
-    }
-
-
-def _told(jobs: Sequence[Job]) -> dict[str, list[str]]:
-    """Return the facts about runnable jobs that the user should know, with the jobs of each."""
+    # What the user should know of runnable jobs, with the jobs of each line.
     told: dict[str, list[str]] = {}
     for job in jobs:
         lines = [str(job.connections)] if job.connections is not None else []
@@ -132,4 +109,13 @@ def _told(jobs: Sequence[Job]) -> dict[str, list[str]]:
             )
         for line in (*lines, *(f"warning: {doubt}" for doubt in job.doubts)):
             told.setdefault(line, []).append(job.config.name)
-    return told
+    return {
+        "file": jobs_file.path,
+        "jobs": [config.name for config in configs],
+        "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
+        "environments": sorted({config.environment for config in configs}),
+        "policies": sorted({config.policy_type for config in configs}),
+        "config_hash": jobs_file.config_hash,
+        **({"questions": [question.name for question in jobs_file.questions]} if jobs_file.questions else {}),
+        **({"told": told} if told else {}),
+    }

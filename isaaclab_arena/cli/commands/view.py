@@ -1,6 +1,6 @@
 """``isaaclab-arena view``: watch a policy in an environment, in a window or, where there is no display, in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
+from isaaclab_arena.recording.video import VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend, Window, has_display
 
@@ -176,100 +176,61 @@ def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewO
     """Play episodes until the window is closed."""
     if not isinstance(environment.backend, MujocoBackend):
         raise ArenaError("only the physics on the CPU can be shown in a window")
+
     with Window(environment.backend) as window:
+        showing = _EachStep(
+            lambda: window.show(environment.control_dt), lambda index, ending: print(f"episode {index}: {ending}")
+        )
         print("close the window to end")
         rollout(
             environment,
             policy,
-            (_episode(options, index) for index in count(options.episode)),
-            [_Showing(window)],
+            (Episode(job="view", episode_index=index, seed=options.seed) for index in count(options.episode)),
+            [showing],
             stop_requested=lambda: not window.is_open,
         )
 
 
 def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> None:
     """Write the start of the episode as a picture, or the whole episode as a video."""
-    episode = _episode(options, options.episode)
+    episode = Episode(job="view", episode_index=options.episode, seed=options.seed)
     if output.suffix == ".png":
         environment.reset(torch.tensor([0]), [environment.draw_conditions(episode.conditions_generator())])
         write_png(output, environment.film([0], [VIEWPORT])[VIEWPORT][0])
         print(plain_text(f"wrote {output}"))
         return
-    filming = _Filming(output)
+    endings: list[str] = []
+    video = VideoFile(output, frames_per_second=1 / environment.control_dt, title=output.stem)
+    add = _EachStep(
+        lambda: video.add(environment.film([0], [VIEWPORT])[VIEWPORT][0]), lambda _, end: endings.append(end)
+    )
     try:
-        rollout(environment, policy, [episode], [filming])
-    finally:
-        filming.close()
-    print(plain_text(f"wrote {output}: episode {options.episode}, {filming.ending}"))
+        rollout(environment, policy, [episode], [add])
+    except BaseException:
+        video.discard()
+        raise
+    video.finish()
+    print(plain_text(f"wrote {output}: episode {options.episode}, {''.join(endings)}"))
 
 
-def _episode(options: ViewOptions, index: int) -> Episode:
-    return Episode(job="view", episode_index=index, seed=options.seed)
-
-
-class _Showing(Observer):
-    """Updates a window after each step."""
+class _EachStep(Observer):
+    """Shows the start of an episode and each of its steps, and tells its end in words."""
 
     sees_pictures = False
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self, show: Callable[[], None], tell: Callable[[int, str], None]) -> None:
+        self._show, self._tell = show, tell
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        del starts, observation
-        self._window.show(environment.control_dt)
+        del environment, starts, observation
+        self._show()
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        del transition
-        self._window.show(environment.control_dt)
+        del environment, transition
+        self._show()
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         del environment
-        print(f"episode {record.episode.episode_index}: {record.outcome} after {record.length} steps")
-
-
-class _Filming(Observer):
-    """Films each control step of the one episode, in threads beside the loop."""
-
-    sees_pictures = False
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._threads = FilmThreads(1)
-        self._do = self._threads.for_a_film()
-        self._video: VideoFile | None = None
-        self.ending = ""
-
-    def on_episode_start(
-        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
-    ) -> None:
-        del starts, observation
-        self._video = VideoFile(self._path, frames_per_second=1 / environment.control_dt, title=self._path.stem)
-        self._add(environment, self._video)
-
-    def on_step(self, environment: Environment, transition: Transition) -> None:
-        del transition
-        self._threads.raise_failure()
-        if self._video is not None:
-            self._add(environment, self._video)
-
-    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        del environment
-        self.ending = f"{record.outcome} after {record.length} steps"
-        self._threads.close()
-        if self._video is not None:
-            self._video.finish()
-            self._video = None
-
-    def close(self) -> None:
-        try:
-            self._threads.close()
-        finally:
-            if self._video is not None:
-                self._video.discard()
-
-    def _add(self, environment: Environment, video: VideoFile) -> None:
-        [draw] = environment.film_later([0], [VIEWPORT])
-        self._do(lambda: video.add(draw()[VIEWPORT]))
+        self._tell(record.episode.episode_index, f"{record.outcome} after {record.length} steps")

@@ -10,11 +10,11 @@ from typing import Any
 import tyro
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.expansion.sweeps import ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem, refuse
-from isaaclab_arena.evaluation.watching.watch import Watch, WatchSettings, run_checkpoint
+from isaaclab_arena.evaluation.watch import Watch, WatchSettings, run_checkpoint
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.tracking.trackers import check_trackers
 

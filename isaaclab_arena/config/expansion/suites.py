@@ -1,15 +1,26 @@
-"""One job with a ``suite`` becomes one job per task of that suite."""
+"""One job of a file as many: one per task of a suite, swept value, checkpoint, or level of a robustness run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
-from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
-from isaaclab_arena.config.options import shown
-from isaaclab_arena.config.schema import SuiteMember, name_problem
-from isaaclab_arena.errors import ConfigError, Problem, problems_at
+from pydantic import Field, ValidationError
+
+from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkpoints, look_at
+from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
+from isaaclab_arena.config.schema import JobConfig, SuiteMember, name_problem
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_at
+from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.registry import Registry
+
+MAX_JOBS = 100_000
+
+# One job per task of a suite.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +106,250 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     if not tasks or len(set(labels)) < len(labels):
         raise ConfigError(f"'{name}' lists {'a task twice' if tasks else 'no task'}", key="suite")
     return tasks
+
+
+# One job per combination of swept values.
+
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")
+_UNSAFE = re.compile(r"[^\w.+-]+")
+
+
+def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: frozenset[str]) -> list[Problem]:
+    """Return the problems of a sweep (dotted keys with values) of a job without its ``sweep``."""
+    problems = []
+    name = job.get("name")
+    sweepable = job_keys - {"name", "sweep"}
+    for key, values in sweep.items():
+        head, *_ = path = key.split(".")
+        if head not in sweepable:
+            message = f"'{head}' is no key that can be swept{did_you_mean(head, sweepable)}"
+            problems.append(Problem(message, key=f"sweep.{key}"))
+        elif not isinstance(values, list) or not values:
+            problems.append(Problem("needs a list with at least one value", key=f"sweep.{key}"))
+        elif not all(isinstance(value_at(job, path[:length]), dict | None) for length in range(1, len(path))):
+            message = f"cannot be swept: what the job gives for '{head}' is no mapping"
+            problems.append(Problem(message, key=f"sweep.{key}"))
+    # Placeholders in the job's name must be swept keys.
+    if sweep and isinstance(name, str):
+        known = _placeholder_keys(sweep)
+        problems.extend(
+            Problem(f"'{{{placeholder}}}' is no swept key{did_you_mean(placeholder, known)}", key="name")
+            for placeholder in _PLACEHOLDER.findall(name)
+            if placeholder not in known
+        )
+    return problems
+
+
+def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield one job per combination, the last key changing fastest."""
+    # Each name gets a suffix such as ``-seed0-cube``. If the name has a key in braces, ``lift-{seed}``, the value
+    # replaces it.
+    labels: dict[str, list[str]] = {}
+    for key, values in sweep.items():
+        each = [_label(key, value) for value in values]
+        # Values without a label, or with the same one where file systems ignore case, are numbered.
+        are_distinct = all(each) and len({label.casefold() for label in each}) == len(each)
+        labels[key] = each if are_distinct else [str(position) for position in range(len(values))]
+    template, keys = job.get("name"), _placeholder_keys(sweep)
+    for choice in itertools.product(*(range(len(values)) for values in sweep.values())):
+        expanded = deepcopy(dict(job))
+        chosen = dict(zip(sweep, choice, strict=True))
+        for key, position in chosen.items():
+            set_at(expanded, key.split("."), deepcopy(sweep[key][position]))
+        if sweep and isinstance(template, str):
+            own = {key: labels[key][position] for key, position in chosen.items()}
+            name = _PLACEHOLDER.sub(lambda match, own=own: own[keys[match[1]]], template)
+            used = {keys[placeholder] for placeholder in _PLACEHOLDER.findall(template)}
+            for key, label in own.items():
+                # A number means nothing without its key; 'cube' does.
+                is_word = label[:1].isalpha() and label not in {"true", "false", "none"}
+                if key not in used:
+                    name += f"-{label}" if is_word else f"-{_leaf(key)}{label}"
+            expanded["name"] = name
+        yield expanded
+
+
+def _placeholder_keys(sweep: Mapping[str, Any]) -> dict[str, str]:
+    leaves = [_leaf(key) for key in sweep]
+    short = {_leaf(key): key for key in sweep if leaves.count(_leaf(key)) == 1}
+    return short | {key: key for key in sweep}
+
+
+def _leaf(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _label(key: str, value: Any) -> str:
+    if isinstance(value, dict | list):
+        return ""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    # Of a dotted class path, the class distinguishes two policies.
+    text = re.split(r"[.:]", str(value))[-1] if key == "policy_type" else str(value)
+    return _UNSAFE.sub("_", text).strip("_.")
+
+
+# One job per checkpoint of a training.
+
+_LOG = logging.getLogger(__name__)
+
+CHECKPOINTS_KEY = "checkpoints"
+STEP = "checkpoint_step"
+"""The name under which a job's step is swept, and so that of its column."""
+
+OPTIONS = ("checkpoint_path", "model_path", "pretrained")
+"""The options in which policies take a checkpoint: the first that a job gives names the training's directory."""
+
+_ALL_STEPS, _LAST, _BEST = "all", "last", "best"
+_WILDCARDS = "*?["
+_MOST_SHOWN = 12
+
+
+def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[dict[str, Any], dict[str, int | None]]]:
+    """Yield one job per checkpoint, with its step; the job itself without ``checkpoints``. ConfigError."""
+    # A checkpoint's job is named ``<name>-<step>``, and its option names the checkpoint instead of the directory.
+    # ``room`` limits the number of jobs.
+    # ConfigError: the option does not name a training's directory, or a checkpoint is missing or incomplete.
+    plain = {key: value for key, value in job.items() if key != CHECKPOINTS_KEY}
+    if job.get(CHECKPOINTS_KEY) is None:
+        yield plain, {}
+        return
+    options = plain.get("policy_config_dict") or {}
+    option = next((name for name in OPTIONS if isinstance(options, dict) and options.get(name) is not None), None)
+    if option is None:
+        message = f"needs the directory of the training as an option of the policy: {', '.join(OPTIONS)}"
+        raise ConfigError(message, key=CHECKPOINTS_KEY)
+    directory = Path(str(options[option]))
+    if not directory.is_dir():
+        message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
+        raise ConfigError(message, key=f"policy_config_dict.{option}")
+    chosen = _chosen(job[CHECKPOINTS_KEY], directory, option)
+    if len(chosen) > room:
+        raise ConfigError(f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all", key=CHECKPOINTS_KEY)
+    for path, step in chosen:
+        own = deepcopy(plain)
+        own["policy_config_dict"][option] = str(path)
+        if isinstance(own.get("name"), str):
+            own["name"] += f"-{_BEST if job[CHECKPOINTS_KEY] == _BEST else step}"
+        yield own, {STEP: step}
+
+
+def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, int | None]]:
+    chosen: list[tuple[Path, int | None]]
+    if asked == _BEST:
+        best = best_of_training(directory)
+        if best is None:
+            message = f"the training in '{directory}' names no best checkpoint: there is no model_best.pt, and no "
+            message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
+            raise ConfigError(message, key=CHECKPOINTS_KEY)
+        if best[1] is None:
+            _LOG.warning("the step of '%s' is unknown, so its column is empty", best[0])
+        chosen = [best]
+    else:
+        chosen = [(each.path, each.step) for each in _found(asked, directory)]
+    if not chosen:
+        steps = _in_words(find_checkpoints(directory))
+        message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
+        raise ConfigError(message, key=CHECKPOINTS_KEY)
+    for path, _ in chosen:
+        missing = look_at(path).missing
+        if missing is not None:
+            message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
+            raise ConfigError(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
+    return chosen
+
+
+def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
+    wanted, pattern = asked, None
+    if isinstance(asked, str) and any(sign in asked for sign in _WILDCARDS):
+        wanted, pattern = _ALL_STEPS, asked
+    elif isinstance(asked, dict):
+        wanted, pattern = asked.get("steps", _ALL_STEPS), asked.get("pattern")
+    found = find_checkpoints(directory, pattern)
+    if wanted == _ALL_STEPS:
+        return found
+    if wanted == _LAST:
+        return found[-1:]
+
+    # All else names steps, one or a list.
+    steps: list[Any] = wanted if isinstance(wanted, list) else [wanted]
+    if not all(type(step) is int for step in steps) or not steps:
+        kinds = f"{_ALL_STEPS}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt"
+        raise ConfigError(f"must be {kinds}, got {shown(wanted)}", key=CHECKPOINTS_KEY)
+    by_step = {checkpoint.step: checkpoint for checkpoint in found}
+    if absent := [step for step in steps if step not in by_step]:
+        message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_in_words(found)}"
+        raise ConfigError(message, key=CHECKPOINTS_KEY)
+    return [by_step[step] for step in dict.fromkeys(steps)]
+
+
+def _in_words(found: Sequence[Checkpoint]) -> str:
+    steps = [str(checkpoint.step) for checkpoint in found]
+    more = f" and {len(steps) - _MOST_SHOWN} more" if len(steps) > _MOST_SHOWN else ""
+    return f"{', '.join(steps[:_MOST_SHOWN])}{more}" if steps else "none"
+
+
+# One job per axis and level of a robustness run.
+
+ROBUSTNESS_KEY = "robustness"
+AXIS_LABEL, LEVEL_LABEL = "axis", "level"
+"""Labels of the jobs that it makes, beside ``robustness``, the name of the job that they come from."""
+
+MAX_LEVEL = 20
+_ALL_AXES = "all"
+
+_Level = Annotated[int, Field(ge=1, le=MAX_LEVEL)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robustness:
+    """The robustness jobs that a job requests."""
+
+    axes: tuple[str, ...] | None = None  # names of axes, None for all of the environment
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5)  # levels of each axis, ascending
+
+
+ArmsOf: TypeAlias = Callable[[JobConfig, Robustness], Sequence[JobConfig]]
+"""Makes the jobs of a job that asks for them; raises `ConfigError` with the key within the job."""
+
+
+class _Fields(StrictModel):
+    axes: str | list[str] = _ALL_AXES
+    levels: _Level | Annotated[list[_Level], Field(min_length=1)] = 5
+
+
+def no_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
+    """Refuse a job with robustness: only some programs take those."""
+    del job, asked
+    raise ConfigError("is for runs of a job file: isaaclab-arena run or isaaclab-arena robustness", key=ROBUSTNESS_KEY)
+
+
+def read_robustness(value: Any) -> Robustness:
+    """Read ``{axes: all, levels: 5}`` or ``{axes: [light], levels: [1, 3]}``; ConfigError lists every problem."""
+    try:
+        fields = _Fields.model_validate(value)
+    except ValidationError as invalid:
+        problems = []
+        for error in invalid.errors(include_url=False):
+            path = key_path(error).partition(".")[0]
+            if path == "levels":
+                message = f"must be 1 to {MAX_LEVEL}, or a list of such levels, got {value['levels']!r}"
+            elif path == "axes":
+                message = f"must be all or a list of axes, got {value['axes']!r}"
+            else:
+                message = error_message(error, _Fields.model_fields)
+            problems.append(Problem(message, key=f"{ROBUSTNESS_KEY}.{path}" if path else ROBUSTNESS_KEY))
+        raise ConfigError(problems) from invalid
+    levels = range(1, fields.levels + 1) if isinstance(fields.levels, int) else sorted(set(fields.levels))
+    if fields.axes == _ALL_AXES:
+        return Robustness(levels=tuple(levels))
+    axes = [fields.axes] if isinstance(fields.axes, str) else fields.axes
+    if not axes:
+        raise ConfigError("lists no axis", key=f"{ROBUSTNESS_KEY}.axes")
+    return Robustness(axes=tuple(dict.fromkeys(axes)), levels=tuple(levels))
+
+
+def written_robustness(axes: str, levels: int | None) -> Mapping[str, Any]:
+    """Return a job's ``robustness`` from the command line: axes ``all`` or a,b; `levels` None for the default."""
+    names: Any = _ALL_AXES if axes == _ALL_AXES else [name.strip() for name in axes.split(",") if name.strip()]
+    return {"axes": names} | ({} if levels is None else {"levels": levels})

@@ -51,6 +51,7 @@ from isaaclab_arena.interfaces.environment_builder import (
     Variation,
     described_success,
 )
+from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
@@ -214,7 +215,10 @@ class TableTask(_SceneBuilder):
         options = _camera_options(config)
         blind = replace(config, enable_cameras=False) if options.enable_cameras else config
         sample = self.build(on_the_cpu(blind), num_envs=1, device=torch.device("cpu"), num_threads=1)
-        sample.announce_pictures(options)
+        # It declares the pictures that the options ask for, and never renders any.
+        if options.enable_cameras:
+            pictures = EnvironmentCameras(sample.backend, options, sample.device).spec()
+            sample.observation_spec = {**sample.observation_spec, CAMERAS: pictures}
         return sample
 
     def build(

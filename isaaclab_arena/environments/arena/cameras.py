@@ -1,7 +1,6 @@
 """The cameras of an environment: names, sizes, who sees them, and the worlds that render their pictures."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,14 +13,13 @@ import torch
 
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.pictures import Pictures
+from isaaclab_arena.interfaces.pictures import DrawnPictures, Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
-from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.backend import Backend, VisibleWorld
 from isaaclab_arena.sim.backends import BackendChoice
-from isaaclab_arena.sim.pictures import VisibleWorld
 
 if TYPE_CHECKING:
-    from isaaclab_arena.sim.warp.cameras import Backdrops, RayTracer
+    from isaaclab_arena.sim.warp_cameras import Backdrops, RayTracer
 
 
 # Define the options of the simulation, and select its backend.
@@ -79,7 +77,7 @@ class FilmRenderer:
         if self._idle:
             tracer = self._idle.pop()
         else:
-            from isaaclab_arena.sim.warp.cameras import (  # noqa: PLC0415  Warp loads for seconds
+            from isaaclab_arena.sim.warp_cameras import (  # noqa: PLC0415  Warp loads for seconds
                 Backdrops,
                 Camera,
                 RayTracer,
@@ -112,7 +110,7 @@ _FEWEST_AT_ONCE = 8
 """Worlds of a `WarpBackend` that are rendered at once, at least, where policies want to see a part of them."""
 
 
-class Renderer(ABC):
+class Renderer:
     """One renderer, and the last picture of every env slot."""
 
     def __init__(
@@ -120,18 +118,25 @@ class Renderer(ABC):
         backend: Backend,
         names: Sequence[str],
         *,
-        width: int,
-        height: int,
-        device: torch.device,
+        size: tuple[int, int],
+        shadows: bool,
+        num_threads: int,
+        only_films: bool,
         depth: bool = False,
         segmentation: bool = False,
     ) -> None:
-        from isaaclab_arena.sim.warp.cameras import Camera  # noqa: PLC0415  Warp loads for seconds, for cameras only
+        # A backend that renders its worlds itself does it on its device, for films a few at once, with pictures kept on
+        # the CPU. The worlds of others are rendered one by one, on threads.
+        begin = time.perf_counter()
+        from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds
+        from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers  # noqa: PLC0415
 
-        self._backend = backend
-        self._cameras = [
+        self._backend, (width, height) = backend, size
+        cameras = [
             Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
         ]
+        self._keeps_on_cpu = only_films
+        device = torch.device("cpu") if only_films else backend.device
         shape = (backend.num_envs, height, width)
         self.pictures: dict[str, torch.Tensor] = {}  # by term, each (num_envs, height, width, channels)
         for name in names:
@@ -143,71 +148,45 @@ class Renderer(ABC):
             if segmentation:
                 seen = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
                 self.pictures[term(name, "segmentation")] = seen
-        self.render_s = 0.0
+
+        self._tracers = self._all = self._some = None
+        self._at_once = _FILMED_AT_ONCE if only_films else max(_FEWEST_AT_ONCE, backend.num_envs // 8)
+        if isinstance(backend, WarpBackend):
+            self._made = partial(BatchCameras, backend, cameras, shadows=shadows)
+            if only_films:
+                self._some = self._made(at_once=self._at_once)
+            else:
+                self._all = self._made()
+        else:
+            num_threads = min(num_threads, backend.num_envs)
+            self._tracers = RayTracers(backend.model, cameras, shadows=shadows, num_threads=num_threads)
+        self.render_s = time.perf_counter() - begin
 
     def render(self, env_ids: Sequence[int]) -> None:
         """Render new pictures of env slots; one whose physics broke down keeps its last pictures."""
         begin = time.perf_counter()
-        self._render(env_ids)
+        if self._tracers is None:
+            self._render_at_once(torch.tensor(list(env_ids)))
+        else:
+
+            def sound_world(env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
+                model, data = self._backend.visible_world(env_id)
+                return (model, data) if np.isfinite(data.qpos).all() else None
+
+            for env_id, pictures in self._tracers.render(env_ids, sound_world).items():
+                for camera, picture in pictures.items():
+                    kinds = {"depth": picture.depth, "segmentation": picture.segmentation}
+                    found = {
+                        rgb_term(camera): picture.rgb,
+                        **{term(camera, kind): each for kind, each in kinds.items()},
+                    }
+                    for name, each in found.items():
+                        if each is not None:
+                            self.pictures[name].numpy()[env_id] = each
         self.render_s += time.perf_counter() - begin
 
-    @abstractmethod
-    def _render(self, env_ids: Sequence[int]) -> None:
-        """Render new pictures of env slots."""
-
-
-class ThreadRenderer(Renderer):
-    """Renders worlds one by one, on threads."""
-
-    def __init__(
-        self, backend: Backend, names: Sequence[str], *, num_threads: int, shadows: bool, **wanted: Any
-    ) -> None:
-        begin = time.perf_counter()
-        from isaaclab_arena.sim.warp.cameras import RayTracers  # noqa: PLC0415  see `Renderer`
-
-        super().__init__(backend, names, device=backend.device, **wanted)
-        num_threads = min(num_threads, backend.num_envs)
-        self._tracers = RayTracers(backend.model, self._cameras, shadows=shadows, num_threads=num_threads)
-        self._arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
-        self.render_s = time.perf_counter() - begin
-
-    def _render(self, env_ids: Sequence[int]) -> None:
-        def sound_world(env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
-            model, data = self._backend.visible_world(env_id)
-            return (model, data) if np.isfinite(data.qpos).all() else None
-
-        for env_id, pictures in self._tracers.render(env_ids, sound_world).items():
-            for camera, picture in pictures.items():
-                self._arrays[rgb_term(camera)][env_id] = picture.rgb
-                if picture.depth is not None:
-                    self._arrays[term(camera, "depth")][env_id] = picture.depth
-                if picture.segmentation is not None:
-                    self._arrays[term(camera, "segmentation")][env_id] = picture.segmentation
-
-
-class BatchRenderer(Renderer):
-    """Renders many worlds at once on their device; for films a few at once, with pictures kept on the CPU."""
-
-    def __init__(
-        self, backend: Backend, names: Sequence[str], *, only_films: bool, shadows: bool, **wanted: Any
-    ) -> None:
-        begin = time.perf_counter()
-        from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  see `Renderer`
-        from isaaclab_arena.sim.warp.cameras import BatchCameras  # noqa: PLC0415  see `Renderer`
-
-        self._keeps_on_cpu = only_films
-        device = torch.device("cpu") if only_films else backend.device
-        super().__init__(backend, names, device=device, **wanted)
-        if not isinstance(backend, WarpBackend):
-            raise TypeError(f"'{backend.engine()}' does not render its worlds itself")
-        self._made = partial(BatchCameras, backend, self._cameras, shadows=shadows)
-        self._all = None if only_films else self._made()
-        self._at_once = _FILMED_AT_ONCE if only_films else max(_FEWEST_AT_ONCE, backend.num_envs // 8)
-        self._some = self._made(at_once=self._at_once) if only_films else None
-        self.render_s = time.perf_counter() - begin
-
-    def _render(self, env_ids: Sequence[int]) -> None:
-        slots = torch.tensor(list(env_ids))
+    def _render_at_once(self, slots: torch.Tensor) -> None:
+        """Render new pictures of env slots (n,), int64, on the backend's device."""
         there = slots.to(self._backend.device, non_blocking=True)
         # The renderer with the least work is the one of all worlds, or the one of a few at a time.
         rendered = -(-len(slots) // self._at_once) * self._at_once
@@ -323,11 +302,8 @@ class EnvironmentCameras:
         self._renderers: dict[str, Renderer] = {}
         self._film_renderers: dict[str, FilmRenderer] = {}
         self._film_s = 0.0
-        self._announced: Sequence[int] | None = None
-        # Env slots that have moved since their last pictures for policies.
-        self._outdated = np.ones(backend.num_envs, bool)
-        self.num_drawn = 0  # per env slot and term of ``camera_obs``
-        self._before_observed = self._announced, self.num_drawn
+        self.drawn = DrawnPictures(backend.num_envs)  # for policies
+        self._before_observed = self.drawn.announced, self.drawn.num_drawn
 
     @property
     def render_s(self) -> float:
@@ -354,39 +330,25 @@ class EnvironmentCameras:
         if self.enabled:
             self._renderer_of(HEAD_CAMERA).render(range(self._backend.num_envs))
 
-    def outdate(self, env_ids: Sequence[int] | None) -> None:
-        """Mark the pictures of env slots outdated, None for all."""
-        self._outdated[slice(None) if env_ids is None else list(env_ids)] = True
-
-    def announce(self, env_ids: Sequence[int] | None) -> None:
-        """Set the env slots that the next `observe` draws, None for all."""
-        self._announced = env_ids
-
     def observe(self) -> dict[str, torch.Tensor | Pictures]:
         """Render outdated pictures of announced env slots; return all, or only the current ones as `Pictures`."""
-        self._before_observed = self._announced, self.num_drawn
-        announced, self._announced = self._announced, None
-        self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
-        if not self._outdated.any():
-            kept = self._renderer_of(HEAD_CAMERA).pictures
-            return {name: kept[name].to(self._device, copy=True) for name in self.spec()}
-
-        # Only current pictures are returned, so a stale one cannot be read. Without any, no renderer is needed.
-        env_ids = np.flatnonzero(~self._outdated)
-        if len(env_ids):
-            kept = self._renderer_of(HEAD_CAMERA).pictures
-            slots = torch.from_numpy(env_ids).to(self._backend.device, non_blocking=True)
-            drawn = {name: kept[name][slots].to(self._device) for name in self.spec()}
-        else:
-            drawn = {
+        drawn = self.drawn
+        self._before_observed = drawn.announced, drawn.num_drawn
+        self._bring_up_to_date(np.flatnonzero(drawn.named()).tolist())
+        if drawn.outdated.all():
+            # Without any picture no renderer is needed.
+            kept = {
                 name: torch.empty((0, *spec.shape), dtype=spec.dtype, device=self._device)
                 for name, spec in self.spec().items()
             }
-        return {name: Pictures(tuple(env_ids.tolist()), frames, name) for name, frames in drawn.items()}
+        else:
+            pictures = self._renderer_of(HEAD_CAMERA).pictures
+            kept = {name: pictures[name] for name in self.spec()}
+        return drawn.shown(kept, self._device)
 
     def observe_again(self) -> None:
         """Undo the last `observe`: its announcement is back, and its pictures do not count."""
-        self._announced, self.num_drawn = self._before_observed
+        self.drawn.announced, self.drawn.num_drawn = self._before_observed
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
         """Return current pictures of env slots by camera name, each (len(env_ids), height, width, 3), uint8."""
@@ -417,7 +379,7 @@ class EnvironmentCameras:
         """Return a call per env slot that draws the current pictures of one place's cameras."""
         is_seen = place == HEAD_CAMERA and self.enabled
         # The policies' current pictures exist already.
-        drawn = [env_id for env_id in env_ids if is_seen and not self._outdated[env_id]]
+        drawn = [env_id for env_id in env_ids if is_seen and not self.drawn.outdated[env_id]]
         if not self._backend.renders and len(drawn) < len(env_ids):
             if place not in self._film_renderers:
                 names, size = self._cameras_at[place]
@@ -443,26 +405,25 @@ class EnvironmentCameras:
 
     def _bring_up_to_date(self, env_ids: Sequence[int]) -> None:
         """Render the outdated pictures of these env slots for policies."""
-        outdated = [env_id for env_id in env_ids if self._outdated[env_id]]
+        outdated = [env_id for env_id in env_ids if self.drawn.outdated[env_id]]
         if outdated:
             self._renderer_of(HEAD_CAMERA).render(outdated)
-            self._outdated[outdated] = False
-            self.num_drawn += len(outdated) * len(self.spec())
+            self.drawn.outdated[outdated] = False
+            self.drawn.num_drawn += len(outdated) * len(self.spec())
 
     def _renderer_of(self, place: str) -> Renderer:
         """Return the renderer of a place's cameras, which is made at its first use."""
         if place not in self._renderers:
-            names, (width, height) = self._cameras_at[place]
+            names, size = self._cameras_at[place]
             is_seen = place != VIEWPORT and self.enabled
-            wanted = {
-                "shadows": place == VIEWPORT,
-                "width": width,
-                "height": height,
-                "depth": is_seen and self._options.camera_depth,
-                "segmentation": is_seen and self._options.camera_segmentation,
-            }
-            if self._backend.renders:
-                self._renderers[place] = BatchRenderer(self._backend, names, only_films=not is_seen, **wanted)
-            else:
-                self._renderers[place] = ThreadRenderer(self._backend, names, num_threads=self._num_threads, **wanted)
+            self._renderers[place] = Renderer(
+                self._backend,
+                names,
+                size=size,
+                shadows=place == VIEWPORT,
+                num_threads=self._num_threads,
+                only_films=not is_seen,
+                depth=is_seen and self._options.camera_depth,
+                segmentation=is_seen and self._options.camera_segmentation,
+            )
         return self._renderers[place]

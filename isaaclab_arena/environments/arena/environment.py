@@ -2,16 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import ParamSpec, TypeAlias, TypeVar
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
+from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.events import MomentRing, Moments
 from isaaclab_arena.environments.mdp.spaces import ActionMode, FloorActions, ObservationTerm, read_terms, robot_terms
-from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, Verdict
+from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -19,8 +19,7 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import HOLDS_LAST, ArraySpec, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.replayed import Capture, Replayed
+from isaaclab_arena.sim.backend import Backend, Capture, Replayed, StartState
 from isaaclab_arena.sim.scene import Robot
 
 # Read the simulator's state in Isaac Lab's layout, for recordings.
@@ -97,70 +96,20 @@ def _rotated(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return vector + quaternion[:, :1] * twice + cross(twice)
 
 
-# Judge and observe a batch after each step: on a GPU as graphs, if the task does both with tensors alone.
-
-
-class Judging:
-    """Runs a task's judge and the policies' observation terms for all env slots."""
-
-    def __init__(
-        self,
-        task: Task,
-        backend: Backend,
-        terms: Mapping[str, ObservationTerm],
-        device: torch.device,
-        capture: Capture | None,
-    ) -> None:
-        self._task, self._backend, self._terms, self._device = task, backend, terms, device
-        # Only work of a `Task.capturable` task on the backend's own device is replayed as graphs.
-        self._is_replayed = capture is not None and task.capturable and device == backend.device
-        self._moved = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
-        name = task.spec.name
-        self._judge = Replayed(
-            lambda: task.judge(backend, self._moved), capture, keeper=task, name=f"the verdict of '{name}'"
-        )
-        self._read = Replayed(lambda: read_terms(terms, backend, device), capture, name=f"what is seen of '{name}'")
-
-    def judge(self, moved: torch.Tensor) -> Verdict:
-        """Return the verdict for the sound env slots ``moved`` (num_envs,), bool; valid until the next call."""
-        if not self._is_replayed:
-            return self._task.judge(self._backend, moved)
-        self._moved.copy_(moved)
-        return self._judge()
-
-    def observe(self, origin: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """Return the policies' terms; ``origin`` (num_envs, 3) [m] shifts points, None for the world's origin."""
-        if not self._is_replayed or origin is not None:
-            return read_terms(self._terms, self._backend, self._device, origin)
-        seen = self._read()
-        return seen.clone() if isinstance(seen, SideBySide) else {name: term.clone() for name, term in seen.items()}
-
-    def forget(self) -> None:
-        """Release the captured graphs."""
-        self._judge.forget()
-        self._read.forget()
-
-
 # An environment made of a backend and a task; subclasses define the robot's motion.
 
 _INTEGRATION_STATE = "integration_state"
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
-
-def _remembering(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Run a method that changes an environment's tensors outside inference mode and without gradients."""
-    in_ordinary_mode = torch.inference_mode(mode=False)(torch.no_grad()(method))
-
-    @wraps(method)
-    def call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        # A mode change takes longer than a small task's verdict, and the loop has usually done it already.
-        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-            return in_ordinary_mode(*arguments, **named)
-        return method(*arguments, **named)
-
-    return call
+def _ordinary_mode() -> AbstractContextManager[object]:
+    """Leave inference mode and gradients: what an environment remembers is changed in every calling mode."""
+    # A mode change takes longer than a small task's verdict, and the loop has usually done it already.
+    if not (torch.is_grad_enabled() or torch.is_inference_mode_enabled()):
+        return nullcontext()
+    modes = ExitStack()
+    modes.enter_context(torch.inference_mode(mode=False))
+    modes.enter_context(torch.no_grad())
+    return modes
 
 
 class ArenaEnvironment(Environment):
@@ -207,14 +156,23 @@ class ArenaEnvironment(Environment):
         self._state = state
         self._moments: MomentRing | None = None
         self.task.attach(backend)
-        self.judging = Judging(task, backend, self._terms, device, backend.capture)
+        self.replay_with(backend.capture)
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
-    def announce_pictures(self, options: CameraOptions) -> None:
-        """Declare the pictures that options ask for, and never render any."""
-        if options.enable_cameras:
-            pictures = EnvironmentCameras(self.backend, options, self.device).spec()
-            self.observation_spec = {**self.observation_spec, CAMERAS: pictures}
+    def replay_with(self, capture: Capture | None) -> None:
+        """Judge and observe as graphs from now on, if the task does both with tensors alone on the backend's device."""
+        self._is_replayed = capture is not None and self.task.capturable and self.device == self.backend.device
+        self._sound = torch.zeros_like(self._running)
+        name = self.task.spec.name
+        self._judge = Replayed(
+            lambda: self.task.judge(self.backend, self._sound),
+            capture,
+            keeper=self.task,
+            name=f"the verdict of '{name}'",
+        )
+        self._read = Replayed(
+            lambda: read_terms(self._terms, self.backend, self.device), capture, name=f"what is seen of '{name}'"
+        )
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the start of the task's things."""
@@ -228,52 +186,52 @@ class ArenaEnvironment(Environment):
         """Start new episodes in the env slots ``env_ids`` (n,)."""
         return self.restore(env_ids, conditions, [{}] * len(conditions))
 
-    @_remembering
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
         """Restart recorded episodes, from their full integration state if given."""
-        slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
-        self._begin(env_ids, slots, conditions)
-        self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
-        for env_id, state in zip(slots, states, strict=True):
-            if _INTEGRATION_STATE in state:
-                self.backend.set_integration_state(env_id, state[_INTEGRATION_STATE])
-        self.task.remember(env_ids, conditions)
-        self.task.begin(self.backend, env_ids)
-        self._running[env_ids] = True
-        self._length[env_ids] = 0
-        self._cameras.outdate(slots)
-        moved = torch.zeros_like(self._running)
-        moved[env_ids] = True
-        return self._observation(moved)
+        with _ordinary_mode():
+            slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
+            self._begin(env_ids, slots, conditions)
+            self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
+            for env_id, state in zip(slots, states, strict=True):
+                if _INTEGRATION_STATE in state:
+                    self.backend.set_integration_state(env_id, state[_INTEGRATION_STATE])
+            self.task.remember(env_ids, conditions)
+            self.task.begin(self.backend, env_ids)
+            self._running[env_ids] = True
+            self._length[env_ids] = 0
+            self._cameras.drawn.outdated[slots] = True
+            moved = torch.zeros_like(self._running)
+            moved[env_ids] = True
+            return self._observation(moved)
 
-    @_remembering
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
-        self._command(action)
-        self.backend.step(self._running, self._num_substeps)
-        return self._outcome(self._running)
+        with _ordinary_mode():
+            self._command(action)
+            self.backend.step(self._running, self._num_substeps)
+            return self._outcome(self._running)
 
-    @_remembering
     def try_step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot, or none. Shape of ``action``: (num_envs, action_dim)."""
-        self._command(action)
-        moved = self.backend.try_step(self._running, self._num_substeps)
-        return self._outcome(moved, may_be_unmade=moved is not self._running)
+        with _ordinary_mode():
+            self._command(action)
+            moved = self.backend.step(self._running, self._num_substeps, may_fail=True)
+            return self._outcome(moved, may_be_unmade=moved is not self._running)
 
-    @_remembering
     def step_again(self) -> Step:
         """Advance every running env slot after a failed `try_step`."""
-        self._cameras.observe_again()
-        if self._moments is not None:
-            self._moments.take_back()
-        self.backend.step(self._running, self._num_substeps)
-        return self._outcome(self._running, may_be_unmade=True)
+        with _ordinary_mode():
+            self._cameras.observe_again()
+            if self._moments is not None:
+                self._moments.take_back()
+            self.backend.step(self._running, self._num_substeps)
+            return self._outcome(self._running, may_be_unmade=True)
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots that are read next."""
-        self._cameras.announce(env_ids)
+        self._cameras.drawn.announced = env_ids
 
     def load_renderer(self) -> None:
         """Load the policies' renderer."""
@@ -282,7 +240,7 @@ class ArenaEnvironment(Environment):
     @property
     def pictures_drawn(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  others keep a number
         """Number of pictures drawn for policies so far."""
-        return self._cameras.num_drawn
+        return self._cameras.drawn.num_drawn
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return the cameras' current pictures of env slots."""
@@ -322,30 +280,30 @@ class ArenaEnvironment(Environment):
         met = self.task.goal_met(self.backend, self._all_slots)
         return [False] * len(env_ids) if met is None else met[list(env_ids)].tolist()
 
-    @_remembering
     def begin_events(self, env_ids: Sequence[int]) -> None:
         """Begin to store the moments of env slots that were just reset."""
         if not self.task.tells_events:
             return
-        if self._moments is None:
-            self._moments = MomentRing(
-                self.backend,
-                num_envs=self.num_envs,
-                capacity=self.max_episode_length,
-                fields=self.task.moment_fields,
-            )
-        self._moments.start(env_ids)
+        with _ordinary_mode():
+            if self._moments is None:
+                self._moments = MomentRing(
+                    self.backend,
+                    num_envs=self.num_envs,
+                    capacity=self.max_episode_length,
+                    fields=self.task.moment_fields,
+                )
+            self._moments.start(env_ids)
 
-    @_remembering
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
         """Return the events of episodes that just ended."""
-        read, max_steps = self.kept_moments(env_ids), self.max_episode_length
-        if not read:
-            return [None] * len(env_ids)
-        return [
-            self.task.events(moments, env_id, solved=success, max_steps=max_steps)
-            for moments, env_id, success in zip(read, env_ids, solved, strict=True)
-        ]
+        with _ordinary_mode():
+            read, max_steps = self.kept_moments(env_ids), self.max_episode_length
+            if not read:
+                return [None] * len(env_ids)
+            return [
+                self.task.events(moments, env_id, solved=success, max_steps=max_steps)
+                for moments, env_id, success in zip(read, env_ids, solved, strict=True)
+            ]
 
     def kept_moments(self, env_ids: Sequence[int]) -> Sequence[Moments]:
         """Return the moments of the env slots' episodes since `begin_events`; empty if none are stored."""
@@ -358,21 +316,22 @@ class ArenaEnvironment(Environment):
         kept = {name: tensor.clone() for name, tensor in self._memory().items()}
         return {**kept, **{f"backend.{name}": tensor for name, tensor in self.backend.snapshot().items()}}
 
-    @_remembering
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
         """Restore every env slot."""
         prefix = "backend."
-        self.backend.restore_snapshot(
-            {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}
-        )
-        for name, tensor in self._memory().items():
-            tensor.copy_(snapshot[name])
-        self._cameras.outdate(None)
-        return self._observation(torch.ones_like(self._running))
+        with _ordinary_mode():
+            self.backend.restore_snapshot(
+                {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}
+            )
+            for name, tensor in self._memory().items():
+                tensor.copy_(snapshot[name])
+            self._cameras.drawn.outdated[:] = True
+            return self._observation(torch.ones_like(self._running))
 
     def close(self) -> None:
         """Release the simulation's device memory."""
-        self.judging.forget()
+        self._judge.forget()
+        self._read.forget()
         self.backend.close()
 
     def provenance(self) -> Mapping[str, str]:
@@ -404,14 +363,18 @@ class ArenaEnvironment(Environment):
         # a subset.
         diverged = moved & self.backend.diverged
         sound = moved ^ diverged
-        judgement = self.judging.judge(sound)
+        if self._is_replayed:
+            self._sound.copy_(sound)
+            judgement = self._judge()  # valid until the next one
+        else:
+            judgement = self.task.judge(self.backend, sound)
         success = sound & judgement.success
         terminated = success | (sound & judgement.lost)
         truncated = (sound ^ terminated) & (self._length >= self.max_episode_length)
         self._running = self._running ^ (diverged | terminated | truncated)
         if self._cameras.enabled:
             # A read of ``moved`` from a GPU would wait for it.
-            self._cameras.outdate(moved.nonzero()[:, 0].tolist() if moved.is_cpu else None)
+            self._cameras.drawn.outdated[moved.numpy() if moved.is_cpu else slice(None)] = True
         return Step(
             observation=self._observation(moved),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
@@ -428,7 +391,15 @@ class ArenaEnvironment(Environment):
     def _observation(self, moved: torch.Tensor) -> Observation:
         """Return the policies' observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
         del moved
-        observation: Observation = {"policy": self.judging.observe(self._origin())}
+        origin = self._origin()
+        if self._is_replayed and origin is None:
+            seen = self._read()
+            terms = (
+                seen.clone() if isinstance(seen, SideBySide) else {name: term.clone() for name, term in seen.items()}
+            )
+        else:
+            terms = read_terms(self._terms, self.backend, self.device, origin)
+        observation: Observation = {"policy": terms}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
         return observation

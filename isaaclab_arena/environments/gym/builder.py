@@ -1,4 +1,4 @@
-"""Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids."""
+"""Environments made elsewhere, by their ids: of Gymnasium's registry, Meta-World, robosuite and vla-eval."""
 
 import functools
 import itertools
@@ -12,24 +12,18 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.config.options import Count, Positive
+from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
+from isaaclab_arena.config.options import Count, NotNegative, Positive
 from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
-from isaaclab_arena.environments.gym.env_slots import (
-    EnvSlots,
-    LocalSlots,
-    SlotMoves,
-    SlotReset,
-    SlotSource,
-)
-from isaaclab_arena.environments.gym.env_worker import ANSWERS, FAMILIES, WorkerSlots
+from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotMoves, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     GymEnvironment,
     GymTraits,
     SuccessRule,
 )
-from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
+from isaaclab_arena.environments.gym.worker.answers import source_of
+from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
@@ -38,14 +32,19 @@ from isaaclab_arena.workers.worker_process import (
     WorkerError,
     WorkerOptions,
     ask_kept_worker,
-    asked_worker,
     stop_kept_workers,
+    taken_worker,
+    which_worker,
 )
 
 STEPS_OF_A_SLOW_RESET = 8
 """What simulators with large scenes take for a reset, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
 
+ROBOSUITE_INSTALLATION = "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium"
+VLA_EVAL_INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark itself needs"
+
 _LOG = logging.getLogger(__name__)
+_MAX_TASKS_NAMED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +112,9 @@ class MetaWorldConfig(GymConfig):
 class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     """Builds one environment from another package, by its id."""
 
+    name: str = field(kw_only=False)  # the environment's name in its source
     config_class: type[_Config]
-    kind: str  # key of `worker.sources.SOURCES`
-    name: str  # the environment's name in that source
+    kind: str  # key of `worker.answers.SOURCES`
     install_hint: str  # advice if its package is missing
     worker_install_hint: str | None = None  # the same for another interpreter; None: install_hint
     # True if its closed environments leave nothing in a process that would change the behaviour of the next ones.
@@ -192,22 +191,23 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         # Before any import of a renderer: workers read these variables at their start, as does this process.
         self.draw_on(device)
         opengl = self.choose_opengl(device, config.environment_variables)
-        options = _drawing_with(opengl, config)
+        # Workers use the chosen renderer, unless the job sets it.
+        variables = {**opengl.variables, **config.environment_variables}
+        options = replace(config, environment_variables=variables)
         source, begun = self._source(options), None
         if config.python is not None:
             # A worker that has found this environment, and no other, has its imports loaded.
-            variables = options.environment_variables
-            begun = asked_worker(ANSWERS, options.interpreter, variables, source.question())
+            which = which_worker(ANSWERS, options.interpreter, options.environment_variables)
+            begun = taken_worker(which, source.request("find"))
         # The other kept workers have answered all questions.
         stop_kept_workers(ANSWERS)
-        if config.python is not None:
-            slots: EnvSlots = WorkerSlots(source, num_envs, options, begun)
-        else:
-            try:
-                slots = LocalSlots(source, num_envs)
-            except Exception as error:
-                message = f"'{self.name}' cannot be made: {type(error).__name__}: {error}"
-                raise EnvironmentBuildError(message) from error
+        try:
+            slots = EnvSlots(source, num_envs, None if config.python is None else options, begun)
+        except ArenaError:
+            raise
+        except Exception as error:  # in this process an environment may raise anything
+            message = f"'{self.name}' cannot be made: {type(error).__name__}: {error}"
+            raise EnvironmentBuildError(message) from error
 
         try:
             described = slots.description
@@ -261,9 +261,9 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         try:
             # The variables are those of a rank on the CPU, whose first worker this one can become.
             opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
-            question, options = self._source(config).question(), _drawing_with(opengl, config)
-            variables, timeout_s = options.environment_variables, options.start_timeout_s
-            return ask_kept_worker(ANSWERS, options.interpreter, variables, question, timeout_s)
+            variables = {**opengl.variables, **config.environment_variables}
+            question, timeout_s = self._source(config).request("find"), config.start_timeout_s
+            return ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)
         except RequestError as error:
             raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
@@ -339,23 +339,164 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         return next((seconds[name] for name in exact_first if name in seconds), 1.0)
 
 
-def gymnasium_environment(name: str) -> GymBuilder:
-    """Return the builder of ``gym:<name>``."""
-    hint = "install the package that has it (gymnasium[mujoco] for Gymnasium's own MuJoCo environments)"
-    return GymBuilder(config_class=GymConfig, kind="gym", name=name, install_hint=hint)
+@dataclass(frozen=True, kw_only=True)
+class RobosuiteConfig(GymConfig):
+    """Options of robosuite's tasks, which say themselves what is solved.
+
+    Attributes:
+        robots: Names of the robots; a Panda by default, and two in tasks for two arms.
+        cameras: What is observed as pictures where ``enable_cameras`` is true.
+        camera_size: Height and width of these pictures [pixels].
+    """
+
+    success_key: str | None = "success"
+    steps_while_starting: NotNegative = STEPS_OF_A_SLOW_RESET
+    robots: tuple[str, ...] = ()
+    cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")
+    camera_size: Count = 84
+
+    def maker_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `robosuite_tasks.make`; no cameras without ``enable_cameras``."""
+        cameras = list(self.cameras) if self.enable_cameras else []
+        return {**self.make_kwargs, "robots": list(self.robots), "cameras": cameras, "camera_size": self.camera_size}
+
+    def problems_with(self, found: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield the robots that robosuite does not have."""
+        for robot in self.robots:
+            if robot not in found["robots"]:
+                hint = did_you_mean(robot, found["robots"])
+                yield Problem(f"robosuite has no robot '{robot}'{hint}", key="robots")
 
 
-def meta_world_environment(name: str) -> GymBuilder:
-    """Return the builder of ``metaworld:<name>``."""
-    # Meta-World needs packaging without declaring it. Its own MuJoCo differs from this process's.
-    return GymBuilder(
-        config_class=MetaWorldConfig,
-        kind="metaworld",
-        name=name,
-        install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
-        worker_install_hint="pip install metaworld==3.1.1 packaging",
-        leaves_nothing=True,
-    )
+@dataclass(frozen=True, kw_only=True)
+class VlaEvalConfig(GymConfig):
+    """Options of vla-eval's benchmark classes, which say themselves what is solved.
+
+    Attributes:
+        task: Name or index of the task; may be left out where the class has one.
+        tasks: How many tasks the class has, where a suite plays all of them.
+        render: Where it draws, as vla-eval's option of this name; the CPU where ``MUJOCO_GL`` is ``osmesa``, else the
+            GPU by default.
+        new_each_episode: Whether every episode has a new object of the class, so that no episode depends on earlier
+            ones; otherwise each env slot keeps one, as vla-eval does.
+        action_dim: Numbers of an action, where the class does not declare it.
+    """
+
+    success_key: str | None = "success"
+    steps_while_starting: NotNegative = STEPS_OF_A_SLOW_RESET
+    instruction_key: str | None = "task_description"
+    tell_episode: bool = True
+    task: str | int | None = None
+    tasks: Count | None = None
+    render: Literal["gpu", "cpu"] | None = None
+    new_each_episode: bool = True
+    action_dim: Count | None = None
+
+    def maker_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `vla_eval_benchmarks.make`."""
+        own = ("task", "render", "new_each_episode", "action_dim")
+        return {"arguments": self.make_kwargs, **{name: getattr(self, name) for name in own}}
+
+    def problems_with(self, found: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield the options that the class does not accept, and a task that it does not have."""
+        if found["wrong_option"] is not None:
+            key, message = found["wrong_option"]
+            yield Problem(message, key=key)
+            return
+        # A class that rejects its arguments has no known tasks, so nothing else can be checked.
+        tasks = found["tasks"]
+        named = ", ".join(f"'{task}'" for task in tasks[:_MAX_TASKS_NAMED]) + (
+            ", …" if tasks[_MAX_TASKS_NAMED:] else ""
+        )
+        if self.tasks is not None and self.tasks != len(tasks):
+            yield Problem(f"is {self.tasks}, and the class has {len(tasks)} tasks: {named}", key="tasks")
+        if self.task is None and len(tasks) != 1:
+            yield Problem(f"is missing: there are {len(tasks)} tasks: {named}", key="task")
+        elif isinstance(self.task, str) and self.task not in tasks:
+            yield Problem(
+                f"there is no task '{self.task}'{did_you_mean(self.task, tasks) or f'; there are {named}'}", key="task"
+            )
+        elif isinstance(self.task, int) and not 0 <= self.task < len(tasks):
+            yield Problem(f"there is no task {self.task}; there are {len(tasks)}, counted from 0", key="task")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VlaEvalBuilder(GymBuilder[VlaEvalConfig]):
+    """Builds one task of a benchmark class."""
+
+    def task_name(self, config: VlaEvalConfig) -> str:
+        """Return the task's name, or that of the class with its index."""
+        if config.task_description is not None or config.task is None:
+            return super().task_name(config)
+        return config.task if isinstance(config.task, str) else f"{super().task_name(config)}/{config.task}"
+
+    def num_episodes(self, config: VlaEvalConfig) -> int | None:
+        """Return the class's own number of episodes per task."""
+        return self._find(config)["num_episodes"]
+
+
+@dataclass(frozen=True)
+class VlaEvalSuite:
+    """All tasks of a class ``module:Class``, called by index: their names are too long for job names."""
+
+    name: str
+
+    @property
+    def words(self) -> str:
+        """Description for the list of suites."""
+        return f"The tasks of {self.name}, as many as the option tasks says."
+
+    def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:
+        """Return the tasks; see `Suite`."""
+        # Only the class knows its tasks, and reading a job file must not run the program that it names. So the job
+        # states the number, and its check verifies it.
+        count = options.get("tasks")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_JOBS:
+            message = f"says how many tasks the class has, 1 to {MAX_JOBS}; each of them becomes a job"
+            raise ConfigError(Problem(message, key="tasks"))
+        if options.get("task") is not None:
+            raise ConfigError(Problem("names one task, and a suite plays all; leave it out", key="task"))
+        environment = f"vla_eval:{self.name}"
+        return [SuiteTask(label=str(each), environment=environment, options={"task": each}) for each in range(count)]
+
+
+gymnasium_environment = functools.partial(
+    GymBuilder,
+    config_class=GymConfig,
+    kind="gym",
+    install_hint="install the package that has it (gymnasium[mujoco] for Gymnasium's own MuJoCo environments)",
+)
+"""Builder of ``gym:<name>``."""
+
+# Meta-World needs packaging without declaring it. Its own MuJoCo differs from this process's.
+meta_world_environment = functools.partial(
+    GymBuilder,
+    config_class=MetaWorldConfig,
+    kind="metaworld",
+    install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
+    worker_install_hint="pip install metaworld==3.1.1 packaging",
+    leaves_nothing=True,
+)
+"""Builder of ``metaworld:<name>``."""
+
+robosuite_environment = functools.partial(
+    GymBuilder,
+    config_class=RobosuiteConfig,
+    kind="robosuite",
+    install_hint=f"robosuite needs an older MuJoCo, so name an interpreter with python; there {ROBOSUITE_INSTALLATION}",
+    worker_install_hint=ROBOSUITE_INSTALLATION,
+    leaves_nothing=True,
+)
+"""Builder of ``robosuite:<name>``."""
+
+vla_eval_environment = functools.partial(
+    VlaEvalBuilder,
+    config_class=VlaEvalConfig,
+    kind="vla_eval",
+    install_hint=f"name an interpreter with python; there {VLA_EVAL_INSTALLATION}",
+    worker_install_hint=VLA_EVAL_INSTALLATION,
+)
+"""Builder of ``vla_eval:<name>``."""
 
 
 def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | None = None) -> list[dict[str, Any]]:
@@ -391,11 +532,6 @@ def _same(shown: Sequence[Mapping[str, np.ndarray]], again: Sequence[Mapping[str
 @functools.cache
 def _say_once(line: str, level: int = logging.INFO) -> None:
     _LOG.log(level, "%s", line)
-
-
-def _drawing_with(opengl: OpenglChoice, config: _Config) -> _Config:
-    """Return options whose workers use the chosen renderer, unless the job sets it."""
-    return replace(config, environment_variables={**opengl.variables, **config.environment_variables})
 
 
 def _contradictions(config: GymConfig) -> Iterator[Problem]:

@@ -1,28 +1,50 @@
-"""The single environments behind a batch, in this process."""
+"""The single environments behind a batch, in workers or in this process: begun, waited for, and started again."""
 
 import logging
+import os
 import re
 import traceback
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, OwnGenerators, drawing_of, others_kept
-from isaaclab_arena.environments.gym.worker.shared_arrays import (
+from isaaclab_arena.environments.gym.worker.answers import (
     FIRST_ENTRY,
+    MOVE,
+    MOVE_AND_LOOK,
+    NO_SLOT,
+    REST,
     REWARD,
     TERMINATED,
     TRUNCATED,
+    Answers,
     SharedArrays,
+    StepsAhead,
+    num_bytes,
     num_results,
 )
-from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.environments.gym.worker.versions import versions_of
-from isaaclab_arena.workers.worker_process import WorkerOptions
+from isaaclab_arena.environments.gym.worker.env_slot import others_kept
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
+from isaaclab_arena.workers.worker_process import (
+    RequestError,
+    WorkerError,
+    WorkerOptions,
+    WorkerProcess,
+    can_spare_workers,
+    memory_file,
+    spare_worker,
+    taken_worker,
+)
+
+ANSWERS = Path(__file__).parent / "worker" / "answers.py"
+"""The program of workers that hold env slots."""
+
+FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
+"""A worker's name of an error to the error that is raised here."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +53,7 @@ _LOG = logging.getLogger(__name__)
 class SlotSource:
     """The recipe for a single environment."""
 
-    kind: str  # key of `worker.sources.SOURCES`
+    kind: str  # key of `worker.answers.SOURCES`
     name: str  # its name in that source
     make_kwargs: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments for its maker
     max_episode_length: int | None = None  # steps until truncation; None for its own limit
@@ -42,19 +64,9 @@ class SlotSource:
     # next source with the same code. None if they may leave traces.
     code: str | None = None
 
-    def request(self) -> dict[str, Any]:
-        """Return the recipe for a worker, as plain JSON values."""
-        told = asdict(self)
-        del told["code"]
-        return {"source": told.pop("kind"), **told}
-
-    def question(self) -> dict[str, Any]:
-        """Return the question for a worker about the environment, as plain JSON values."""
-        return {"request": "find", "source": self.kind, "name": self.name, "make_kwargs": dict(self.make_kwargs)}
-
-    def served_by(self, options: WorkerOptions) -> Hashable:
-        """Return a key: workers with equal keys can replace each other."""
-        return self.kind, self.code, options.interpreter, tuple(sorted(options.environment_variables.items()))
+    def request(self, what: str) -> dict[str, Any]:
+        """Return the request to ``find`` or ``make`` such an environment, as plain JSON values."""
+        return {"request": what, **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +84,6 @@ class SlotWords(NamedTuple):
     instruction: str | None  # None without an instruction_key
     info: Mapping[str, float]  # the wanted numbers that are already there
     error: str | None = None  # mismatch of the observation with its space, None if it fits
-
-
-@dataclass(kw_only=True)
-class PlayedEpisode:
-    """The history of an env slot's episode, for replay if its worker dies because of another env slot."""
-
-    reset: SlotReset
-    # of each step since the reset, for all env slots of the worker, each (num_slots, action_dim)
-    actions: list[np.ndarray] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,166 +149,506 @@ class Failures:
             _LOG.log(level, "'%s' failed in %s as before, %d times by now: %s", self._name, where, times, message)
 
 
-class EnvSlots(ABC):
-    """Single environments, each in an env slot of the batch; a failed one is made anew at its next reset."""
+class ThisProcess:
+    """Answers like a `WorkerProcess`, in this process. An error of a request is raised as it is."""
 
-    steps_elsewhere = False  # other processes make the steps
-    makes_steps_ahead = False  # they also make planned steps before the request
-    steps_while_starting = 0  # steps of other env slots before a reset is waited for
+    def __init__(self) -> None:
+        self._memory, self.pid = memory_file(), os.getpid()
+        self._answers = Answers(self._memory.fileno(), self._told, alone=False)
+        self._asked: tuple[Mapping[str, Any], Mapping[str, np.ndarray]] = {}, {}
 
-    def __init__(self, description: Mapping[str, Any], num_envs: int) -> None:
-        self.description, self.num_envs = description, num_envs
+    def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        """Keep a request for `receive`."""
+        self._asked = message, arrays or {}
+
+    @others_kept()
+    def receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Do what the request says."""
+        del timeout_s
+        message, arrays = self._asked
+        return self._answers.answer(dict(message), dict(arrays))
+
+    def unanswered(self, timeout_s: float) -> None:
+        """Return None: no other process makes the step."""
+
+    def share(self, size: int) -> int:
+        """Return the descriptor of a file of `size` bytes; see `WorkerProcess.share`."""
+        os.ftruncate(self._memory.fileno(), size)
+        return self._memory.fileno()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._answers.close()
+        self._memory.close()
+
+    def _told(self, error: BaseException) -> dict[str, str]:
+        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+
+
+class EnvWorker:
+    """A worker and its env slots; it starts when the first of them is made."""
+
+    def __init__(
+        self,
+        source: SlotSource,
+        options: WorkerOptions | None,
+        failures: Failures,
+        indices: range,
+        begun: WorkerProcess | None = None,
+    ) -> None:
+        # If the process dies in a step, only the env slot that was moving has failed; a new process continues the
+        # others from there. ``options`` is None for this process; ``begun`` is a process that already runs.
+        self.indices, self._failures = indices, failures
+        self._places = slice(indices.start, indices.stop)  # of its env slots in arrays of all
+        self._source, self._is_here, self._options = source, options is None, options or WorkerOptions()
+        self._which: Hashable = None  # workers of equal keys can replace each other
+        if source.code is not None and options is not None:
+            variables = tuple(sorted(options.environment_variables.items()))
+            self._which = source.kind, source.code, options.interpreter, variables
+        self.process: WorkerProcess | ThisProcess | None = None if begun is None else self._started(begun)
+        self._shared: SharedArrays | None = None
+        self._numbers: dict[str, np.ndarray] = {}
+        self._making: list[int] = []
+        self.held: set[int] = set()  # its env slots that have an environment
+        # Of each env slot, its episode for a replay if the worker dies because of another: the reset, and the actions
+        # of each step since, for all env slots of the worker, each (num_slots, action_dim).
+        self._played: dict[int, tuple[SlotReset, list[np.ndarray]]] = {}
+        self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
+        self._unsent: WorkerError | None = None
+        self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
+        self._ahead: StepsAhead | None = None
+        self._most_ahead = self._options.steps_per_message - 1
+        self._replays = not self._is_here and (len(indices) > 1 or self._most_ahead > 0)
+        self._timeout_s = 0.0  # of the steps under way
+        self._num_ahead = 0
+        self._is_sound = True
+
+    def show_in(self, numbers: Mapping[str, np.ndarray]) -> None:
+        """Write observations, without pictures, into ``numbers``, the arrays of all env slots."""
+        self._numbers = {name: values[self._places] for name, values in numbers.items()}
+        for name, values in self._numbers.items():
+            self._showing().arrays[name][:] = values
+
+    def begin_making(self, indices: Iterable[int]) -> None:
+        """Request environments in these env slots, if there are any."""
+        self._making = list(indices)
+        if not self._making:
+            return
+        if self.process is None:
+            try:
+                self.process = self._started()
+            except WorkerError as error:
+                raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
+        told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
+        self._send({**told, "slots": [index - self.indices[0] for index in self._making]})
+
+    def finish_making(self) -> dict[str, Any]:
+        """Return the description of the requested environments, EnvironmentBuildError if one fails; see `EnvSlot`."""
+        if not self._making:
+            return {}
+        try:
+            description, _ = self._receive(self._options.start_timeout_s * len(self._making))
+        except (RequestError, WorkerError) as error:
+            details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
+            raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{details}") from error
+        if self._shared is None and self.process is not None:
+            sizes = description, len(self.indices), self._most_ahead
+            self._shared = SharedArrays(self.process.share(num_bytes(*sizes)), *sizes)
+            self._ahead = StepsAhead(self._shared, self._most_ahead) if self._most_ahead else None
+            # Resting env slots will not write their known values again.
+            for name, values in self._numbers.items():
+                self._shared.arrays[name][:] = values
+        self.held.update(self._making)
+        return description
+
+    def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
+        """Request new episodes."""
+        self.starting = {index: (reset, index in seen) for index, reset in resets.items()}
+        self._ask_resets(self.starting)
+
+    def finish_resets(self) -> dict[int, SlotWords]:
+        """Return the results of the resets; RequestError if an environment raises, WorkerError if the worker fails."""
+        starting, self.starting = self.starting, {}
+        timeout_s = self._options.start_timeout_s * len(starting)
+        try:
+            message, _ = self._receive(timeout_s)
+        except WorkerError as error:
+            if not error.died:
+                raise
+            # A process that died between two episodes is replaced without a failed episode.
+            self._start_again(self._played.keys() - starting.keys(), starting)
+            self._ask_resets(starting)
+            message, _ = self._receive(timeout_s)
+        arrays = self._showing().arrays
+        for name, values in self._numbers.items():
+            values[:] = arrays[name]
+        if self._replays:
+            self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
+        return {index: SlotWords(*said) for index, said in zip(starting, message["starts"], strict=True)}
+
+    def steps_left(self) -> list[int]:
+        """Return the number of steps already made ahead for each of its env slots."""
+        return [0] * len(self.indices) if self._ahead is None else self._ahead.left().tolist()
+
+    def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
+        """Request a step of this worker's env slots, unless it was made ahead."""
+        # Arrays cover all env slots: ``actions`` (num_envs, action_dim), float32, which must not change any more;
+        # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`; ``planned`` (n, action_dim) each.
+        self._asked = actions[self._places], asked[self._places]
+        own = {index - self.indices[0]: each for index, each in planned.items() if index in self.indices}
+        self._num_ahead = 0 if self._ahead is None else self._ahead.plan(self._asked[1], own)
+        self._ask_steps(*self._asked, self._num_ahead)
+
+    def unanswered(self) -> int | None:
+        """Return a descriptor that becomes readable when the steps are made; None if no answer is pending."""
+        if self.process is None or self._unsent is not None or not self._timeout_s:
+            return None
+        return self.process.unanswered(self._timeout_s)
+
+    def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
+        """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
+        made = [index for index in moving if self._asked[1][index - self.indices[0]] == REST]
+        if made and self._ahead is not None:
+            # These steps were made with an earlier message.
+            slots = [index - self.indices[0] for index in made]
+            try:
+                names = self._ahead.show(slots, self._asked[0])
+            except ValueError as error:
+                # The worker may never read the next message.
+                self._is_sound = False
+                message = f"{error}; with steps_per_message its planned actions must stay as they are"
+                raise PolicyError(message) from error
+            steps.info_names.update({self.indices[slot]: each for slot, each in names.items()})
+            # Only these env slots are read: the worker may be stepping its others.
+            shared = self._showing()
+            steps.results[made] = shared.results[slots]
+            for name, values in self._numbers.items():
+                values[slots] = shared.arrays[name][slots]
+            for index in made:
+                self._played[index][1].append(self._asked[0])
+
+        moving = [index for index in moving if index not in made]
+        if not moving:
+            return
+        try:
+            self._take_steps(moving, steps)
+        except WorkerError as error:
+            self._failures.tell(f"env slots {[*moving]}", str(error))
+            self._go_on(error, moving, steps)
+
+    def pictures(self, index: int) -> dict[str, np.ndarray]:
+        """Return the last observed pictures of an env slot."""
+        slot = index - self.indices[0]
+        return {name: each[slot] for name, each in self._showing().arrays.items() if name not in self._numbers}
+
+    def asked(
+        self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of the answer to a request, by a worker that is started if it is not running."""
+        if self.process is None:
+            self.begin_making(self.indices[:1])
+            self.finish_making()
+        self._send(message, arrays)
+        return self._receive(self._options.step_timeout_s)[1]
+
+    def let_go(self) -> None:
+        """Close the environments, and keep the process as a spare if it is sound and its code allows it."""
+        process = self.process
+        is_free = self._is_sound and not self.starting and self._which is not None and can_spare_workers()
+        if is_free and isinstance(process, WorkerProcess):
+            try:
+                process.ask({"request": "forget"}, self._options.step_timeout_s)
+            except (RequestError, WorkerError) as error:
+                _LOG.info("a worker of '%s' stops, as it could not close: %s", self._source.name, first_line(error))
+            else:
+                self.process = None
+                spare_worker(self._which, process)
+        self.close()
+
+    def close(self) -> None:
+        """Stop the process, if there is one."""
+        self.held, self.starting = set(), {}
+        self._is_sound = True
+        self._shared, self._ahead, self._unsent = None, None, None
+        process, self.process = self.process, None
+        if process is not None:
+            process.close()
+
+    def _ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+        slots = [index - self.indices[0] for index in starting]
+        if self._ahead is not None:
+            self._ahead.forget(slots)
+        starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting.values()]
+        pictures = [is_seen for _, is_seen in starting.values()]
+        self._send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
+
+    def _ask_steps(self, actions: np.ndarray, asked: np.ndarray, num_ahead: int = 0) -> None:
+        num_asked = np.count_nonzero(asked)
+        self._timeout_s = self._options.step_timeout_s * (num_asked + num_ahead) if num_asked else 0.0
+        if num_asked:
+            shared = self._showing()
+            shared.actions[:], shared.asked[:] = actions, asked
+            self._send({})
+
+    def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
+        notes, _ = self._receive(self._timeout_s)
+        for slot, note in notes.items():
+            index = self.indices[int(slot)]
+            if "error" in note:
+                self._failures.tell(f"env slot {index}", note["traceback"])
+                steps.failures[index] = first_line(note["error"])
+                continue
+            if "info_names" in note:
+                steps.info_names[index] = note["info_names"]
+            if self._ahead is not None:
+                self._ahead.note(int(slot), note.get("ahead_names", {}))
+        # The shared memory holds the numbers, and the notes hold errors and names.
+        shared = self._showing()
+        steps.results[self._places] = shared.results
+        for name, values in self._numbers.items():
+            values[:] = shared.arrays[name]
+        # The actions are stored for a replay, in case the worker dies later in the episode.
+        for index in moving:
+            if index in steps.failures:
+                self._is_sound = False
+                self.held.discard(index)
+                self._played.pop(index, None)
+                if not self.held:  # An environment that raised may have left the process in any state.
+                    self.close()
+            elif self._played:
+                self._played[index][1].append(self._asked[0])
+
+    def _go_on(self, error: WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
+        """Repeat the steps after the process died or did not answer in one of them."""
+        # After steps made ahead no env slot is at fault yet: only the requested steps are repeated.
+        steps.failures.update(dict.fromkeys(moving, first_line(error)))
+        actions, asked = self._asked
+        playing = [
+            index for index, left in zip(self.indices, self.steps_left(), strict=True) if left or index in moving
+        ]
+        while True:
+            if self._num_ahead == 0:
+                failed = self._moving(playing)
+                playing.remove(failed)
+                self._played.pop(failed, None)
+                asked[failed - self.indices[0]] = REST
+            self._num_ahead = 0
+            self.close()
+            if not playing:
+                return
+            try:
+                self._start_again(playing, ())
+                others = [index for index in playing if asked[index - self.indices[0]] != REST]
+                again = replace(steps, failures={})
+                self._ask_steps(actions, asked)
+                if others:
+                    self._take_steps(others, again)
+            except WorkerError as error_again:
+                # Another env slot kills the process too: each round drops one.
+                steps.failures[self._moving(playing)] = first_line(error_again)
+            except (ArenaError, RequestError) as refusal:
+                _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, playing, refusal)
+                steps.failures.update((index, first_line(error)) for index in playing if index not in moving)
+                self.close()
+                return
+            else:
+                for index in others:
+                    del steps.failures[index]
+                steps.failures.update(again.failures)
+                return
+
+    def _moving(self, indices: Collection[int]) -> int:
+        """Return the env slot of ``indices`` that moved last, the first if none did."""
+        moving = NO_SLOT if self._shared is None else self.indices[0] + int(self._shared.moving[0])
+        return moving if moving in indices else next(iter(indices))
+
+    def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:
+        """Restart the process, and replay the episodes of ``playing``; ``starting`` get an environment only."""
+        # ArenaError: a replay differs, or an environment cannot be made. RequestError: an environment raises.
+        # WorkerError: the new process fails too.
+        playing = sorted(playing)
+        self.close()
+        self.begin_making(sorted({*playing, *starting}))
+        self.finish_making()
+        for index in playing:
+            reset, played = self._played[index]
+            self._ask_resets({index: (reset, False)})
+            self._receive(self._options.start_timeout_s)
+            slot, asked = index - self.indices[0], np.full(len(self.indices), REST, np.uint8)
+            asked[slot] = MOVE
+            for actions in played:
+                self._ask_steps(actions, asked)
+                self._receive(self._timeout_s)
+            again = self._showing().arrays
+            for name, values in self._numbers.items():
+                if not np.array_equal(again[name][slot], values[slot], equal_nan=True):
+                    raise ArenaError(f"the episode in env slot {index} does not repeat itself")
+
+    def _started(self, begun: WorkerProcess | None = None) -> WorkerProcess | ThisProcess:
+        """Return a spare process that has run such environments, else ``begun``, else a new one."""
+        if self._is_here:
+            return ThisProcess()
+        spare = None if self._which is None else taken_worker(self._which)
+        if spare and begun:
+            begun.close()
+        return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
+
+    def _showing(self) -> SharedArrays:
+        if self._shared is None:
+            raise RuntimeError("a worker was asked what it observes before it was made")
+        return self._shared
+
+    def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        # Requests to the other workers go first; an error here is raised when the answer is due.
+        if self.process is None:
+            raise RuntimeError("a worker was asked before it was started")
+        try:
+            self.process.send(message, arrays)
+        except WorkerError as error:
+            self._unsent = error
+
+    def _receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        unsent, self._unsent = self._unsent, None
+        if unsent is not None or self.process is None:
+            raise unsent or RuntimeError("a worker was asked before it was started")
+        return self.process.receive(timeout_s)
+
+
+class EnvSlots:
+    """Single environments, each in an env slot of the batch; a failed one is made anew at its next reset.
+
+    They are in worker processes, which step at the same time and share their arrays' memory; without ``options`` in
+    this process, one after the other.
+    """
+
+    def __init__(
+        self, source: SlotSource, num_envs: int, options: WorkerOptions | None, begun: WorkerProcess | None = None
+    ) -> None:
+        self.steps_elsewhere = options is not None  # other processes make the steps
+        self._source, self._size = source, options.envs_per_worker if options else num_envs
+        # Workers also make planned steps before the request.
+        self.makes_steps_ahead = options is not None and options.steps_per_message > 1
+        # Steps of other env slots before a reset is waited for. A worker answers requests in order, so a step would
+        # wait for a reset in the same worker.
+        self.steps_while_starting = options.steps_while_starting if options and self._size == 1 else 0
+        self._stepping: list[tuple[EnvWorker, list[int]]] = []
+        chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
+        started = [begun, *[None] * len(chunks)]
+        failures = Failures(source.name)
+        self.workers = [EnvWorker(source, options, failures, *each) for each in zip(chunks, started, strict=False)]
+        try:
+            for worker in self.workers:
+                worker.begin_making(worker.indices)
+            self.description = [worker.finish_making() for worker in self.workers][-1]
+        except ArenaError:
+            self.close()
+            raise
+        self.num_envs = num_envs
         # Last observations without pictures, by term, each (num_envs, *shape), float32. Resets and steps overwrite
         # them.
         self.numbers = {
             name: np.zeros((num_envs, *term["shape"]), np.float32)
-            for name, term in description["observation"].items()
+            for name, term in self.description["observation"].items()
             if not term["image"]
         }
-        self._pictures = [name for name, term in description["observation"].items() if term["image"]]
-
-    def no_steps(self) -> SlotSteps:
-        """Return empty results, for a step that no env slot has made yet."""
-        results = np.zeros((self.num_envs, num_results(self.description)))
-        return SlotSteps(results=results, info_keys=self.description["info_keys"])
+        for worker in self.workers:
+            worker.show_in(self.numbers)
 
     def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotWords]:
         """Start episodes; see `begin_reset` and `finish_reset`."""
         self.begin_reset(resets, seen)
         return self.finish_reset(list(resets))
 
-    @abstractmethod
     def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Begin to start episodes; ``seen`` are the env slots whose pictures are wanted."""
+        """Begin to start episodes in all workers at once; ``seen`` are the env slots whose pictures are wanted."""
+        # EnvironmentBuildError: a new environment cannot be made.
+        asked = [(worker, {index: resets[index] for index in indices}) for worker, indices in self._divided(resets)]
+        for worker, part in asked:
+            worker.begin_making([index for index in part if index not in worker.held])
+        for worker, _ in asked:
+            worker.finish_making()
+        for worker, part in asked:
+            worker.begin_resets(part, seen)
 
-    @abstractmethod
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
-        """Wait for the episodes of env slots to start, and return the results of their resets."""
+        """Wait for the episodes to start; ArenaError if an environment raises, or its worker dies twice or hangs."""
+        words: dict[int, SlotWords] = {}
+        try:
+            for worker, _ in self._divided(indices):
+                words.update(worker.finish_resets())
+        except (RequestError, WorkerError) as error:
+            details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
+            raise ArenaError(f"'{self._source.name}' failed to reset: {error}{details}") from error
+        return words
 
     def step(self, moves: SlotMoves) -> SlotSteps:
         """Make one step in some env slots."""
         self.begin_step(moves)
-        return self.finish_step(moves)
+        return self.finish_step()
 
     def begin_step(self, moves: SlotMoves) -> None:
-        """Begin a step, if other processes make it."""
-        del moves
+        """Begin a step in all workers at once."""
+        # A copy, because a worker of several env slots stores the actions until their episodes end.
+        actions, asked = moves.actions.copy(), np.full(len(moves.actions), REST, np.uint8)
+        asked[moves.moving] = [MOVE_AND_LOOK if index in moves.seen else MOVE for index in moves.moving]
+        self._stepping = self._divided(moves.moving)
+        for worker, _ in self._stepping:
+            worker.begin_steps(actions, asked, moves.planned)
 
     def unplanned(self, moving: Iterable[int]) -> Sequence[int]:
         """Return the env slots whose next step is not made ahead, so that a plan for them is of use."""
-        del moving
-        return ()
+        left = [each for worker in self.workers for each in worker.steps_left()]
+        return [index for index in moving if not left[index]]
 
     @property
     def unanswered(self) -> Sequence[int]:
         """File descriptors; each becomes readable when a process has made its part of the step."""
-        return ()
+        pipes = [worker.unanswered() for worker, _ in self._stepping]
+        return [pipe for pipe in pipes if pipe is not None]
 
-    @abstractmethod
-    def finish_step(self, moves: SlotMoves) -> SlotSteps:
-        """Return the results of the step that was begun."""
-
-    @abstractmethod
-    def pictures(self, index: int) -> dict[str, np.ndarray]:
-        """Return the last observed pictures of an env slot, by term. They change with its next move."""
-
-    @abstractmethod
-    def render(self, index: int) -> np.ndarray:
-        """Return an env slot's own picture, if the description has ``renders``. Shape: (height, width, 3), uint8."""
-
-    @abstractmethod
-    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return the Meta-World expert's actions; ImportError without Meta-World, LookupError for no such expert."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close all environments. Can be called more than once."""
-
-
-class LocalSlots(EnvSlots):
-    """Environments in this process, one after the other."""
-
-    def __init__(self, source: SlotSource, num_envs: int) -> None:
-        self._source = source
-        self._failures = Failures(source.name)
-        self._slots: dict[int, EnvSlot] = {}
-        self._starting: dict[int, tuple[SlotReset, bool]] = {}
-        with others_kept():
-            for index in range(num_envs):
-                self._slots[index] = self._made()
-        first = self._slots[0]
-        super().__init__({**first.description(), "versions": versions_of(first.environment)}, num_envs)
-        self._shown = SharedArrays(-1, self.description, num_envs)
-
-    def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Store the starts of the episodes; see `EnvSlots.begin_reset`."""
-        self._starting.update({index: (reset, index in seen) for index, reset in resets.items()})
-
-    @others_kept()
-    def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
-        """Start episodes; an error in an environment fails the job. See `EnvSlots.finish_reset`."""
-        words = {}
-        for index in indices:
-            reset, pictures = self._starting.pop(index)
-            if index not in self._slots:
-                self._slots[index] = self._made()
-            options = None if reset.options is None else dict(reset.options)
-            start = self._slots[index].reset(reset.seed, pictures=pictures, options=options)
-            self._shown.put(index, start.observation)
-            words[index] = SlotWords(start.instruction, start.info, start.error)
-        for name, values in self.numbers.items():
-            values[:] = self._shown.arrays[name]
-        return words
-
-    @others_kept()
-    def finish_step(self, moves: SlotMoves) -> SlotSteps:
-        """Make one step in each moving env slot; an error fails only its env slot."""
-        steps = self.no_steps()
-        for index in moves.moving:
-            try:
-                step = self._slots[index].step(moves.actions[index], pictures=index in moves.seen)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  the other env slots go on
-                self._failures.tell(f"env slot {index}", traceback.format_exc())
-                # Its state is unknown, so it is not closed either: close would run its code too.
-                del self._slots[index]
-                steps.failures[index] = f"{type(error).__name__}: {error}"
-                continue
-            self._shown.put_step(index, step)
-            if step.info_names:
-                steps.info_names[index] = step.info_names
-        steps.results[:] = self._shown.results
-        for name, values in self.numbers.items():
-            values[:] = self._shown.arrays[name]
+    def finish_step(self) -> SlotSteps:
+        """Return the results of the step that was begun; an error fails only its env slot."""
+        results = np.zeros((self.num_envs, num_results(self.description)))
+        steps = SlotSteps(results=results, info_keys=self.description["info_keys"])
+        stepping, self._stepping = self._stepping, []
+        for worker, part in stepping:
+            worker.finish_steps(part, steps)
         return steps
 
     def pictures(self, index: int) -> dict[str, np.ndarray]:
-        """Return pictures; see `EnvSlots.pictures`."""
-        return {name: self._shown.arrays[name][index] for name in self._pictures}
+        """Return the last observed pictures of an env slot, by term. They change with its next move."""
+        return self.workers[index // self._size].pictures(index)
 
-    @others_kept()
     def render(self, index: int) -> np.ndarray:
-        """Return a picture; see `EnvSlots.render`."""
-        return self._slots[index].render()
+        """Return an env slot's own picture, if the description has ``renders``. Shape: (height, width, 3), uint8."""
+        # ArenaError: the environment raises in a worker, or its worker dies or hangs.
+        worker = self.workers[index // self._size]
+        try:
+            return worker.asked({"request": "render", "slot": index - worker.indices[0]})["picture"]
+        except (RequestError, WorkerError) as error:
+            raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return actions; see `EnvSlots.expert_actions`."""
-        return source_of("metaworld").expert_actions(task, observations)
+        """Return the Meta-World expert's actions, computed by one worker for all env slots; ArenaError if it fails."""
+        # ImportError: Meta-World is not installed there. LookupError: there is no such expert.
+        try:
+            # Any worker gives the same answer; one with a reset under way would answer late.
+            worker = next((worker for worker in self.workers if not worker.starting), self.workers[0])
+            return worker.asked({"request": "expert", "task": task}, {"observations": observations})["actions"]
+        except (RequestError, WorkerError) as error:
+            if isinstance(error, RequestError) and error.kind in FAMILIES:
+                raise FAMILIES[error.kind](str(error)) from error
+            details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
+            raise ArenaError(f"the expert for '{task}' failed: {error}{details}") from error
 
     def close(self) -> None:
-        """Close all of them."""
-        while self._slots:
-            self._slots.popitem()[1].close()
+        """Stop all workers, except those that the next environment can use. Can be called more than once."""
+        for worker in self.workers:
+            worker.let_go()
 
-    def _made(self) -> EnvSlot:
-        source = self._source
-        make, generators = source_of(source.kind).make, OwnGenerators()
-        with generators:
-            environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
-        return EnvSlot(
-            environment,
-            source.info_keys,
-            drawing_of(environment),
-            source.instruction_key,
-            generators,
-            checks_ranges=source.checks_ranges,
-        )
+    def _divided(self, indices: Iterable[int]) -> list[tuple[EnvWorker, list[int]]]:
+        """Group env slots by the worker that holds them."""
+        by_worker: dict[int, list[int]] = {}
+        for index in indices:
+            by_worker.setdefault(index // self._size, []).append(index)
+        return [(self.workers[number], part) for number, part in by_worker.items()]

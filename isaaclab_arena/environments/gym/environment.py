@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_m
 from isaaclab_arena.interfaces.background import Background
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, PictureLayout, Pictures, picture_layout
+from isaaclab_arena.interfaces.pictures import CAMERAS, DrawnPictures, PictureLayout, Pictures, picture_layout
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 
 # Judge success in an environment that has only rewards and an ``info``.
@@ -31,10 +31,6 @@ class SuccessRule:
     def ends_episode(self) -> bool:
         """True if success ends an episode. A return may fall again, so its threshold does not."""
         return self.key is not None and self.end_on_success
-
-    def is_met_by(self, info: Mapping[str, float]) -> bool:
-        """True if the ``info`` of a reset says that the task is already solved."""
-        return self.ends_episode and self.key is not None and info.get(self.key) == 1.0
 
     def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
         """Return the env slots solved by a step, (num_envs,), bool; ArenaError for a missing or unclear ``key``."""
@@ -60,43 +56,36 @@ class SuccessRule:
 # Keep the last pictures of each env slot, and mark the outdated ones.
 
 
-class SlotPictures:
+class SlotPictures(DrawnPictures):
     """The group ``camera_obs`` of a batch of single environments, which may skip pictures."""
 
     def __init__(self, specs: Mapping[str, ArraySpec], num_envs: int, *, always_drawn: bool) -> None:
         # An env slot that was never reset has black pictures. ``always_drawn``: the environments cannot skip pictures.
+        super().__init__(num_envs)
+        self.outdated[:] = False
         self._arrays = {name: np.zeros((num_envs, *spec.shape), np.uint8) for name, spec in specs.items()}
         self._always_drawn = always_drawn
-        self._announced: Sequence[int] | None = None
-        self._outdated = np.zeros(num_envs, bool)
-        self.num_drawn = 0  # per env slot and term
 
     def __len__(self) -> int:
         """Return the number of terms."""
         return len(self._arrays)
 
-    def announce(self, env_ids: Sequence[int] | None) -> None:
-        """Set the env slots for which the next `wanted` returns pictures, None for all."""
-        self._announced = env_ids
-
     def wanted(self, moving: Iterable[int], resting: np.ndarray) -> set[int]:
-        """Return the announced env slots among those about to move, and clear the announcement."""
+        """Return the announced env slots among those about to move, and forget the announcement."""
         if not self:
             return set()
-        announced, self._announced = self._announced, None
-        named = np.zeros(len(resting), bool)
-        named[slice(None) if announced is None else list(announced)] = True
+        named = self.named()
         # A skipped last picture of a resting env slot can never be drawn. It becomes black if announced, so that a
         # reader of all env slots does not fail: no policy acts on it.
-        black = self._outdated & resting & named
+        black = self.outdated & resting & named
         for pictures in self._arrays.values():
             pictures[black] = 0
-        self._outdated &= ~black
+        self.outdated &= ~black
         return {env_id for env_id in moving if named[env_id]}
 
     def put(self, env_id: int, observation: Mapping[str, np.ndarray], *, drawn: bool) -> None:
         """Store an env slot's pictures after its move; if not ``drawn``, mark the earlier ones outdated."""
-        self._outdated[env_id] = not drawn
+        self.outdated[env_id] = not drawn
         if drawn:
             for name, pictures in self._arrays.items():
                 pictures[env_id] = observation[name]
@@ -104,16 +93,12 @@ class SlotPictures:
             self.num_drawn += len(self._arrays)
 
     def observed(self, device: torch.device) -> dict[str, torch.Tensor | Pictures]:
-        """Return pictures (num_envs, height, width, channels), or `Pictures` if some are outdated."""
-        if not self._outdated.any():
-            return {name: torch.from_numpy(each.copy()).to(device) for name, each in self._arrays.items()}
-        current = tuple(np.flatnonzero(~self._outdated).tolist())
-        drawn = {name: torch.from_numpy(each[~self._outdated]).to(device) for name, each in self._arrays.items()}
-        return {name: Pictures(current, frames, name) for name, frames in drawn.items()}
+        """Return the group's terms; see `DrawnPictures.shown`."""
+        return self.shown({name: torch.from_numpy(each) for name, each in self._arrays.items()}, device)
 
     def of(self, name: str, env_ids: Sequence[int]) -> np.ndarray:
         """Return pictures (len(env_ids), height, width, channels); UnannouncedPictureError if one is outdated."""
-        outdated = [env_id for env_id in env_ids if self._outdated[env_id]]
+        outdated = [env_id for env_id in env_ids if self.outdated[env_id]]
         if outdated:
             raise UnannouncedPictureError(
                 f"'{name}' of env slots {', '.join(map(str, outdated))} was not drawn, and this environment cannot do "
@@ -265,7 +250,8 @@ class GymEnvironment(Environment, Background):
             self._look([slot], {slot} if is_seen else ())
             self._instructions[slot] = (conditions, words[slot].instruction)
             self._start_errors[slot] = words[slot].error
-        solved = {slot for slot in slots if self._traits.success.is_met_by(words[slot].info)}
+        rule = self._traits.success
+        solved = {slot for slot in slots if rule.ends_episode and words[slot].info.get(rule.key or "") == 1.0}
         self._solved_starts = (self._solved_starts - set(slots)) | solved
         self._return[slots] = 0.0
         for values in self._metrics.values():
@@ -315,7 +301,7 @@ class GymEnvironment(Environment, Background):
         moves, self._moves = self._moves, None
         if moves is None:
             raise RuntimeError("no step was begun")
-        steps, rule = self._slots.finish_step(moves), self._traits.success
+        steps, rule = self._slots.finish_step(), self._traits.success
         self._look([slot for slot in moves.moving if slot not in steps.failures], moves.seen)
 
         # An env slot whose step failed or is not finite leaves its episode as diverged, without reward and success.
@@ -369,7 +355,7 @@ class GymEnvironment(Environment, Background):
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots to draw next. Resting ones are not drawn again."""
-        self._pictures.announce(env_ids)
+        self._pictures.announced = env_ids
 
     @property
     def pictures_drawn(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  others keep a number

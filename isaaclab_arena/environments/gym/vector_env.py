@@ -179,21 +179,14 @@ class SingleEnv(gymnasium.Env):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as Gymnasium declares it
 
-    def __init__(
-        self,
-        environment: Environment,
-        *,
-        seed: int = 0,
-        render_mode: str | None = None,
-        observations: ObservationForm = ObservationForm.NESTED,
-    ) -> None:
-        if environment.num_envs != 1:
-            raise ValueError(f"one env slot is shown, and the environment has {environment.num_envs}")
-        self.environment = environment
+    def __init__(self, vector_env: EnvironmentVectorEnv, *, render_mode: str | None = None) -> None:
+        if vector_env.num_envs != 1:
+            raise ValueError(f"one env slot is shown, and the environment has {vector_env.num_envs}")
+        environment = self.environment = vector_env.environment
         self.render_mode = render_mode
-        self._vector_env = EnvironmentVectorEnv(environment, seed=seed, observations=observations)
-        self.observation_space = self._vector_env.single_observation_space
-        self.action_space = environment.single_action_space
+        self._vector_env = vector_env
+        self.observation_space = vector_env.single_observation_space
+        self.action_space = vector_env.single_action_space
         self.metadata = {**type(self).metadata, "render_fps": round(1.0 / environment.control_dt)}
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

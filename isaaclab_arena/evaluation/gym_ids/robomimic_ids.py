@@ -1,6 +1,6 @@
 """Importing this puts every environment into the registry of Gym, the predecessor of Gymnasium that robomimic uses.
 
-Gym imports it by itself for an ``env_name`` such as that of `robomimic_env_args`.
+Gym imports it by itself for an ``env_name`` of a file that `export_robomimic` wrote.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.gym_ids import ROBOMIMIC_ID
 # interface.
 importlib.import_module("gym").register(
     ROBOMIMIC_ID,
-    entry_point="isaaclab_arena.evaluation.gym_ids.robomimic:make_robomimic_env",
+    entry_point="isaaclab_arena.evaluation.gym_ids:make_robomimic_env",
     kwargs={},
     disable_env_checker=True,
     order_enforce=False,

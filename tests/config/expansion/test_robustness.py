@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.config.expansion.sweeps import Robustness, read_robustness, written_robustness
+from isaaclab_arena.config.expansion.suites import Robustness, read_robustness, written_robustness
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.errors import ConfigError

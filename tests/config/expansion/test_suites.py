@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.config.expansion.suites import SuiteTask
-from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
+from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobsFile, SuiteMember
 from isaaclab_arena.errors import ConfigError, Problem

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.config.expansion.sweeps import expand, sweep_problems
+from isaaclab_arena.config.expansion.suites import expand, sweep_problems
 
 KEYS = frozenset({"name", "seed", "policy_type", "arena_env_args", "policy_config_dict", "sweep"})
 

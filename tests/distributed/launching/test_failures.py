@@ -1,8 +1,8 @@
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from isaaclab_arena.distributed.launch_options import FailureRecord, failures_recorded, leave_last_words, read_failure
-from isaaclab_arena.distributed.rank_processes import first_failure
+from isaaclab_arena.distributed.launch import failures_recorded, leave_last_words
+from isaaclab_arena.distributed.rank_processes import FailureRecord, first_failure, read_failure
 from isaaclab_arena.errors import ConfigError
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.context import process_start_ticks
-from isaaclab_arena.distributed.launch import launch_if_asked
-from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions
+from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
+from isaaclab_arena.distributed.rank_processes import Launch
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s
 from tests.machine import show_gpus

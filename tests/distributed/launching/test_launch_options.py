@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.distributed.launch_options import without_launch_options
+from isaaclab_arena.distributed.launch import without_launch_options
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.distributed.launch_options import Launch
-from isaaclab_arena.distributed.rank_processes import run_ranks_over_torchrunx
+from isaaclab_arena.distributed.rank_processes import Launch, run_ranks_over_torchrunx
 
 
 class FakeLauncher:

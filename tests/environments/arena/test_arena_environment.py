@@ -6,9 +6,8 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import point
-from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.arrays import flatten
 from tests.environments.building import (
     ALL_ENVIRONMENTS,

@@ -20,7 +20,7 @@ from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
-from isaaclab_arena.sim.warp.backend import WarpBackend
+from isaaclab_arena.sim.warp_backend import WarpBackend
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
     CPU,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.environment import ArenaEnvironment, Judging
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.sim.replayed import Capture, capture_on
+from isaaclab_arena.sim.backend import Capture, capture_on
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
 from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.sim.tape import tape
@@ -29,7 +29,7 @@ def built(name: str, *, capture: Capture | None = None, **options) -> ArenaEnvir
 
 
 def replay(env: ArenaEnvironment, capture: Capture | None) -> None:
-    env.judging = Judging(env.task, env.backend, env._terms, env.device, capture)
+    env.replay_with(capture)
 
 
 def steps_of(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
@@ -114,6 +114,10 @@ def test_a_task_with_a_verdict_of_its_own_is_judged_step_by_step_until_it_says_o
     says_so = type("SaysSo", (CountingWalk,), {"capturable": True})
     assert says_so.capturable
     assert VelocityGo1.capturable
+    # A class beside the one that judges says nothing of that verdict.
+    says_so_of_others = type("Fast", (), {"capturable": True})
+    assert not type("Mixed", (says_so_of_others, CountingWalk), {}).capturable
+    assert type("Mixed", (says_so_of_others, CountingWalk), {"capturable": True}).capturable
 
 
 def memory_of(task: Task) -> dict[str, torch.Tensor]:
@@ -144,13 +148,14 @@ def test_graphs_of_a_gpu_give_the_verdicts_and_observations_of_single_kernels(na
             env._command(action)
             env.backend.step(env._running, env._num_substeps)
             before = memory_of(env.task)
-            replayed = env.judging.judge(env._running)
+            env._sound.copy_(env._running)
+            replayed = env._judge()
             plain = judged_again(env, before, env._running)
             for field in ("reward", "success", "lost"):
                 assert torch.equal(getattr(replayed, field), getattr(plain, field)), field
             for metric, value in plain.metrics.items():
                 assert torch.equal(replayed.metrics[metric], value), metric
-            seen = env.judging.observe(None)
+            seen = env._observation(env._running)["policy"]
             for term, spec in env._terms.items():
                 assert torch.equal(seen[term], spec.read(env.backend).to(torch.float32)), term
     assert "not replayed" not in caplog.text

@@ -8,13 +8,12 @@ import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
-from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout, rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from tests.environments.gym.gym_fakes import ID
 from tests.fakes import Notebook
 from tests.preloaded.interpreter import preloaded_python

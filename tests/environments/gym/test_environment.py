@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import VideoRecorder
 from tests.environments.gym.gym_fakes import ID

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.gym.env_worker import WorkerSlots
-from isaaclab_arena.environments.gym.robosuite import RobosuiteConfig
+from isaaclab_arena.environments.gym.builder import RobosuiteConfig
+from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_builder import problems
@@ -81,8 +81,8 @@ def test_tasks_are_played_in_the_same_worker_as_in_workers_of_their_own():
     def started(task: str) -> tuple[int, dict[str, bytes]]:
         environment = build(f"robosuite:{task}", **CAMERAS, **IN_ROBOSUITE)
         observation = first(environment)
-        assert isinstance(environment._slots, WorkerSlots)
-        process = environment._slots._workers[0]._process
+        assert isinstance(environment._slots, EnvSlots)
+        process = environment._slots.workers[0].process
         assert process is not None
         shown = {**observation["policy"], **observation["camera_obs"]}
         found = process.pid, {name: values.numpy().tobytes() for name, values in shown.items()}

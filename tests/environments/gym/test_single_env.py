@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.vector_env import SingleEnv
+from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, SingleEnv
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.gym_ids.making import make_single_env
+from isaaclab_arena.evaluation.gym_ids import make_single_env
 from isaaclab_arena.interfaces.episode import Episode
 from tests.fakes import CoinConfig, CoinEnvironment
 
 
 def coin() -> SingleEnv:
-    return SingleEnv(CoinEnvironment(CoinConfig(), 1))
+    return SingleEnv(EnvironmentVectorEnv(CoinEnvironment(CoinConfig(), 1)))
 
 
 def test_a_seed_begins_a_job_whose_episodes_come_in_turn():
@@ -37,7 +37,7 @@ def test_an_episode_ends_and_tells_whether_it_succeeded():
 
 def test_more_env_slots_than_one_cannot_be_shown():
     with pytest.raises(ValueError, match="one env slot is shown, and the environment has 2"):
-        SingleEnv(CoinEnvironment(CoinConfig(), 2))
+        SingleEnv(EnvironmentVectorEnv(CoinEnvironment(CoinConfig(), 2)))
 
 
 def test_a_misspelt_option_is_told():

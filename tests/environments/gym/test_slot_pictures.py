@@ -38,7 +38,7 @@ def test_without_a_word_everything_is_wanted():
 
 def test_an_announcement_holds_once():
     pictures = kept()
-    pictures.announce([1])
+    pictures.announced = [1]
     assert pictures.wanted([0, 1], NONE_REST) == {1}
     assert pictures.wanted([0, 1], NONE_REST) == {0, 1}
 
@@ -46,7 +46,7 @@ def test_an_announcement_holds_once():
 def test_an_env_slot_that_moved_without_a_picture_shows_none():
     pictures = kept()
     move(pictures, [0, 1, 2], {0: 1, 1: 2, 2: 3})
-    pictures.announce([1])
+    pictures.announced = [1]
     move(pictures, [0, 1], {0: 4, 1: 5})
     shown = pictures.observed(CPU)["front"]
     assert isinstance(shown, Pictures)
@@ -61,9 +61,9 @@ def test_an_env_slot_that_moved_without_a_picture_shows_none():
 def test_an_env_slot_that_rests_since_a_step_without_a_picture_is_black_where_it_is_announced(announced, env_ids):
     pictures = kept()
     move(pictures, [0, 1, 2], {0: 1, 1: 2, 2: 3})
-    pictures.announce([])
+    pictures.announced = []
     move(pictures, [0, 1], {0: 9, 1: 9})
-    pictures.announce(announced)
+    pictures.announced = announced
     move(pictures, [2], {2: 4}, resting=np.array([True, False, False]))
     shown = pictures.observed(CPU)["front"]
     assert isinstance(shown, Pictures)
@@ -74,6 +74,6 @@ def test_an_env_slot_that_rests_since_a_step_without_a_picture_is_black_where_it
 @pytest.mark.parametrize(("always_drawn", "num_drawn"), [(False, 1), (True, 3)])
 def test_pictures_that_an_environment_draws_all_the_same_are_counted(always_drawn, num_drawn):
     pictures = kept(always_drawn=always_drawn)
-    pictures.announce([2])
+    pictures.announced = [2]
     move(pictures, [0, 1, 2], {0: 1, 1: 2, 2: 3})
     assert pictures.num_drawn == num_drawn

@@ -14,13 +14,12 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.context import process_is_running
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.env_worker import WorkerSlots
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSource
 from isaaclab_arena.errors import EnvironmentBuildError, PolicyError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.specs import VIEWPORT
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.workers.worker_process import (
     _KEPT,
     WorkerOptions,
@@ -48,7 +47,7 @@ class Killer(Observer):
     def _strike(self, moment: str, environment) -> None:
         self._calls += moment == self._moment
         if moment == self._moment and self._calls == self._at_call:
-            os.kill(environment._slots._workers[0]._process.pid, signal.SIGKILL)
+            os.kill(environment._slots.workers[0].process.pid, signal.SIGKILL)
 
 
 def played(**options) -> dict[int, list[tuple[bytes, float]]]:
@@ -180,12 +179,12 @@ def test_an_environment_that_hangs_costs_its_own_episode():
 @pytest.mark.parametrize("envs_per_worker", [1, 2])
 def test_a_worker_that_is_killed_between_two_episodes_costs_none(envs_per_worker):
     with_workers = WorkerOptions(**{**IN_WORKERS, "envs_per_worker": envs_per_worker})
-    slots = WorkerSlots(SlotSource(kind="gym", name=ID), 2, with_workers)
+    slots = EnvSlots(SlotSource(kind="gym", name=ID), 2, with_workers)
     resets = {index: SlotReset(seed=index) for index in range(2)}
     slots.reset(resets, [])
     starts = slots.numbers["obs"].tobytes()
-    for worker in slots._workers:
-        process = worker._process
+    for worker in slots.workers:
+        process = worker.process
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
     slots.reset({1: resets[1]}, [])
@@ -196,7 +195,7 @@ def test_a_worker_that_is_killed_between_two_episodes_costs_none(envs_per_worker
 @pytest.mark.parametrize(("envs_per_worker", "expected"), [(1, 8), (2, 0)])
 def test_a_worker_with_several_env_slots_makes_no_steps_while_one_of_them_starts(envs_per_worker, expected):
     options = {**IN_WORKERS, "steps_while_starting": 8, "envs_per_worker": envs_per_worker}
-    with closing(WorkerSlots(SlotSource(kind="gym", name=ID), 2, WorkerOptions(**options))) as slots:
+    with closing(EnvSlots(SlotSource(kind="gym", name=ID), 2, WorkerOptions(**options))) as slots:
         assert slots.steps_while_starting == expected
 
 
@@ -228,11 +227,11 @@ def test_an_env_slot_whose_policy_had_enough_makes_no_step_while_it_starts():
 
 def test_a_worker_that_is_killed_while_an_episode_starts_costs_none():
     options = WorkerOptions(**{**IN_WORKERS, "steps_while_starting": 2})
-    slots = WorkerSlots(SlotSource(kind="gym", name=ID), 2, options)
+    slots = EnvSlots(SlotSource(kind="gym", name=ID), 2, options)
     resets = {index: SlotReset(seed=index) for index in range(2)}
     slots.reset(resets, [])
     start = slots.numbers["obs"][1].tobytes()
-    process = slots._workers[1]._process
+    process = slots.workers[1].process
     assert process is not None
     slots.begin_reset({1: resets[1]}, [])
     os.kill(process.pid, signal.SIGKILL)
@@ -246,9 +245,9 @@ def test_a_worker_that_is_closed_while_an_episode_starts_serves_nobody_else():
     source = SlotSource(kind="gym", name=ID, code="fakes")
     chain = Chain()
     with spare_workers_kept():
-        slots = WorkerSlots(source, 1, WorkerOptions(**{**IN_WORKERS, "steps_while_starting": 2}))
+        slots = EnvSlots(source, 1, WorkerOptions(**{**IN_WORKERS, "steps_while_starting": 2}))
         slots.begin_reset({0: SlotReset(seed=1)}, [])
-        process = slots._workers[0]._process
+        process = slots.workers[0].process
         assert process is not None
         slots.close()
         chain.play()
@@ -271,11 +270,11 @@ class Chain:
 
     def play(self, *, num_envs: int = 1, code: str | None = "fakes", **make_kwargs) -> None:
         source = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs, code=code)
-        slots = WorkerSlots(source, num_envs, WorkerOptions(**IN_WORKERS))
+        slots = EnvSlots(source, num_envs, WorkerOptions(**IN_WORKERS))
         slots.reset({index: SlotReset(seed=3) for index in range(num_envs)}, [])
         for _ in range(2):
             slots.step(SlotMoves(actions=np.ones((num_envs, 2), np.float32), moving=range(num_envs)))
-        self.pids += [worker._process.pid for worker in slots._workers if worker._process is not None]
+        self.pids += [worker.process.pid for worker in slots.workers if worker.process is not None]
         self.played.append(slots.numbers["numbers" if make_kwargs.get("picture") else "obs"][0].tobytes())
         slots.close()
 
@@ -305,10 +304,10 @@ def test_a_worker_in_which_an_environment_failed_serves_no_other():
     source = SlotSource(kind="gym", name=ID, make_kwargs={"misbehaviour": "raise", "at_step": 1}, code="fakes")
     chain = Chain()
     with spare_workers_kept():
-        slots = WorkerSlots(source, 2, WorkerOptions(**{**IN_WORKERS, "envs_per_worker": 2}))
+        slots = EnvSlots(source, 2, WorkerOptions(**{**IN_WORKERS, "envs_per_worker": 2}))
         slots.reset({index: SlotReset(seed=index) for index in range(2)}, [])
         assert [*slots.step(SlotMoves(actions=np.ones((2, 2), np.float32), moving=[0])).failures] == [0]
-        process = slots._workers[0]._process
+        process = slots.workers[0].process
         assert process is not None
         slots.close()
         chain.play()
@@ -324,14 +323,14 @@ def test_a_scene_that_a_reset_replaced_takes_no_memory_any_more():
 
 def test_whoever_waits_for_workers_is_told_when_they_have_answered_or_are_late():
     hangs = SlotSource(kind="gym", name=ID, make_kwargs={"misbehaviour": "hang", "at_step": 1})
-    slots = WorkerSlots(hangs, 1, WorkerOptions(**{**IN_WORKERS, "step_timeout_s": 0.2}))
+    slots = EnvSlots(hangs, 1, WorkerOptions(**{**IN_WORKERS, "step_timeout_s": 0.2}))
     slots.reset({0: SlotReset(seed=1)}, [])
     moves = SlotMoves(actions=np.ones((1, 2), np.float32), moving=[0])
     slots.begin_step(moves)
     assert len(slots.unanswered) == 1
     time.sleep(0.3)
     assert slots.unanswered == []
-    assert slots.finish_step(moves).failures == {0: "the worker did not answer within 0.2 s"}
+    assert slots.finish_step().failures == {0: "the worker did not answer within 0.2 s"}
     slots.close()
 
 
@@ -360,12 +359,12 @@ def found_by(*names: str) -> WorkerProcess:
     for name in names:
         builder = ENVIRONMENTS.get(f"gym:{name}")
         builder.check(read_options(builder.config_class, IN_WORKERS, owner="environment"))
-    [kept] = _KEPT.values()
+    [kept] = [each for each in _KEPT if each.questions]
     return kept.worker
 
 
 def processes_of(environment: Any) -> list[WorkerProcess]:
-    return [worker._process for worker in environment._slots._workers]
+    return [worker.process for worker in environment._slots.workers]
 
 
 def test_the_worker_that_looked_an_environment_up_becomes_its_first_one(here):

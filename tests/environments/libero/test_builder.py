@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.gym.env_worker import WorkerSlots
+from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 from tests.environments.gym.gym_running import build
@@ -57,8 +57,8 @@ def test_tasks_of_one_checkout_are_played_in_the_same_worker_as_in_workers_of_th
     def started(task: int) -> tuple[int, dict[str, bytes]]:
         environment = build(f"libero:libero_spatial/{task}", **in_checkout(checkout), protocol="openpi")
         observation = environment.reset(torch.tensor([0]), [FIRST])["policy"]
-        assert isinstance(environment._slots, WorkerSlots)
-        process = environment._slots._workers[0]._process
+        assert isinstance(environment._slots, EnvSlots)
+        process = environment._slots.workers[0].process
         assert process is not None
         found = process.pid, {name: values.numpy().tobytes() for name, values in observation.items()}
         environment.close()

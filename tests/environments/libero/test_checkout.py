@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from isaaclab_arena.environments.gym.worker.answers import commit_at
 from isaaclab_arena.environments.libero import LiberoCheckout
 from isaaclab_arena.errors import ConfigError
 from tests.environments.libero.checkouts import SUITES
@@ -87,11 +88,11 @@ def test_a_suite_of_libero_pro_has_the_words_of_its_descriptions_as_libero_reads
 
 
 def test_the_revision_is_where_the_checkout_stands(checkout):
-    assert LiberoCheckout(checkout).revision() is None
+    assert commit_at(LiberoCheckout(checkout).root) is None
     (checkout / ".git" / "refs").mkdir(parents=True)
     (checkout / ".git" / "HEAD").write_text("ref: refs/master\n")
     (checkout / ".git" / "refs" / "master").write_text("8f1084e\n")
-    assert LiberoCheckout(checkout).revision() == "8f1084e"
+    assert commit_at(LiberoCheckout(checkout).root) == "8f1084e"
     (checkout / ".git" / "refs" / "master").unlink()
     (checkout / ".git" / "packed-refs").write_text("# pack-refs\na4cd6c1 refs/master\n")
-    assert LiberoCheckout(checkout).revision() == "a4cd6c1"
+    assert commit_at(LiberoCheckout(checkout).root) == "a4cd6c1"

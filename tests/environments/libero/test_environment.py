@@ -1,11 +1,11 @@
 """The conditions of an episode follow from its index as the protocol says."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.gym.environment import GymTraits, SuccessRule
 from isaaclab_arena.environments.libero import PROTOCOLS, LiberoEnvironment
 from isaaclab_arena.interfaces.episode import Episode
@@ -36,17 +36,10 @@ DESCRIPTION = {
 }
 
 
-class NoSlots(EnvSlots):
-    """Single environments of which only the description is asked for."""
-
-    begin_reset = finish_reset = finish_step = render = pictures = expert_actions = close = None  # pyright: ignore[reportAssignmentType]  never called
-
-
 def environment(protocol: str) -> LiberoEnvironment:
     facts = {"protocol": protocol}
-    return LiberoEnvironment(
-        NoSlots(DESCRIPTION, 1), 1, TRAITS, torch.device("cpu"), protocol=PROTOCOLS[protocol], facts=facts
-    )
+    slots: Any = SimpleNamespace(description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
+    return LiberoEnvironment(slots, 1, TRAITS, torch.device("cpu"), protocol=PROTOCOLS[protocol], facts=facts)
 
 
 def conditions(protocol: str, index: int, seed: int = 3) -> dict[str, Any]:

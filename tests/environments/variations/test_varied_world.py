@@ -7,8 +7,8 @@ import torch
 from benchmarks.simulation.varied_steps import operations
 from isaaclab_arena.environments.variations.catalogue import footprints
 from isaaclab_arena.interfaces.episode import point
-from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from tests.environments.building import build, episode, hold_still, play, steps_of
 from tests.environments.variations.varying import (
     begin,

@@ -13,7 +13,7 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 
 STEP_S = "MORTAL_POLICY_STEP_S"
 """The environment variable that says how long the policy takes over each action [s]."""

@@ -14,7 +14,7 @@ from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, with_patience
 pytestmark = pytest.mark.slow
 
 POLICY = """
-from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 
 
 class BroughtAlong(RandomActionPolicy):

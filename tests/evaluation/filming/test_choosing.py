@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.filming import Choice, chosen_jobs, discordant_episodes, episodes_by_outcome
+from isaaclab_arena.evaluation.filming import Choice, discordant_episodes, episodes_by_outcome
 from tests.analysis.recorded_runs import failed_by, write_run
 from tests.end_to_end.launching import write_jobs
 
@@ -32,11 +32,6 @@ def run(tmp_path_factory) -> Path:
 def other(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "other"
     return run_jobs(directory, job("good", "zero_action"), job("new", "scripted"))
-
-
-def test_jobs_come_in_the_order_of_the_plan(run):
-    assert chosen_jobs(run, []) == ["good", "idle"]
-    assert chosen_jobs(run, ["idle", "good"]) == ["good", "idle"]
 
 
 def test_episodes_are_chosen_by_how_they_ended(run):

@@ -4,9 +4,8 @@ import pytest
 
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.in_memory import function_policy_class
-from isaaclab_arena.policy.random_action import RandomActionPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.catalog import function_policy_class
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
 

@@ -6,7 +6,7 @@ import torch
 
 from isaaclab_arena.evaluation.builds import StartUpClock, StartUpPart
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.sim.warp.kernel_times import KernelTimes
+from isaaclab_arena.sim.threads import KernelTimes
 from isaaclab_arena.storage.reports import StartUp
 from tests.fakes import CoinConfig, CoinEnvironment
 

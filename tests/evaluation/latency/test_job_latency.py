@@ -6,7 +6,7 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency import JobLatency, LatePolicy, QueryTimes, in_steps, late_groups
-from isaaclab_arena.evaluation.pipelined import EnvGroup
+from isaaclab_arena.evaluation.rollout import EnvGroup
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from tests.evaluation.latency.plants import ConstantChunks, NoisyChunks, Proportional, UnstablePlant
 from tests.fakes_environment import ScriptedEnvironment

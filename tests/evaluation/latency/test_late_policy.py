@@ -6,8 +6,7 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes, held
-from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import StartingEpisodes, next_starts, rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, StartingEpisodes, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.evaluation.latency.plants import (
     GAIN,
@@ -198,7 +197,9 @@ def test_pictures_are_announced_exactly_where_a_query_looks_next():
     starts = next_starts(environment, range(3), iter(episodes(3)))
     starting = StartingEpisodes(environment, None, may_overlap=False)
     starting.begin(starts, num_steps=0)
-    _, observation = starting.finish(num_steps=0)
+    begun = starting.finish(num_steps=0)
+    assert begun is not None
+    _, observation = begun
     waits.start_episodes(environment, starts)
     for _ in range(8):
         announced, policy.asked = waits.pictures_to_see(environment, ()), []

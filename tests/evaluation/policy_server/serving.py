@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
-from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
-from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
+from isaaclab_arena.evaluation.policy_client import ServerAddress
+from isaaclab_arena.evaluation.policy_server import Serving
 
 TOKEN = "open sesame"
 
@@ -21,5 +21,4 @@ class Socket:
 
     def serve(self, max_wait_s: float = 0.005, **loaders) -> Serving:
         """Serve networks, each under its name."""
-        networks = LoadedNetworks(loaders, max_batch=64, max_wait_s=max_wait_s)
-        return Serving(self.listening, networks, token=TOKEN)
+        return Serving(self.listening, loaders, max_batch=64, max_wait_s=max_wait_s, token=TOKEN)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.policy_server import Batcher
 from tests.fakes_network import RandomNetwork
 
 SLOTS = 8
@@ -36,11 +36,11 @@ def query(*seeds: int) -> dict:
 def asked_together(batcher: Batcher, *queries: dict, slots_per_call: int = SLOTS) -> list:
     """Ask from as many threads at once; an answer, or what was raised, for each query."""
     for _ in queries:
-        batcher.come()
+        batcher.count(1)
     with ThreadPoolExecutor(len(queries)) as pool:
         asked = [pool.submit(batcher.ask, each, slots_per_call=slots_per_call) for each in queries]
     for _ in queries:
-        batcher.go()
+        batcher.count(-1)
     return [each.exception() or each.result() for each in asked]
 
 
@@ -76,8 +76,8 @@ def test_the_shares_of_all_queries_are_what_the_server_did(batcher, network):
 
 def test_a_query_waits_for_the_others_and_no_longer_than_it_may(network):
     batcher = Batcher(network, max_batch=64, max_wait_s=0.01)
-    batcher.come()
-    batcher.come()
+    batcher.count(1)
+    batcher.count(1)
     answered = batcher.ask(query(1), slots_per_call=SLOTS)
     assert 0.005 < answered.usage.queue_s < 5.0
     batcher.close()
@@ -85,8 +85,8 @@ def test_a_query_waits_for_the_others_and_no_longer_than_it_may(network):
 
 def test_a_full_batch_waits_for_nobody(network):
     batcher = Batcher(network, max_batch=4, max_wait_s=20.0)
-    batcher.come()
-    batcher.come()
+    batcher.count(1)
+    batcher.count(1)
     assert len(batcher.ask(query(1, 2, 3, 4), slots_per_call=4).answers["action"]) == 4
     batcher.close()
 
@@ -123,8 +123,8 @@ def test_queries_of_other_shapes_are_not_mixed(network):
 
 def test_ranks_with_calls_of_other_sizes_have_calls_of_their_own(network):
     batcher = Batcher(network, max_batch=64, max_wait_s=0.1)
-    batcher.come()
-    batcher.come()
+    batcher.count(1)
+    batcher.count(1)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda size: batcher.ask(query(size), slots_per_call=size), (SLOTS, 4)))
     assert sorted(network.calls) == [4, SLOTS]

@@ -7,8 +7,8 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
-from isaaclab_arena.evaluation.policy_server import wire
-from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
+from isaaclab_arena.evaluation import policy_client
+from isaaclab_arena.evaluation.policy_client import ServedNetwork
 from isaaclab_arena.logs import ended_in
 from tests.evaluation.policy_server.serving import Socket
 from tests.fakes_network import RandomNetwork
@@ -89,9 +89,9 @@ def test_a_query_that_ends_the_server_again_and_again_loses_the_policy(place):
         for _ in range(2):
             connection, _ = place.listening.accept()
             with connection:
-                wire.received(connection)
-                wire.send(connection, {"about": RandomNetwork().about, "max_batch": 64})
-                wire.received(connection)
+                policy_client.received(connection)
+                policy_client.send(connection, {"about": RandomNetwork().about, "max_batch": 64})
+                policy_client.received(connection)
 
     place.listening.settimeout(5.0)
     threading.Thread(target=dies_of_every_query, daemon=True).start()
@@ -152,9 +152,9 @@ def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_re
     with place.address.connected(60.0) as connection:
         # Whether all of it fits into the pipe before the server lets go is not for us to say.
         with suppress(ConnectionError):
-            wire.send(connection, {"hello": 1}, {"much": np.zeros(100_000)})
+            policy_client.send(connection, {"hello": 1}, {"much": np.zeros(100_000)})
         with pytest.raises((EOFError, ConnectionError)):
-            wire.received(connection, timeout_s=60.0)
+            policy_client.received(connection, timeout_s=60.0)
     serving.close()
 
 
@@ -170,11 +170,11 @@ def test_a_wrong_answer_is_named_and_a_late_one_loses_the_policy(place, said, er
     def answers():
         connection, _ = place.listening.accept()
         with connection:
-            wire.received(connection)
-            wire.send(connection, {"about": {}, "max_batch": 64})
-            wire.received(connection)
+            policy_client.received(connection)
+            policy_client.send(connection, {"about": {}, "max_batch": 64})
+            policy_client.received(connection)
             if said is not None:
-                wire.send(connection, said, {"action": np.zeros((3, 2))})
+                policy_client.send(connection, said, {"action": np.zeros((3, 2))})
             done.wait(60.0)
 
     done = threading.Event()

@@ -7,8 +7,7 @@ from contextlib import suppress
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.policy_server.client import PolicyServer
-from isaaclab_arena.evaluation.policy_server.wire import ServerOrders
+from isaaclab_arena.evaluation.policy_client import PolicyServer, ServerOrders
 
 ORDERS = ServerOrders(networks={}, max_batch=4, max_wait_ms=1.0)
 SAYS_ITS_NUMBER = """

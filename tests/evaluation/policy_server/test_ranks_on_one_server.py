@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
+from isaaclab_arena.evaluation.policy_client import ServedNetwork
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer

@@ -4,7 +4,7 @@ import pytest
 
 from isaaclab_arena.config.schema import JobConfig, PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.policy_server.client import refuse_unshareable
+from isaaclab_arena.evaluation.policy_client import refuse_unshareable
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from tests.fakes import ShrugPolicy

@@ -26,7 +26,7 @@ import torch
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.policy_server.__main__ import _SET_BY_NETWORKS, AskedNetwork
+from isaaclab_arena.evaluation.policy_server import _SET_BY_NETWORKS, AskedNetwork
 from isaaclab_arena.evaluation.process import left_alone, put_back
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.config.expansion.sweeps import Robustness
+from isaaclab_arena.config.expansion.suites import Robustness
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask

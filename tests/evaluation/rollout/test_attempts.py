@@ -11,20 +11,18 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.sim.backends import make_backend
-from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend, with_more_room
+from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, with_more_room
 from tests.environments.building import build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.fakes import Notebook
@@ -44,13 +42,13 @@ class Cramped(WarpBackend):
 
     num_tries = num_failed = 0
 
-    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
-        self.num_tries += 1
-        if self.num_tries % 3 == 0:
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
+        self.num_tries += may_fail
+        if may_fail and self.num_tries % 3 == 0:
             self.sizes = BufferSizes(contacts=1, constraints=1)
             self.launcher.forget_graphs()
             self._data = with_more_room(self.model, self._data, self.sizes)
-        made = super().try_step(moved, num_substeps)
+        made = super().step(moved, num_substeps, may_fail=may_fail)
         self.num_failed += bool((moved & ~made).any())
         return made
 

@@ -9,8 +9,7 @@ from isaaclab_arena.environments.events import Moments
 from isaaclab_arena.environments.tasks.grasping import OBJECT_JOINT
 from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome

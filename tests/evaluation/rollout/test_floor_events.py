@@ -22,9 +22,8 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from tests.environments.building import CPU, FLOOR_ENVIRONMENTS, EndStates, build_on_the_floor, episode, play
 from tests.environments.events.meddling import Meddle, Meddled, balance_pole, glide, put_pole, spin
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes, pipelined_rollout
-from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
+from isaaclab_arena.evaluation.policy_answers import Stopwatch
+from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.background import Background
 from isaaclab_arena.interfaces.environment import Environment
@@ -395,4 +395,4 @@ def test_only_the_time_that_is_waited_for_a_simulation_is_counted():
     config, stopwatch = CoinConfig(success_rate=0.0, failure_step=6), Stopwatch()
     groups = [EnvGroup(environment=Busy(config, 1), policy=Thoughtful()) for _ in range(2)]
     pipelined_rollout(groups, episodes(2), [], stopwatch=stopwatch)
-    assert sum(stopwatch.seconds(phase) for phase in Phase) <= stopwatch.elapsed_s()
+    assert sum(stopwatch.seconds.values()) <= stopwatch.elapsed_s()

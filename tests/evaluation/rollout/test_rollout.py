@@ -326,8 +326,8 @@ def test_an_environment_that_never_ends_an_episode_is_an_error_and_not_a_hang():
 def test_time_is_counted_where_it_goes():
     stopwatch = Stopwatch()
     run(4, 10, stopwatch=stopwatch)
-    assert stopwatch.seconds(Phase.SIMULATE) > 0
-    assert stopwatch.seconds(Phase.POLICY) > 0
+    assert stopwatch.seconds[Phase.SIMULATE] > 0
+    assert stopwatch.seconds[Phase.POLICY] > 0
     assert 0 <= stopwatch.idle_s() <= stopwatch.elapsed_s()
 
 

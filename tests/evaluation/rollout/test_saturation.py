@@ -5,8 +5,7 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
-from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec

@@ -13,9 +13,8 @@ from isaaclab_arena.evaluation.policy_answers import Stopwatch
 from isaaclab_arena.evaluation.rollout import EpisodeLoop, StartingEpisodes, next_starts
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from tests.environments.building import ALL_ENVIRONMENTS, build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.pretend_backend import pretended_environments, simulate_with_warp, there
@@ -51,7 +50,7 @@ def begun(env: ArenaEnvironment, policy: PolicyBase) -> EpisodeLoop:
 
 def make_step(loop: EpisodeLoop) -> None:
     answer = loop.act()
-    assert loop.finish_step(answer, loop.step(answer)) == []
+    assert loop.finish_step(answer, loop.attempt(answer.action)) == []
 
 
 def places_of_waits(gpu: PretendGpu, loop: EpisodeLoop) -> list[str]:
@@ -138,7 +137,7 @@ def test_however_many_episodes_end_in_a_step_their_numbers_and_moments_are_read_
     loop = begun(built(there("lift_object")), Finishes())
     gpu.waits.clear()
     answer = loop.act()
-    assert loop.finish_step(answer, loop.step(answer)) == [1, 2]
+    assert loop.finish_step(answer, loop.attempt(answer.action)) == [1, 2]
     assert [wait.where.partition(":")[0] for wait in gpu.waits] == [WHICH_ENDED, "device_reads.py", "device_reads.py"]
 
 

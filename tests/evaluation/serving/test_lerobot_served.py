@@ -14,7 +14,7 @@ import torch
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.serving import HostedPolicy, HostSession, HostStatistics, PolicyHost
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
+from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.serving.serving_limbs import limb_job
 from tests.policy.lerobot.policies import REMEMBERING, options_for, saved

@@ -16,7 +16,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.evaluation import verification_worker
+from isaaclab_arena.evaluation import verification
 from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
@@ -251,8 +251,8 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     write_run_plan(directory, revised, revises=True)
     (tmp_path / "again").mkdir()
     sample = {"balance": [0, 3]}
-    again = verification_worker.prepare_sample(directory, tmp_path / "again", sample, num_envs=None, num_ranks=1)
-    [job] = verification_worker.jobs_of_plan(again, directory, may_import=False)
+    again = verification.prepare_sample(directory, tmp_path / "again", sample, num_envs=None, num_ranks=1)
+    [job] = verification.jobs_of_plan(again, directory, may_import=False)
     assert job.environment_config.backend == "warp"
 
 

@@ -9,7 +9,7 @@ import pytest
 from isaaclab_arena.config.schema import Delays, JobStatus, LatencyConfig, Meanwhile, PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.latency import JobLatency, answers_of
+from isaaclab_arena.evaluation.latency import Answers, JobLatency
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.settled import (
     NUM_QUERIES,
@@ -133,7 +133,7 @@ class GoingOn(NoisyChunks):
 @pytest.mark.parametrize("continues", [True, False])
 def test_queries_go_on_from_planned_actions_where_those_of_the_job_do(continues):
     policy, environment = GoingOn(), CoinEnvironment(CoinConfig(), 1)
-    query_times_ms(policy, answers_of(policy), environment, continues=continues)
+    query_times_ms(policy, Answers(policy), environment, continues=continues)
     # Only the first query has nothing to go on from.
     assert [each is None for each in policy.given] == [True, *[not continues] * (len(policy.given) - 1)]
     assert not continues or all((each.weights[:, 0] == 1).all() for each in policy.given[1:])

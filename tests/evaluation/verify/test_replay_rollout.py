@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.replaying import Replay, first_difference, replay_in
+from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplayJudge, recorded_observations, replay_in
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
+from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import read_episode
 from tests.environments.building import ALL_ENVIRONMENTS, build
@@ -42,17 +43,19 @@ def record(directory, environment, policy, number, observations=RecordedObservat
     return [read_episode(directory / "dataset_push.hdf5", index) for index in range(number)]
 
 
-def replays(environment, recorded) -> list[Replay]:
-    found: list[Replay] = []
-    replay_in(environment, recorded, found.append)
+def replays(environment, recorded) -> list[ReplayedEpisode]:
+    found: list[ReplayedEpisode] = []
+    observations = recorded_observations(recorded[0])
+    replay_in(
+        environment, recorded, [ReplayJudge(environment, observations, found.append, Provenance(facts={}), contents={})]
+    )
     return found
 
 
 def differences(environment, recorded) -> dict[int, str | None]:
-    found = {each.recorded.episode_index: each for each in replays(environment, recorded)}
+    found = {each.episode_index: each.difference for each in replays(environment, recorded)}
     assert sorted(found) == sorted(episode.episode_index for episode in recorded)
-    judged = {index: first_difference(each.recorded, each.found) for index, each in found.items()}
-    return {index: None if difference is None else str(difference) for index, difference in judged.items()}
+    return {index: None if difference is None else str(difference) for index, difference in found.items()}
 
 
 @pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
@@ -61,7 +64,7 @@ def test_a_recording_of_every_task_comes_out_again_to_the_last_bit(tmp_path, nam
     assert {len(episode.arrays["actions"]) for episode in recorded} == {NUM_STEPS}
     again = replays(build(name), recorded)
     assert all(each.from_exact_state for each in again)
-    assert [first_difference(each.recorded, each.found) for each in again] == [None, None]
+    assert all(each.is_bitwise for each in again)
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 16])
@@ -92,7 +95,7 @@ def test_without_a_state_it_starts_from_the_conditions_and_says_so(tmp_path):
     stateless = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
     (again,) = replays(build("reach"), [stateless])
     assert not again.from_exact_state
-    assert first_difference(stateless, again.found) is None
+    assert again.is_bitwise
 
 
 def test_the_state_of_another_model_is_a_difference_at_the_start(tmp_path):

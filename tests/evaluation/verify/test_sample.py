@@ -1,4 +1,4 @@
-from isaaclab_arena.evaluation.verification_worker import another_num_envs, draw_sample
+from isaaclab_arena.evaluation.verification import draw_sample
 
 FINISHED = {"long": list(range(1000)), "short": [4, 7], "none": [], "other": list(range(5, 50))}
 
@@ -22,8 +22,3 @@ def test_fewer_episodes_than_jobs_come_from_jobs_drawn_at_random():
     assert len(first) == len(second) == 5
     assert first.keys() != second.keys()
     assert draw_sample(jobs, 5, seed=1) == first
-
-
-def test_another_number_of_env_slots_fits_the_fixed_batch():
-    assert [another_num_envs(num_envs) for num_envs in (1, 2, 64)] == [3, 1, 1]
-    assert another_num_envs(1, largest=2) == 2

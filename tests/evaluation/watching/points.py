@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isaaclab_arena.evaluation.watching.curve import Point
+from isaaclab_arena.evaluation.learning_curve import Point
 from isaaclab_arena.results.statistics import ScoredEpisodes, wilson_interval
 from tests.analysis.recorded_runs import write_run
 

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from isaaclab_arena.evaluation.watching.curve import best_of, scores_of, write_curve
+from isaaclab_arena.evaluation.learning_curve import best_of, scores_of, write_curve
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.evaluation.watching.points import point
 

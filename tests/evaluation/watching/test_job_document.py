@@ -3,7 +3,7 @@ import pytest
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.watching.jobs import OTHER_SEED, jobs_of_checkpoint
+from isaaclab_arena.evaluation.watch import OTHER_SEED, jobs_of_checkpoint
 from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.trainings import save
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.watching.curve import count_alike, points_of
-from isaaclab_arena.evaluation.watching.jobs import (
+from isaaclab_arena.evaluation.learning_curve import count_alike, points_of
+from isaaclab_arena.evaluation.watch import (
     shift_seeds,
     take_unused_conditions,
     with_shifted_seed,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.evaluation.watching.curve import (
+from isaaclab_arena.evaluation.learning_curve import (
     BEST_FILE,
     Best,
     Evaluated,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.checkpoints import look_at
-from isaaclab_arena.evaluation.watching.curve import Evaluated, scores_of
-from isaaclab_arena.evaluation.watching.watch import content_of, promote
+from isaaclab_arena.evaluation.learning_curve import Evaluated, scores_of
+from isaaclab_arena.evaluation.watch import content_of, promote
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, find_agent_file
 from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.points import point

@@ -12,8 +12,7 @@ from PIL import Image
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
-from isaaclab_arena.evaluation.watching.jobs import jobs_of_checkpoint
-from isaaclab_arena.evaluation.watching.watch import Watch, WatchSettings
+from isaaclab_arena.evaluation.watch import Watch, WatchSettings, jobs_of_checkpoint
 from tests.evaluation.watching.trainings import DONE, HEADS, INTERRUPTED, KILLED, CalledBuilder, Evaluations, save
 
 COINS = {"environment": "coins", "num_envs": 8}

@@ -77,7 +77,7 @@ def test_pictures_whose_layout_is_not_certain_are_refused_by_name_unless_they_ar
     record(tmp_path / "lift", "lift", [2], **{"camera_obs/wrist_cam_rgb": np.zeros((2, 4, 6, 8), np.uint8)})
     with pytest.raises(ConfigError, match=r"camera 'wrist_cam_rgb' has shape \(4, 6, 8\), .*or leave out videos with"):
         converted(tmp_path / "lift", tmp_path)
-    assert converted(tmp_path / "lift", tmp_path, videos=False)
+    assert converted(tmp_path / "lift", tmp_path, no_videos=True)
 
 
 @VERSIONS
@@ -95,7 +95,7 @@ def test_lossy_pictures_are_close_and_everything_else_is_equal(run_directory, tm
 
 @VERSIONS
 def test_the_last_control_step_is_kept(run_directory, tmp_path, version):
-    dataset = open_dataset(converted(run_directory, tmp_path, version=version, videos=False))
+    dataset = open_dataset(converted(run_directory, tmp_path, version=version, no_videos=True))
     assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 4, 7, 3, 6]
     columns = dataset.columns(2, ["action", "next.done", "index", "timestamp", "episode_index"])
     assert np.array_equal(columns["action"][-1], recorded_episode(2, 7, "lift").arrays["actions"][-1])
@@ -106,7 +106,7 @@ def test_the_last_control_step_is_kept(run_directory, tmp_path, version):
 
 @VERSIONS
 def test_there_is_one_task_per_instruction(run_directory, tmp_path, version):
-    dataset = open_dataset(converted(run_directory, tmp_path, version=version, videos=False))
+    dataset = open_dataset(converted(run_directory, tmp_path, version=version, no_videos=True))
     assert [episode.task for episode in dataset.episodes.values()] == ["lift the cube"] * 3 + ["push the cube"] * 2
     names = ["task_index", "annotation.human.task_description"]
     for number, task in enumerate([0, 0, 0, 1, 1]):
@@ -199,17 +199,17 @@ def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_directory, 
 
 
 def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_directory, tmp_path):
-    plain = open_dataset(converted(run_directory, tmp_path, videos=False))
+    plain = open_dataset(converted(run_directory, tmp_path, no_videos=True))
     assert plain.features["observation.state"]["shape"] == [9]
     assert "observation.environment_state" not in plain.features
-    asked = open_dataset(converted(run_directory, tmp_path / "asked", videos=False, environment_state=True))
+    asked = open_dataset(converted(run_directory, tmp_path / "asked", no_videos=True, environment_state=True))
     assert asked.features["observation.environment_state"]["names"] == ["cube_pos_0", "cube_pos_1", "cube_pos_2"]
     back = brought_back(asked.root, tmp_path)
     assert np.array_equal(back[4].arrays["obs/cube_pos"], recorded_episode(1, 6, "push").arrays["obs/cube_pos"])
 
 
 def test_only_successes_leaves_out_the_others(run_directory, tmp_path):
-    dataset = open_dataset(converted(run_directory, tmp_path, videos=False, only_successes=True))
+    dataset = open_dataset(converted(run_directory, tmp_path, no_videos=True, only_successes=True))
     assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 7, 3]
 
 
@@ -228,7 +228,7 @@ def test_an_interrupted_conversion_is_no_dataset(run_directory, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(videos=False), stop)
+        write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(no_videos=True), stop)
     with pytest.raises(StorageError, match="its conversion has not come to its end"):
         open_dataset(tmp_path / "dataset")
 
@@ -286,4 +286,4 @@ def test_episodes_of_different_rates_are_refused_by_name(tmp_path):
 def test_values_that_are_no_numbers_are_refused_by_name(tmp_path):
     rewards = np.array([0, np.nan, 1], np.float32)
     with pytest.raises(StorageError, match=r"demo_0: 'next\.reward' holds values that are no finite numbers"):
-        converted(record(tmp_path / "job", "lift", [3], rewards=rewards), tmp_path, videos=False)
+        converted(record(tmp_path / "job", "lift", [3], rewards=rewards), tmp_path, no_videos=True)

@@ -20,8 +20,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.testing.playing import DrawnOnDemand
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.joints import Modality
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import (

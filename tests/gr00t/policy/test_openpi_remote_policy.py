@@ -22,7 +22,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg, actions_in
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.openpi import pack, unpack
+from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog
 from tests.gr00t.fakes import LimbEnvironment
@@ -61,13 +61,13 @@ def conversation(pi: Pi) -> Callable[[ServerConnection], None]:
 
     def talk(connection: ServerConnection) -> None:
         pi.keys.append(connection.request.headers.get("Authorization") if connection.request else None)
-        connection.send(pack(pi.metadata))
+        connection.send(OpenpiCodec.pack(pi.metadata))
         while True:
             try:
-                answer = pi.infer(unpack(connection.recv(decode=False)))
+                answer = pi.infer(OpenpiCodec.unpack(connection.recv(decode=False)))
                 if len(pi.requests) == pi.hang_up_at:
                     return
-                connection.send(pack(answer))
+                connection.send(OpenpiCodec.pack(answer))
             except ConnectionClosed:
                 return
             except ValueError as error:
@@ -353,7 +353,7 @@ def test_what_an_interrupted_question_left_unanswered_is_not_taken_for_the_answe
 
 @pytest.mark.parametrize(
     ("sent", "says"),
-    [(b"garbage", "sent something else"), (pack([1]), "no such server"), ("Traceback\nOops: x", "Oops: x")],
+    [(b"garbage", "sent something else"), (OpenpiCodec.pack([1]), "no such server"), ("Traceback\nOops: x", "Oops: x")],
 )
 def test_a_server_of_another_kind_is_refused(sent, says):
     def talk(connection: ServerConnection) -> None:

@@ -39,7 +39,7 @@ def dataset(request, tmp_path_factory):
     """Three trajectories of 3, 2 and 3 steps; the first action of each is its number."""
     directory = tmp_path_factory.mktemp("datasets")
     run_directory = run_of_three(directory / "run")
-    write_lerobot_dataset(run_directory, directory / "dataset", LeRobotOptions(version=request.param, videos=False))
+    write_lerobot_dataset(run_directory, directory / "dataset", LeRobotOptions(version=request.param, no_videos=True))
     return directory / "dataset"
 
 
@@ -55,7 +55,7 @@ class TestConformance(PolicyConformance):
     def trajectories(cls, tmp_path_factory):
         directory = tmp_path_factory.mktemp("conformance")
         run_directory = run_of_three(directory / "run", lengths=(6, 5, 4, 7))
-        write_lerobot_dataset(run_directory, directory / "dataset", LeRobotOptions(videos=False))
+        write_lerobot_dataset(run_directory, directory / "dataset", LeRobotOptions(no_videos=True))
         cls.options = {"dataset_path": str(directory / "dataset")}
 
     def make_environment(self, num_envs: int) -> ScriptedEnvironment:
@@ -202,7 +202,7 @@ class TestHeldAgainstTheJob:
     def lifted(self, tmp_path):
         recording = record(tmp_path / "run/lift_object", "lift_object", [4, 3, 5, 6])
         # As a job with successes alone leaves it: of episodes 0 to 3, those with even numbers succeeded.
-        options = LeRobotOptions(version=DatasetVersion.V30, videos=False, only_successes=True)
+        options = LeRobotOptions(version=DatasetVersion.V30, no_videos=True, only_successes=True)
         write_lerobot_dataset(recording, tmp_path / "dataset", options)
         return tmp_path / "dataset"
 
@@ -295,7 +295,7 @@ class TestWithJointFiles:
     @pytest.fixture
     def files(self, tmp_path):
         recording = record(tmp_path / "lift", "lift", [4, 5])
-        options = LeRobotOptions(policy_config_yaml_path=PANDA_YAML, videos=False)
+        options = LeRobotOptions(policy_config_yaml_path=PANDA_YAML, no_videos=True)
         write_lerobot_dataset(recording, tmp_path / "dataset", options)
         for path in (tmp_path / "dataset/meta").glob("arena*"):
             path.unlink()

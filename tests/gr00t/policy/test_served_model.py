@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
-from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs

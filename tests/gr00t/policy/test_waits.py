@@ -10,8 +10,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.joints import Modality
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from tests.fakes_environment import episodes

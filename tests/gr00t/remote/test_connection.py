@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 import msgpack
 import pytest
 
+from arena_wire.messages import WireLimits
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
 
@@ -24,7 +24,7 @@ from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
 @contextmanager
 def connected(port: int, **options) -> Iterator[PolicyServerConnection]:
     address = ServerAddress(host="127.0.0.1", port=port, **{"timeout_s": 5.0, "wait_for_server_s": 5.0, **options})
-    connection = PolicyServerConnection(address, Gr00tWire(address.api_token))
+    connection = PolicyServerConnection(address, Gr00tCodec(address.api_token))
     try:
         yield connection
     finally:
@@ -54,7 +54,7 @@ def test_no_server_is_an_error_within_the_time_that_is_given():
 
 def test_a_name_that_means_nothing_is_said_to():
     address = ServerAddress(host="no.such.machine.invalid", wait_for_server_s=0.3)
-    connection = PolicyServerConnection(address, Gr00tWire())
+    connection = PolicyServerConnection(address, Gr00tCodec())
     with pytest.raises(ServerUnreachableError, match=r"the name 'no.such.machine.invalid' means nothing here"):
         connection.wait_until_ready()
     connection.close()
@@ -187,7 +187,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_that_says_why(answer, says):
 def test_an_answer_that_is_larger_than_it_may_be_is_refused(answer):
     with answering(answer) as port:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=2.0, wait_for_server_s=0.5)
-        connection = PolicyServerConnection(address, Gr00tWire(limits=WireLimits(max_message_bytes=36)))
+        connection = PolicyServerConnection(address, Gr00tCodec(limits=WireLimits(max_message_bytes=36)))
         with pytest.raises(PolicyError, match="more bytes than the 36 that are allowed"):
             connection.ask("reset", {})
         connection.close()
@@ -220,7 +220,7 @@ def test_the_server_that_comes_along_states_its_model_and_nvidias_nothing():
     for serves, expected in ((stated, json.dumps(stated)), (None, UNKNOWN)):
         with serving(NetworkPolicy(), serves=serves) as server:
             connection = PolicyServerConnection(
-                ServerAddress(host="127.0.0.1", port=server.port, timeout_s=60.0), Gr00tWire()
+                ServerAddress(host="127.0.0.1", port=server.port, timeout_s=60.0), Gr00tCodec()
             )
             connection.wait_until_ready()
             assert connection.stated == expected
@@ -233,7 +233,9 @@ def test_a_server_that_comes_back_with_another_model_is_not_asked_on():
     try:
         with serving(NetworkPolicy(), serves=first) as server:
             port = server.port
-            connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0), Gr00tWire())
+            connection = PolicyServerConnection(
+                ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0), Gr00tCodec()
+            )
             connection.wait_until_ready()
         with (
             serving(NetworkPolicy(), serves={"model": "other"}, port=port),

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from websockets.sync.server import ServerConnection
 
+from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire, pack
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, OpenpiCodec
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.test_openpi_remote_policy import episodes, policy_at, talking
 from tests.outsiders.peers import pretending
@@ -57,7 +57,7 @@ def answering(*answers: bytes | str) -> Callable[[ServerConnection], None]:
     """Return what introduces itself, hears one observation and answers."""
 
     def talk(connection: ServerConnection) -> None:
-        connection.send(pack({"policy": "pi"}))
+        connection.send(OpenpiCodec.pack({"policy": "pi"}))
         connection.recv()
         for answer in answers:
             connection.send(answer)
@@ -75,7 +75,7 @@ def test_actions_that_are_none_are_an_error_of_the_policy(answer):
 
 
 def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one():
-    answer = pack({"actions": np.zeros((8, 5))})
+    answer = OpenpiCodec.pack({"actions": np.zeros((8, 5))})
     with talking(answering(answer, answer)) as port:
         policy = policy_at(port)
         with pytest.raises(PolicyError, match="it answered twice, or what it was not asked"):
@@ -88,13 +88,13 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next_one():
 
     def talk(connection: ServerConnection) -> None:
         nonlocal num_asked
-        connection.send(pack({"policy": "pi"}))
+        connection.send(OpenpiCodec.pack({"policy": "pi"}))
         while True:
             connection.recv()
             num_asked += 1
             actions = np.full((8, 5), num_asked)
             time.sleep(1.5 if num_asked == 1 else 0.0)
-            connection.send(pack({"actions": actions}))
+            connection.send(OpenpiCodec.pack({"actions": actions}))
 
     environment = LimbEnvironment(1)
     with talking(talk) as port:
@@ -115,7 +115,7 @@ def test_an_answer_that_is_too_large_is_told_with_the_limit():
 
 def test_a_question_that_is_too_large_for_the_server_is_told():
     def talk(connection: ServerConnection) -> None:
-        connection.send(pack({"policy": "pi"}))
+        connection.send(OpenpiCodec.pack({"policy": "pi"}))
         connection.close(1009, "at most 100 bytes")
         connection.recv()
 
@@ -138,7 +138,7 @@ def test_what_a_server_says_steers_no_terminal(when, said):
 
 def asked(port: int, **options: Any) -> Any:
     address = ServerAddress(host="127.0.0.1", port=port, **{"timeout_s": 0.6, "wait_for_server_s": 0.3, **options})
-    connection = PolicyServerConnection(address, OpenpiWire(limits=WireLimits(max_message_bytes=1 << 20)))
+    connection = PolicyServerConnection(address, OpenpiCodec(limits=WireLimits(max_message_bytes=1 << 20)))
     try:
         connection.wait_until_ready()
         return connection.ask(OBSERVATION, {"a": 1})
@@ -153,7 +153,7 @@ def test_an_answer_has_at_most_32_mebibytes(size, fits):
             return size
 
     with pytest.raises(WireError, match="no msgpack" if fits else "at most 33554432"):
-        OpenpiWire().answer(Sized(b"\xc1"))
+        OpenpiCodec().decode(Sized(b"\xc1"))
 
 
 def websocket_frame(data: bytes, opcode: int, *, last: bool, compressed: bool = False) -> bytes:
@@ -209,7 +209,7 @@ def test_an_introduction_without_end_fills_no_memory(talk):
 
 def dripping(connection: ServerConnection) -> None:
     """Answer a byte at a time."""
-    for byte in websocket_frame(pack({"policy": "pi"}) + bytes(100), BINARY, last=True):
+    for byte in websocket_frame(OpenpiCodec.pack({"policy": "pi"}) + bytes(100), BINARY, last=True):
         connection.socket.sendall(bytes((byte,)))
         time.sleep(0.05)
 

@@ -10,19 +10,17 @@ from websockets.sync.server import ServerConnection
 
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.contract import ServerAddress, Wire
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.openpi import OpenpiWire, pack
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
+from isaaclab_arena_gr00t.remote.contract import Codec, ServerAddress
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec, VlaEvalCodec
 from tests.gr00t.policy.model_servers import Model, serving
 from tests.gr00t.servers import NetworkPolicy
 from tests.gr00t.servers import serving as serving_gr00t
 
-WIRES: list[type[Wire]] = [Gr00tWire, OpenpiWire, VlaEvalWire]
+CODECS: list[type[Codec]] = [Gr00tCodec, OpenpiCodec, VlaEvalCodec]
 
 
 def introducing(connection: ServerConnection) -> None:
-    connection.send(pack({"policy": "pi"}))
+    connection.send(OpenpiCodec.pack({"policy": "pi"}))
     connection.recv()
 
 
@@ -36,11 +34,11 @@ def healthy(path: str):
 
 
 @contextmanager
-def server_of(wire: type[Wire]) -> Iterator[int]:
-    if wire is Gr00tWire:
+def server_of(wire: type[Codec]) -> Iterator[int]:
+    if wire is Gr00tCodec:
         with serving_gr00t(NetworkPolicy()) as server:
             yield server.port
-    elif wire is OpenpiWire:
+    elif wire is OpenpiCodec:
         with serving(introducing, process_request=healthy("/healthz")) as port:
             yield port
     else:
@@ -48,8 +46,8 @@ def server_of(wire: type[Wire]) -> Iterator[int]:
             yield port
 
 
-@pytest.mark.parametrize("server", WIRES)
-@pytest.mark.parametrize("client", WIRES)
+@pytest.mark.parametrize("server", CODECS)
+@pytest.mark.parametrize("client", CODECS)
 def test_a_server_of_another_protocol_is_named_with_the_policy_that_asks_it(client, server):
     with server_of(server) as port:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0, wait_for_server_s=60.0)
@@ -62,7 +60,7 @@ def test_a_server_of_another_protocol_is_named_with_the_policy_that_asks_it(clie
         connection.close()
 
 
-@pytest.mark.parametrize("client", [OpenpiWire, VlaEvalWire])
+@pytest.mark.parametrize("client", [OpenpiCodec, VlaEvalCodec])
 @pytest.mark.parametrize("status", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
 def test_a_wrong_token_is_a_mistake_of_the_users(client, status):
     def refuse(connection: ServerConnection, request: Request) -> Response:
@@ -83,4 +81,4 @@ def test_a_web_server_is_none_and_is_waited_for():
     with serving(introducing, process_request=refuse) as port:
         address = ServerAddress(host="127.0.0.1", port=port, wait_for_server_s=0.2)
         with pytest.raises(ServerUnreachableError, match=r"refuses the connection \(.*404"):
-            PolicyServerConnection(address, OpenpiWire()).wait_until_ready()
+            PolicyServerConnection(address, OpenpiCodec()).wait_until_ready()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from arena_wire.messages import DEFAULT_LIMITS
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError, SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerAddress, Wire
+from isaaclab_arena_gr00t.remote.contract import Codec, ServerAddress
 
 
 class SlowServer:
@@ -21,8 +22,8 @@ class SlowServer:
         self.times_s = list(times_s)
         self.asked: list[str] = []
 
-    def wire(self, *, remembers: bool) -> "SlowWire":
-        return SlowWire(self, remembers=remembers)
+    def codec(self, *, remembers: bool) -> "SlowCodec":
+        return SlowCodec(self, remembers=remembers)
 
 
 class SlowChannel:
@@ -45,32 +46,31 @@ class SlowChannel:
     def close(self) -> None: ...
 
 
-class SlowWire(Wire):
+class SlowCodec(Codec):
     server, policy_type = "slow server", "slow"
 
     def __init__(self, server: SlowServer, *, remembers: bool) -> None:
+        super().__init__(DEFAULT_LIMITS)
         self._server, self.remembers = server, remembers
 
-    def dial(self, address: ServerAddress, timeout_s: float) -> SlowChannel:
+    def dial(self, address: ServerAddress, timeout_s: float) -> Any:
         return SlowChannel(self._server)
-
-    def greeting(self) -> None: ...
 
     def introduced(self, said: object) -> None: ...
 
-    def question(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
+    def encode(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
         return f"{kind} {(payload or {})['slot']}".encode()
 
-    def answer(self, said: Any) -> str:
+    def decode(self, said: Any) -> str:
         return said.decode()
 
 
-def connections(server: SlowServer, *, remembers: bool = False) -> SlotConnections[SlowWire]:
+def connections(server: SlowServer, *, remembers: bool = False) -> SlotConnections[SlowCodec]:
     address = ServerAddress(host="127.0.0.1", timeout_s=0.5, wait_for_server_s=1.0)
-    return SlotConnections(address, lambda: server.wire(remembers=remembers))
+    return SlotConnections(address, lambda: server.codec(remembers=remembers))
 
 
-def asked(made: SlotConnections[SlowWire], num_slots: int) -> list[str]:
+def asked(made: SlotConnections[SlowCodec], num_slots: int) -> list[str]:
     return made.ask("look", ((slot, {"slot": slot}) for slot in range(num_slots)))
 
 

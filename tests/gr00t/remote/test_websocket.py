@@ -12,9 +12,8 @@ import pytest
 from websockets.exceptions import ConnectionClosedError, InvalidMessage, ProtocolError, WebSocketException
 from websockets.sync import client
 
-from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.websocket import Websocket
-from isaaclab_arena_gr00t.remote.wire.messages import WireError
+from arena_wire.messages import WireError
+from isaaclab_arena_gr00t.remote.contract import ServerAddress, Websocket
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ import pytest
 import yaml
 from websockets.sync.client import ClientConnection, connect
 
+from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
-from isaaclab_arena_gr00t.remote.openpi import pack, unpack
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
-from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
-from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, WebsocketServer
+from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec
+from isaaclab_arena_gr00t.serving.served_job import ListenOptions
+from isaaclab_arena_gr00t.serving.websocket_server import OpenpiTalks, WebsocketServer
 from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
 
@@ -63,7 +63,7 @@ def test_the_own_client_plays_the_same_bits_as_the_policy_in_its_own_process(pol
 def connected(port: int) -> Iterator[tuple[ClientConnection, Mapping[str, Any]]]:
     """Yield a connection, and how the server describes itself."""
     with connect(f"ws://127.0.0.1:{port}", compression=None, max_size=None) as connection:
-        yield connection, unpack(connection.recv(20.0, decode=False))
+        yield connection, OpenpiCodec.unpack(connection.recv(20.0, decode=False))
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def test_a_model_that_predicts_chunks_answers_with_the_whole_chunk_that_it_plays
             return cls(ClosedloopPolicyArgs(policy_config_yaml_path=path))
 
     with serving(Chunked) as other, connected(other) as (connection, said):
-        connection.send(pack(shown()))
-        chunk = unpack(connection.recv(60.0, decode=False))["actions"]
+        connection.send(OpenpiCodec.pack(shown()))
+        chunk = OpenpiCodec.unpack(connection.recv(60.0, decode=False))["actions"]
     length = yaml.safe_load(Path(path).read_text())["action_chunk_length"]
     assert length > 1
     assert said["action_horizon"] == length
@@ -117,8 +117,8 @@ def test_nothing_is_left_of_what_was_shown_before(port):
     with connected(port) as (connection, _):
         found = []
         for _ in range(2):
-            connection.send(pack(shown()))
-            found.append(unpack(connection.recv(20.0, decode=False)))
+            connection.send(OpenpiCodec.pack(shown()))
+            found.append(OpenpiCodec.unpack(connection.recv(20.0, decode=False)))
     assert found[0]["actions"].shape == (1, 5)
     assert found[0]["server_timing"]["infer_ms"] > 0
     # Each has noise of its own, and no step of the other before it.
@@ -141,12 +141,12 @@ def test_nothing_is_left_of_what_was_shown_before(port):
 )
 def test_what_does_not_fit_is_refused_by_name_and_the_next_observation_is_answered(port, request_, words):
     with connected(port) as (connection, _):
-        connection.send(pack(request_))
+        connection.send(OpenpiCodec.pack(request_))
         answer = connection.recv(20.0)
         assert isinstance(answer, str)
         assert f"observation refused: {words}" in answer.replace("the observation ", "", 1) or words in answer
-        connection.send(pack(shown()))
-        assert "actions" in unpack(connection.recv(20.0, decode=False))
+        connection.send(OpenpiCodec.pack(shown()))
+        assert "actions" in OpenpiCodec.unpack(connection.recv(20.0, decode=False))
 
 
 class DeafPolicy(LookPolicy):
@@ -158,8 +158,8 @@ class DeafPolicy(LookPolicy):
 
 def test_a_policy_that_reads_no_instruction_needs_none():
     with serving(DeafPolicy) as other, connected(other) as (connection, _):
-        connection.send(pack(shown(prompt=None)))
-        assert "actions" in unpack(connection.recv(60.0, decode=False))
+        connection.send(OpenpiCodec.pack(shown(prompt=None)))
+        assert "actions" in OpenpiCodec.unpack(connection.recv(60.0, decode=False))
 
 
 def test_the_own_client_says_what_the_server_refused(port):
@@ -173,8 +173,8 @@ def test_what_is_no_message_is_answered_with_a_reason_and_the_next_one_as_ever(p
     with connected(port) as (connection, _):
         connection.send(data)
         assert "unreadable message" in str(connection.recv(60.0))
-        connection.send(pack(shown()))
-        assert "actions" in unpack(connection.recv(60.0, decode=False))
+        connection.send(OpenpiCodec.pack(shown()))
+        assert "actions" in OpenpiCodec.unpack(connection.recv(60.0, decode=False))
 
 
 def text_array(text: str, shape: list[int]) -> dict[bytes, Any]:
@@ -194,7 +194,7 @@ def text_array(text: str, shape: list[int]) -> dict[bytes, Any]:
 )
 def test_words_that_went_through_numpy_are_words(prompt):
     data = msgpack.packb({"prompt": prompt}) or b""
-    assert unpack(data) == {"prompt": "move \N{RIGHTWARDS ARROW}"}
+    assert OpenpiCodec.unpack(data) == {"prompt": "move \N{RIGHTWARDS ARROW}"}
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_words_that_went_through_numpy_are_words(prompt):
 )
 def test_words_that_are_none_are_refused(prompt):
     with pytest.raises(WireError, match="an array of text"):
-        unpack(msgpack.packb({"prompt": prompt}) or b"")
+        OpenpiCodec.unpack(msgpack.packb({"prompt": prompt}) or b"")

@@ -90,7 +90,7 @@ def test_a_token_is_the_only_line_of_its_file(tmp_path):
     assert options(api_token_file=str(path)).token() == "secret"
     for text in ("", "two\nlines"):
         path.write_text(text)
-        with pytest.raises(ConfigError, match="must hold the token on one line"):
+        with pytest.raises(ConfigError, match="must hold the server's token on one line"):
             options(api_token_file=str(path)).token()
     with pytest.raises(ConfigError, match="cannot read"):
         options(api_token_file=str(tmp_path / "none")).token()

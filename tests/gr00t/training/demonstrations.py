@@ -8,7 +8,7 @@ import yaml
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena_gr00t.training.training_run import PANDA_CONFIG
+from isaaclab_arena_gr00t.training.finetune import PANDA_CONFIG
 
 SIZE = 16
 INSTRUCTIONS = ("lift the cube", "lower the cube")

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.storage.episodes import RecordedSteps
-from isaaclab_arena_gr00t.config import read_policy_config
-from isaaclab_arena_gr00t.joints import read_joint_files
+from isaaclab_arena_gr00t.config import read_joint_files, read_policy_config
+from isaaclab_arena_gr00t.training.finetune import interface_of, new_model, wire_recordings
 from isaaclab_arena_gr00t.training.trainer import DemonstrationSteps, Trainer, TrainingSettings, find_demonstrations
-from isaaclab_arena_gr00t.training.training_run import interface_of, new_model, wire_recordings
 
 SIZES = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2, "vision_feature_size": 16, "num_keypoints": 4}
 SETTINGS = TrainingSettings(max_steps=40, batch_size=8, noise_draws=2, warmup_steps=5)

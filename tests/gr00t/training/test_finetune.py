@@ -16,8 +16,8 @@ from gr00t.model.checkpoint import load_processor
 from safetensors.torch import load_file
 
 from isaaclab_arena.cli.main import main as isaaclab_arena
-from isaaclab_arena_gr00t.training.finetune import main
-from isaaclab_arena_gr00t.training.trainer import read_state
+from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
+from isaaclab_arena_gr00t.training.finetune import STATE_FILE, main
 from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, start, write_jobs
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
 
@@ -227,4 +227,4 @@ def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(director
     [checkpoint] = (tmp_path / "out").glob("checkpoint-*")
     made = int(checkpoint.name.partition("-")[2])
     assert 3 <= made < 100_000
-    assert read_state(checkpoint)["num_steps"] == made
+    assert read_checkpoint(checkpoint / STATE_FILE)["num_steps"] == made

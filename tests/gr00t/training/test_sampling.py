@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena_gr00t.training.trainer import augmentation_generator, batch_numbers, noise_generator
+from isaaclab_arena_gr00t.training.trainer import AUGMENTATION, NOISE, batch_numbers, step_generator
 
 
 def numbers(step: int, *, rank: int = 0, world_size: int = 1, batch_size: int = 4, seed: int = 0) -> np.ndarray:
@@ -25,13 +25,13 @@ def test_another_seed_gives_another_order():
     assert numbers(0, seed=1).tolist() != numbers(0).tolist()
 
 
-@pytest.mark.parametrize("make", [noise_generator, augmentation_generator])
-def test_every_rank_and_step_has_a_stream_of_its_own(make):
+@pytest.mark.parametrize("purpose", [NOISE, AUGMENTATION])
+def test_every_rank_and_step_has_a_stream_of_its_own(purpose):
     drawn = {
-        float(torch.rand(1, generator=make(step, rank=rank, seed=seed)))
+        float(torch.rand(1, generator=step_generator(purpose, step, rank=rank, seed=seed)))
         for step in range(3)
         for rank in range(3)
         for seed in range(2)
     }
     assert len(drawn) == 18
-    assert float(torch.rand(1, generator=make(2, rank=1, seed=0))) in drawn
+    assert float(torch.rand(1, generator=step_generator(purpose, 2, rank=1, seed=0))) in drawn

@@ -10,7 +10,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_wrapper import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from isaaclab_arena.testing.policy_conformance import PolicyConformance

@@ -6,8 +6,8 @@ import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.lerobot.network import Features, LeRobotPolicyCfg, TrainingData
-from isaaclab_arena.policy.lerobot.policy import fitted
+from isaaclab_arena.policy.lerobot_network import Features, LeRobotPolicyCfg, TrainingData
+from isaaclab_arena.policy.lerobot_policy import fitted
 from tests.gr00t.fakes import LimbEnvironment
 from tests.layouts import LAYOUTS
 

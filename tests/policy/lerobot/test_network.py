@@ -12,7 +12,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
-from isaaclab_arena.policy.lerobot.network import NOTHING, LeRobotNetwork, LeRobotPolicyCfg, versions_there
+from isaaclab_arena.policy.lerobot_network import NOTHING, LeRobotNetwork, LeRobotPolicyCfg, versions_there
 from isaaclab_arena.workers.worker_process import _KEPT, stop_kept_workers
 from tests.policy.lerobot.policies import PICTURE, REMEMBERING, STATE, options_for, saved
 
@@ -24,7 +24,15 @@ def network_of(directory: Path, **options: Any) -> LeRobotNetwork:
 
 
 def asked(network: LeRobotNetwork) -> np.ndarray:
-    return network.actions(_QUESTION, ["go", "stop"], [1, 2]).actions
+    return ask(network, _QUESTION, ["go", "stop"], [1, 2])["actions"]
+
+
+def ask(
+    network: LeRobotNetwork, shown, words, seeds, *, size: int | None = None, **memories: list[np.ndarray]
+) -> dict[str, Any]:
+    entries: dict[str, Any] = {f"shown.{name}": part for name, part in shown.items()}
+    entries |= {"words": words, "noise_seeds": np.array(seeds), **memories}
+    return network.ask(entries, slots_per_call=size or len(words))
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +54,7 @@ def test_answers_go_through_the_saved_processors(tmp_path):
 def test_the_process_that_told_its_versions_is_the_policys(tmp_path):
     options = LeRobotPolicyCfg(**options_for(saved(tmp_path)))
     versions_there(options)
-    [told] = _KEPT.values()
+    [told] = _KEPT
     network = network_of(tmp_path)
     assert network._worker is not None
     assert network._worker.pid == told.worker.pid
@@ -68,15 +76,15 @@ def test_a_process_calculates_with_the_threads_and_as_deterministically_as_this_
 def test_a_query_of_several_calls_of_one_size_has_the_answers_of_one_call(tmp_path):
     network = network_of(saved(tmp_path, "diffusion"))
     shown = {PICTURE: np.zeros((3, 1, 6, 8, 3), np.uint8), STATE: np.arange(18, dtype=np.float32).reshape(3, 1, 6)}
-    whole, parts = (network.actions(shown, ["a", "bb", "ccc"], [5, 6, 7], slots_per_call=size) for size in (None, 2))
-    assert np.allclose(whole.actions, parts.actions, atol=1e-6)
+    whole, parts = (ask(network, shown, ["a", "bb", "ccc"], [5, 6, 7], size=size) for size in (None, 2))
+    assert np.allclose(whole["actions"], parts["actions"], atol=1e-6)
     network.close()
 
 
 def test_a_call_that_is_not_full_is_filled_up(tmp_path):
     network = network_of(saved(tmp_path, misbehaviour="tell size"))
-    sizes = [network.actions(_QUESTION, ["go", "stop"], [1, 2], slots_per_call=size) for size in (1, 2, 3)]
-    assert [set(each.actions.flatten()) for each in sizes] == [{1}, {2}, {3}]
+    sizes = [ask(network, _QUESTION, ["go", "stop"], [1, 2], size=size) for size in (1, 2, 3)]
+    assert [set(each["actions"].flatten()) for each in sizes] == [{1}, {2}, {3}]
     network.close()
 
 
@@ -100,9 +108,9 @@ def steps(network: LeRobotNetwork) -> list[np.ndarray]:
     """Return the actions of two episodes, four steps long."""
     memories, actions = [NOTHING, NOTHING], []
     for step in range(4):
-        acted = network.actions(_QUESTION, ["go", "stop"], [step, 7 * step], memories)
-        memories = acted.memories
-        actions.append(acted.actions)
+        acted = ask(network, _QUESTION, ["go", "stop"], [step, 7 * step], memories=memories)
+        memories = acted.get("memories", memories)
+        actions.append(acted["actions"])
     network.close()
     return actions
 

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.lerobot.network import Acted, Description, LeRobotNetwork, LeRobotPolicyCfg
-from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
+from isaaclab_arena.policy.lerobot_network import Description, LeRobotNetwork, LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
 from isaaclab_arena.testing.playing import DrawnOnDemand
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.fakes_environment import ActionLog
@@ -175,14 +176,15 @@ def test_fewer_actions_than_the_policy_gives_are_the_first_of_them(tmp_path):
 class NotedNetwork:
     """Stands for the network of a policy, and notes for which words it was asked in each query."""
 
-    description = Description(num_actions=3, action_dim=5, takes_batches=True, device_type="cpu")
+    about = asdict(Description(num_actions=3, action_dim=5, takes_batches=True, device_type="cpu"))
+    max_batch = 64
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
 
-    def actions(self, shown, words, noise_seeds, memories=(), *, slots_per_call=None) -> Acted:
-        self.asked.append(list(words))
-        return Acted(actions=np.zeros((len(words), 3, 5), np.float32), memories=())
+    def ask(self, entries, *, slots_per_call) -> dict[str, np.ndarray]:
+        self.asked.append(list(entries["words"]))
+        return {"actions": np.zeros((len(entries["words"]), 3, 5), np.float32)}
 
     def close(self) -> None: ...
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.lerobot.network import (
+from isaaclab_arena.policy.lerobot_network import (
     check_statistics,
     policy_directory,
     read_features,

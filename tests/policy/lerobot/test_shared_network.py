@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.errors import PolicyError, PolicyLostError
-from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
+from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
 from isaaclab_arena.workers.worker_process import stop_kept_workers
 from tests.fakes_environment import ActionLog
 from tests.fakes_network import Desk

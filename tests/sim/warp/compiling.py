@@ -10,8 +10,8 @@ from pathlib import Path
 
 import warp
 
-from isaaclab_arena.sim.warp.kernel_times import KERNELS
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
+from isaaclab_arena.sim.threads import KERNELS
+from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
 
 
 @warp.kernel

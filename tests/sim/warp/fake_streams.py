@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from isaaclab_arena.sim.warp.kernels import GpuStreams
+from isaaclab_arena.sim.warp_kernels import GpuStreams
 
 
 class FakeStream:

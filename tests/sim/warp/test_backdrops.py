@@ -4,8 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.pictures import VisibleWorld
-from isaaclab_arena.sim.warp.cameras import Backdrops, Camera, RayTracer
+from isaaclab_arena.sim.backend import VisibleWorld
+from isaaclab_arena.sim.warp_cameras import Backdrops, Camera, RayTracer
 
 WIDTH, HEIGHT = 64, 48
 SHAPES = {

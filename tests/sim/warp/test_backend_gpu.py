@@ -9,8 +9,8 @@ import torch
 
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera, RayTracers
+from isaaclab_arena.sim.warp_backend import WarpBackend
+from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers
 from tests.sim.arm_and_cube import PARTS
 from tests.sim.warp.test_backend import POSITION_TOLERANCE, VELOCITY_TOLERANCE, begin, drive
 from tests.sim.warp.test_batch_cameras import CLOSE, SAME_PIXELS
@@ -25,7 +25,7 @@ LITTLE_BYTES = 64 * 2**20
 TAKEN_OF_THE_FIRST_GPU = f"""
 import torch
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import WarpBackend
+from isaaclab_arena.sim.warp_backend import WarpBackend
 from tests.sim.arm_and_cube import PARTS
 
 torch.cuda.set_device(1)

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from isaaclab_arena.sim.backend import StartState, moved_camera, painted
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
-from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera, RayTracers
+from isaaclab_arena.sim.warp_backend import WarpBackend
+from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers
 from tests.sim.warp.test_launching import Worker, between
 
 PARTS = (

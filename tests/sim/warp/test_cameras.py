@@ -4,8 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.pictures import VisibleWorld
-from isaaclab_arena.sim.warp.cameras import Camera, RayTracer
+from isaaclab_arena.sim.backend import VisibleWorld
+from isaaclab_arena.sim.warp_cameras import Camera, RayTracer
 
 # Number of lights, headlight, extent and sky are those of the table, so that its compiled kernel serves here too.
 SCENE = """

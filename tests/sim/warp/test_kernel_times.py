@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.sim.warp.kernel_times import KernelLedger, KernelTimes, module_times
+from isaaclab_arena.sim.threads import KernelLedger, KernelTimes, module_times
 
 LINE = "Module mujoco_warp._src.forward 68fa608 load on device 'cuda:0' took 1500.00 ms"
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.warp.kernel_times import KernelTimes
-from isaaclab_arena.sim.warp.kernels import (
+from isaaclab_arena.sim.threads import KernelTimes
+from isaaclab_arena.sim.warp_kernels import (
     check_driver,
     check_same_gpu,
     one_compiler_at_a_time,
@@ -108,7 +108,7 @@ def test_what_native_code_says_before_it_raises_is_shown(capfd):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
 def test_starting_warp_without_a_gpu_says_nothing():
-    code = "import torch; from isaaclab_arena.sim.warp.kernels import warp_device; warp_device(torch.device('cpu'))"
+    code = "import torch; from isaaclab_arena.sim.warp_kernels import warp_device; warp_device(torch.device('cpu'))"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (finished.stdout, finished.stderr) == ("", "")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import warp
 
-from isaaclab_arena.sim.warp.kernels import Launcher, cpu_turn
+from isaaclab_arena.sim.warp_kernels import Launcher, cpu_turn
 from tests.sim.warp.fake_streams import between, fake_streams
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import torch
 
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import BufferSizes, Room, StepRollback, WarpBackend
-from isaaclab_arena.sim.warp.kernels import Launcher
+from isaaclab_arena.sim.warp_backend import BufferSizes, Room, StepRollback, WarpBackend
+from isaaclab_arena.sim.warp_kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 from tests.sim.tape import tape
 from tests.sim.warp.test_backend import begin, everything
@@ -75,7 +75,7 @@ def test_a_reset_leaves_the_sensors_of_others(model):
 def test_what_renewing_some_worlds_does_to_others_is_put_back(model):
     state = {name: torch.zeros(3, 2) for name in ("qpos", "qvel", "qacc_warmstart", "act")}
     sensordata = torch.zeros(3, 1)
-    rollback = StepRollback(state, sensordata, Room.of(WarpBackend(model, num_envs=3, device=CPU).warp_worlds[1]), tape)
+    rollback = StepRollback(state, sensordata, Room(WarpBackend(model, num_envs=3, device=CPU).warp_worlds[1]), tape)
     for number in (1.0, 2.0, 3.0, 4.0, 5.0):
         rollback.keep()
         state["qacc_warmstart"].fill_(number)
@@ -92,7 +92,7 @@ def test_an_attempt_says_whether_there_was_room_and_puts_all_back_if_not(model):
         for each in both:
             each.ctrl[:, 0] = 0.1 * number
             moved = everyone(each)
-            made.append(each.try_step(moved, SUBSTEPS))
+            made.append(each.step(moved, SUBSTEPS, may_fail=True))
             if not made[-1].any():
                 each.step(moved, SUBSTEPS)
         assert torch.equal(*made)
@@ -101,7 +101,7 @@ def test_an_attempt_says_whether_there_was_room_and_puts_all_back_if_not(model):
 
 def test_what_an_attempt_returned_is_not_changed_by_the_next_one(model):
     replaying, _ = pair(model)
-    attempts = [replaying.try_step(only(replaying, number % 3), SUBSTEPS) for number in range(6)]
+    attempts = [replaying.step(only(replaying, number % 3), SUBSTEPS, may_fail=True) for number in range(6)]
     assert [made.nonzero()[:, 0].tolist() for made in attempts] == [[0], [1], [2], [0], [1], [2]]
 
 

@@ -3,7 +3,7 @@ import torch
 
 from isaaclab_arena.sim.backend import StartState, model_names
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import StartSender
+from isaaclab_arena.sim.warp_backend import StartSender
 from tests.sim.arm_and_cube import PARTS
 
 

@@ -12,8 +12,8 @@ import warp
 
 from isaaclab_arena.sim.backend import StartState, resized
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend
-from isaaclab_arena.sim.warp.kernels import Launcher
+from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend
+from isaaclab_arena.sim.warp_kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone
 from tests.sim.warp.fake_streams import between, fake_streams
 

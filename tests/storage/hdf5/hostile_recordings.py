@@ -29,7 +29,7 @@ from isaaclab_arena import ArenaError, ConfigError, StorageError
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.replaying import ReplaySettings, replay
+from isaaclab_arena.evaluation.rerun import ReplaySettings, rerun
 from isaaclab_arena.evaluation.verification import check_directory
 from isaaclab_arena.policies import resolve_policy_class
 from isaaclab_arena.results import merge_results
@@ -447,7 +447,7 @@ def _readers(bad: Path, output: Path) -> dict[str, tuple[Callable[[], object], t
         "verify one": (lambda: hdf5.verify_episodes(bad, [VICTIM]), own),
         "totals": (lambda: hdf5.read_totals(bad), own),
         "steps": (lambda: _read_steps(bad), own),
-        "replay": (lambda: replay(files, settings, lambda _: None), (ConfigError, ArenaError)),
+        "replay": (lambda: rerun(files, settings, lambda _: None), (ConfigError, ArenaError)),
         "replay policy": (lambda: _play(bad), (ConfigError, PolicyError)),
         "merge": (lambda: merge_results(output), ()),
         "verify": (lambda: list(check_directory(output, merge_results(output))), ()),

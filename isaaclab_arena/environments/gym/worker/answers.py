@@ -1,13 +1,207 @@
-"""Makes environments and steps them on request."""
+"""What a worker answers: the facts of an environment, and the steps of its env slots, which go into shared memory."""
 
 from __future__ import annotations
 
-import functools
 import gc
+import importlib
+import json
+import mmap
+import pathlib
+import platform
+import struct
+import sys
 import time
+import types
 import typing
+from importlib import metadata
 
-from . import env_slot, render_contexts, shared_arrays, sources, versions  # noqa: TID252  beside this file, whatever imports it
+import numpy as np
+
+from . import env_slot, rendering  # noqa: TID252  beside this file, whatever package imports it
+
+if typing.TYPE_CHECKING:
+    import gymnasium
+
+SOURCES = {
+    "gym": "gymnasium_tasks:Registered",
+    "metaworld": "gymnasium_tasks:MetaWorld",
+    "robosuite": "gymnasium_tasks:Robosuite",
+    "libero": "libero_tasks",
+    "vla_eval": "vla_eval_benchmarks",
+}
+"""The kind that a name begins with, to the module or class beside this file that finds and makes environments."""
+
+
+def source_of(kind: str) -> typing.Any:
+    """Return the source of a kind, imported at its first use, because each needs other packages."""
+    module, _, name = SOURCES[kind].partition(":")
+    found = importlib.import_module(f"{__package__}.{module}")
+    return getattr(found, name) if name else found
+
+
+# Share the steps of a worker's environments with the program that started it, in memory.
+
+NO_SLOT = -1
+"""The number for no env slot."""
+
+REST, MOVE, MOVE_AND_LOOK = range(3)
+"""The tasks of an env slot in a step: rest, move, or move and observe with pictures."""
+
+REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
+"""Columns of the results of a step. From there on, each entry of ``info`` has two: whether it is there, its value."""
+
+Description = typing.Mapping[str, typing.Any]
+"""The result of `EnvSlot.description`."""
+
+_ALIGNMENT_BYTES = 64
+# No term of an observation has such a name.
+_AHEAD = "<ahead> "
+
+
+class SharedArrays:
+    """Arrays in a file that two readers have mapped."""
+
+    def __init__(self, descriptor: int, description: Description, num_slots: int, num_ahead: int = 0) -> None:
+        # ``num_ahead`` is the number of steps that can be made beyond the next one.
+        self._info_keys = description["info_keys"]
+        places, num_bytes = _layout(description, num_slots, num_ahead)
+        self._memory = mmap.mmap(descriptor, num_bytes)
+        arrays = {name: np.ndarray(shape, dtype, self._memory, at) for name, (dtype, shape, at) in places.items()}
+        self._first_result = places["<results>"][2]
+        self._result = struct.Struct(f"={num_results(description)}d")
+        # Env slot that is being reset or stepped, else `NO_SLOT`: the culprit if the worker dies. (1,), int32.
+        self.moving: np.ndarray = arrays.pop("<moving>")
+        self.asked: np.ndarray = arrays.pop("<asked>")  # (num_slots,), uint8
+        self.actions: np.ndarray = arrays.pop("<actions>")  # (num_slots, action_dim), float32
+        self.results: np.ndarray = arrays.pop("<results>")  # (num_slots, num_results), float64
+        self.ahead_asked: np.ndarray = arrays.pop("<ahead asked>")  # requested steps beyond the next, (num_slots,)
+        self.ahead_made: np.ndarray = arrays.pop("<ahead made>")  # steps of those made so far, (num_slots,)
+        self.ahead_actions: np.ndarray = arrays.pop("<ahead actions>")  # (num_slots, num_ahead, action_dim)
+        self.ahead_results: np.ndarray = arrays.pop("<ahead results>")  # (num_slots, num_ahead, num_results)
+        numbers = [name for name, term in description["observation"].items() if not term["image"]]
+        # Observations after each step ahead, without pictures, each (num_slots, num_ahead, *shape), float32.
+        self.ahead_arrays: dict[str, np.ndarray] = {name: arrays.pop(_AHEAD + name) for name in numbers}
+        # Observations by term, each (num_slots, *shape), uint8 for pictures, else float32.
+        self.arrays: dict[str, np.ndarray] = arrays
+
+    def put(self, slot: int, observation: typing.Mapping[str, np.ndarray]) -> None:
+        """Write an env slot's observation; missing terms keep their values."""
+        for name, value in observation.items():
+            self.arrays[name][slot] = value
+
+    def put_step(self, slot: int, step: env_slot.SlotStep) -> None:
+        """Write an env slot's step, without the names in its ``info``."""
+        self.put(slot, step.observation)
+        # struct is ten times as fast as assigning a list to an array.
+        self._result.pack_into(self._memory, self._first_result + slot * self._result.size, *self._numbers(step))
+
+    def put_ahead(self, slot: int, number: int, step: env_slot.SlotStep) -> None:
+        """Store a step made ahead for an env slot, without the names in its ``info``."""
+        for name, values in self.ahead_arrays.items():
+            values[slot, number] = step.observation[name]
+        self.ahead_results[slot, number] = self._numbers(step)
+
+    def _numbers(self, step: env_slot.SlotStep) -> list[float]:
+        entries = [each for key in self._info_keys for each in (key in step.info, step.info.get(key, 0.0))]
+        return [step.reward, step.terminated, step.truncated, *entries]
+
+
+def num_results(description: Description) -> int:
+    """Return the number of numbers in a step's results."""
+    return FIRST_ENTRY + 2 * len(description["info_keys"])
+
+
+def num_bytes(description: Description, num_slots: int, num_ahead: int = 0) -> int:
+    """Return the required size of the file."""
+    return _layout(description, num_slots, num_ahead)[1]
+
+
+def _layout(
+    description: Description, num_slots: int, num_ahead: int
+) -> tuple[dict[str, tuple[typing.Any, tuple[int, ...], int]], int]:
+    """Return each array's type, shape and begin by name, and the number of bytes of all."""
+    action_dim, num_numbers = len(description["action_low"]), num_results(description)
+    arrays: dict[str, tuple[typing.Any, tuple[int, ...]]] = {
+        "<moving>": (np.int32, (1,)),
+        "<asked>": (np.uint8, (num_slots,)),
+        "<actions>": (np.float32, (num_slots, action_dim)),
+        "<results>": (np.float64, (num_slots, num_numbers)),
+        "<ahead asked>": (np.int32, (num_slots,)),
+        "<ahead made>": (np.int32, (num_slots,)),
+        "<ahead actions>": (np.float32, (num_slots, num_ahead, action_dim)),
+        "<ahead results>": (np.float64, (num_slots, num_ahead, num_numbers)),
+    }
+    for name, term in description["observation"].items():
+        arrays[name] = np.uint8 if term["image"] else np.float32, (num_slots, *term["shape"])
+        if not term["image"]:
+            arrays[_AHEAD + name] = np.float32, (num_slots, num_ahead, *term["shape"])
+    places, begin = {}, 0
+    for name, (dtype, shape) in arrays.items():
+        places[name] = dtype, shape, begin
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        begin += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return places, begin
+
+
+# Manage the steps that a worker makes beyond the requested one, from actions planned in advance.
+
+
+class StepsAhead:
+    """The steps of each env slot that are made but not shown; an episode's end discards them."""
+
+    def __init__(self, shared: SharedArrays, most: int) -> None:
+        self._shared, self._most = shared, most
+        shared.ahead_asked[:] = shared.ahead_made[:] = 0
+        self._shown = np.zeros_like(shared.ahead_made)
+        self._names: dict[int, typing.Mapping[str, typing.Sequence[str]]] = {}
+
+    def left(self) -> np.ndarray:
+        """Return the number of made but not shown steps. Shape: (num_slots,), int32."""
+        return self._shared.ahead_made - self._shown
+
+    def forget(self, slots: typing.Sequence[int]) -> None:
+        """Discard the steps made in these env slots."""
+        self._shared.ahead_made[slots] = self._shown[slots] = 0
+        for slot in slots:
+            self._names.pop(slot, None)
+
+    def plan(self, asked: np.ndarray, planned: typing.Mapping[int, np.ndarray]) -> int:
+        """Write the planned actions (n, action_dim) per env slot; return the number of steps that may be made ahead."""
+        is_made = (asked != REST) & (self.left() > 0)
+        # All env slots use up their steps at the same time, so that one message serves all.
+        most = min(self._most, int(self.left()[is_made].max()) - 1) if is_made.any() else self._most
+        # ``asked`` changes in place: env slots with a step in stock rest.
+        asked[is_made] = REST
+        self._shared.ahead_asked[:] = 0
+        asking = np.flatnonzero(asked != REST).tolist()
+        self.forget(asking)
+        for slot in asking:
+            if slot in planned:
+                told = planned[slot][:most]
+                self._shared.ahead_asked[slot] = len(told)
+                self._shared.ahead_actions[slot, : len(told)] = told
+        return int(self._shared.ahead_asked.sum())
+
+    def note(self, slot: int, names: typing.Mapping[str, typing.Sequence[str]]) -> None:
+        """Store the names in an env slot's ``info``, by the number of the step."""
+        self._names[slot] = names
+
+    def show(self, slots: typing.Sequence[int], actions: np.ndarray) -> dict[int, typing.Sequence[str]]:
+        """Show the next step of env slots that have one; ValueError if other actions were planned."""
+        shared, numbers = self._shared, self._shown[slots]
+        planned = shared.ahead_actions[slots, numbers]
+        if not np.array_equal(planned, actions[slots]):
+            raise ValueError(f"the policy planned the actions {planned.tolist()}, and gave {actions[slots].tolist()}")
+        shared.results[slots] = shared.ahead_results[slots, numbers]
+        for name, values in shared.ahead_arrays.items():
+            shared.arrays[name][slots] = values[slots, numbers]
+        self._shown[slots] += 1
+        # The result holds only steps that lack a wanted entry of ``info``.
+        said = {slot: self._names.get(slot, {}).get(str(self._shown[slot] - 1)) for slot in slots}
+        return {slot: names for slot, names in said.items() if names}
+
+
+# Answer the requests of the program that started the worker.
 
 _SLOW_RESET_S = 0.05
 """Resets that take longer make a scene anew [s]; a collection of garbage after them costs little."""
@@ -16,73 +210,76 @@ _SLOW_RESET_S = 0.05
 class Answers:
     """The environments of a worker, and its answers to requests; observations go into shared memory."""
 
-    def __init__(self, memory: int, told: typing.Callable[[Exception], dict]) -> None:
-        # ``told`` converts an environment's exception to a message.
-        self._memory, self._told = memory, told
+    def __init__(self, memory: int, told: typing.Callable[[BaseException], dict], *, alone: bool = True) -> None:
+        # ``told`` converts an environment's exception to a message. ``alone``: nothing else is done in this process.
+        self._memory, self._told, self._alone = memory, told, alone
+        self._caught = (Exception,) if alone else (Exception, SystemExit)
         self._shared: typing.Any = None
-        self._slots: dict[int, typing.Any] = {}
+        self._slots: dict[int, env_slot.EnvSlot] = {}
         self._description: dict = {}
-        self._num_slots = self._num_ahead = 0
         self._made_by: dict = {}
         # Errors of env slots in steps ahead that are not requested yet.
         self._raised: dict[int, dict] = {}
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         """Return the message and arrays of the answer to a request."""
+        request = message.get("request")
         try:
             if not message:
                 # The shared memory requests the steps, and takes most of their results. The answer has further notes.
                 asked = self._shared.asked.tolist()
-                notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != shared_arrays.REST}
+                notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != REST}
                 return {slot: note for slot, note in notes.items() if note}, {}
-            request = message["request"]
-            plain = {"find": self._find, "make": self._make, "forget": self._forget}
-            if request in plain:
-                return plain[request](message), {}
             if request == "reset":
                 told = zip(message["slots"], message["starts"], message["pictures"])  # noqa: B905  Python 3.9 has none
                 return {"starts": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
-            if request == "expert":
-                experts = sources.source_of("metaworld")
-                return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
             if request == "render":
                 return {}, {"picture": self._slots[message["slot"]].render()}
+            if request == "expert":
+                actions = source_of("metaworld").expert_actions(message["task"], arrays["observations"])
+                return {}, {"actions": actions}
+            if request == "find":
+                found = source_of(message["kind"]).find(message["name"], message["make_kwargs"])
+                return {**found, "origins": {name: origin(name) for name in found["modules"]}}, {}
+            if request == "make":
+                return self._make(message), {}
+            if request == "forget":
+                self.close()
+                gc.unfreeze()
+                gc.collect()
+                return {}, {}
             raise ValueError(f"there is no request '{request}'")
         finally:
             if self._shared is not None:
-                self._shared.moving[0] = shared_arrays.NO_SLOT
+                self._shared.moving[0] = NO_SLOT
 
-    def _find(self, message: dict) -> dict:
-        found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
-        return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}
-
-    def _make(self, message: dict) -> dict:
-        made = [self._made(message) for _ in message["slots"]]
-        self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
-        self._description, self._num_slots = made[0].description(), message["num_slots"]
-        self._num_ahead, self._made_by = message.get("num_ahead", 0), message
-        # Imported objects never become garbage, and a scan of them takes as long as many steps.
-        gc.freeze()
-        told = versions.versions_of(made[0].environment, alone=True)
-        return {**self._description, "versions": told, **render_contexts.drawn_with()}
-
-    def _forget(self, message: dict) -> dict:
-        """Close the environments, so that the next ones start as in a new process."""
-        del message
+    def close(self) -> None:
+        """Close the environments; RuntimeError if one raised, and may have left this process in any state."""
         if self._raised:
             raise RuntimeError("an environment raised, and may have left this process in any state")
         while self._slots:
             self._slots.popitem()[1].close()
-        self._shared = None
-        gc.unfreeze()
-        gc.collect()
-        return {}
+        self._shared, self._description = None, {}
 
-    def _made(self, message: dict) -> typing.Any:
-        make, generators = sources.source_of(message["source"]).make, env_slot.OwnGenerators()
+    def _make(self, message: dict) -> dict:
+        made = [self._made(message) for _ in message["slots"]]
+        self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
+        self._made_by = message
+        if self._alone:
+            # Imported objects never become garbage, and a scan of them takes as long as many steps.
+            gc.freeze()
+        if not self._description:
+            told = versions_of(made[0].environment, alone=self._alone)
+            drawn_with = rendering.drawn_with() if self._alone else {}
+            self._description = {**made[0].description(), "versions": told, **drawn_with}
+        return self._description
+
+    def _made(self, message: dict) -> env_slot.EnvSlot:
+        make, generators = source_of(message["kind"]).make, env_slot.OwnGenerators()
         with generators:
             environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
-        render_contexts.keep_robosuite_apart()
+        if self._alone:
+            rendering.keep_robosuite_apart()
         told = message["info_keys"], env_slot.drawing_of(environment), message["instruction_key"]
         return env_slot.EnvSlot(environment, *told, generators, checks_ranges=message["checks_ranges"])
 
@@ -92,7 +289,7 @@ class Answers:
         began_s = time.perf_counter()
         started = self._moving(slot).reset(start["seed"], pictures=pictures, options=start["options"])
         self._shared.put(slot, started.observation)
-        if time.perf_counter() - began_s > _SLOW_RESET_S:
+        if self._alone and time.perf_counter() - began_s > _SLOW_RESET_S:
             # A new scene leaves the old one as garbage: in robosuite some hundred megabytes. Python triggers its
             # collection by the number of objects, not by their size.
             gc.collect()
@@ -100,33 +297,161 @@ class Answers:
 
     def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show its results, and return further notes on it."""
-        pictures = asked == shared_arrays.MOVE_AND_LOOK
         if slot in self._raised:
             del self._slots[slot]
             return self._raised.pop(slot)
         try:
-            step = self._moving(slot).step(self._shared.actions[slot], pictures=pictures)
-        except Exception as error:  # noqa: BLE001  the other env slots go on
-            # The environment's state is unknown after an error.
+            step = self._moving(slot).step(self._shared.actions[slot], pictures=asked == MOVE_AND_LOOK)
+        except self._caught as error:
+            # The other env slots go on. The state is unknown after an error, so the environment is not closed either.
             del self._slots[slot]
             return self._told(error)
         self._shared.put_step(slot, step)
-        note = {"info_names": step.info_names} if step.info_names else {}
+        note: dict = {"info_names": step.info_names} if step.info_names else {}
 
-        # Make the steps that follow; `ahead` receives the names in ``info`` by the number of the step.
-        ahead: dict = {}
-        if self._num_ahead:
-            make = functools.partial(self._slots[slot].step, pictures=False)
+        # Make the steps that follow the requested one, until the episode ends or all are made. ``names`` receives the
+        # names in ``info``, by the number of the step, if a wanted entry is missing.
+        names = {}
+        for number in range(int(self._shared.ahead_asked[slot])):
+            if step.terminated or step.truncated:
+                break
             try:
-                shared_arrays.make_ahead(self._shared, slot, step, make, ahead)
-            except Exception as error:  # noqa: BLE001  reported with the answer to that step
+                step = self._slots[slot].step(self._shared.ahead_actions[slot, number], pictures=False)
+            except self._caught as error:
+                # Reported with the answer to that step.
                 self._raised[slot] = self._told(error)
-        return {**note, "ahead_names": ahead} if ahead else note
+                break
+            self._shared.put_ahead(slot, number, step)
+            if step.info_names:
+                names[str(number)] = step.info_names
+            self._shared.ahead_made[slot] = number + 1
+        return {**note, "ahead_names": names} if names else note
 
-    def _moving(self, slot: int) -> typing.Any:
+    def _moving(self, slot: int) -> env_slot.EnvSlot:
         """Mark an env slot as moving, and return its environment."""
         if self._shared is None:
-            told = self._description, self._num_slots, self._num_ahead
-            self._shared = shared_arrays.SharedArrays(self._memory, *told)
+            told = self._description, self._made_by["num_slots"], self._made_by.get("num_ahead", 0)
+            self._shared = SharedArrays(self._memory, *told)
         self._shared.moving[0] = slot
         return self._slots[slot]
+
+
+# The packages, their revision and the physics engine that an environment runs on.
+
+_ENGINES = ("mujoco", "mujoco_py", "pymunk", "pybullet", "Box2D", "sapien")
+
+# Wrappers of an engine, which environments import in its place.
+_AROUND_ENGINES = {"dm_control": "mujoco"}
+
+
+def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str, str]:
+    """Return versions by package, and ``revision`` and ``engine`` if known; packages not installed are left out."""
+    inner = environment.unwrapped
+    # A wrapper environment names the class of the wrapped one in ``made_by``.
+    made_by = getattr(inner, "made_by", type(inner))
+    package = made_by.__module__.partition(".")[0]
+    found = {"python": platform.python_version()}
+    for name in ("gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())):
+        if (version := _version(name)) is not None:
+            found[name] = version
+    commit, engine = revision(package), engine_of(made_by)
+    if alone and not engine:
+        # No other code in this process uses an engine, so the loaded ones count.
+        engine = _told({name.partition(".")[0] for name in list(sys.modules)} & set(_ENGINES))
+    return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
+
+
+def origin(module: str) -> dict[str, str | None]:
+    """Return the file of an imported module, and the versions of its distributions if installed."""
+    versions = [f"{name} {metadata.version(name)}" for name in _providers(module.partition(".")[0])]
+    return {"file": getattr(sys.modules[module], "__file__", None), "versions": ", ".join(versions) or None}
+
+
+def engine_of(made_by: type) -> str | None:
+    """Return the physics engines of an environment's code, such as ``mujoco 3.3.2``; None without one."""
+    # MuJoCo adds a class to Python's built-in names.
+    modules = {each.__module__ for each in made_by.__mro__} - {"builtins"}
+    package = made_by.__module__.partition(".")[0]
+    # An engine counts if a module imports it that defines the class or a base class, or that is in the same package.
+    # Gymnasium has environments on several engines, so there only the classes count.
+    if package != "gymnasium":
+        modules |= {name for name in list(sys.modules) if name.partition(".")[0] == package}
+
+    # A module imports an engine if it holds a module, a class or a function of it.
+    used = set()
+    for module in modules:
+        for value in list(vars(sys.modules.get(module) or types.ModuleType("none")).values()):
+            name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            top = name.partition(".")[0] if isinstance(name, str) else ""
+            used.add(_AROUND_ENGINES.get(top, top))
+    return _told(used & set(_ENGINES))
+
+
+def _told(engines: set[str]) -> str | None:
+    return ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in sorted(engines)) or None
+
+
+def revision(package: str) -> str | None:
+    """Return the commit of a package's installation or checkout; None if it is unknown."""
+    for distribution in _distributions(package):
+        told = distribution.read_text("direct_url.json")
+        commit = json.loads(told).get("vcs_info", {}).get("commit_id") if told else None
+        if commit:
+            return str(commit)
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if file is None or {"site-packages", "dist-packages"} & set(pathlib.Path(file).parts):
+        return None
+    checkouts = [each for each in pathlib.Path(file).resolve().parents if (each / ".git").exists()]
+    return commit_at(checkouts[0]) if checkouts else None
+
+
+def commit_at(checkout: pathlib.Path) -> str | None:
+    """Return the commit of a checkout, worktree or submodule, without later changes; None if it is unknown."""
+    git = checkout / ".git"
+    try:
+        if git.is_file():
+            git = checkout / git.read_text().strip()[len("gitdir: ") :]
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head or None
+        # A worktree shares the branches of its repository.
+        common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+        branch = head[len("ref: ") :]
+        for place in (git, common):
+            if (place / branch).is_file():
+                return (place / branch).read_text().strip()
+            packed = (place / "packed-refs").read_text().splitlines() if (place / "packed-refs").is_file() else []
+            found = [line.split()[0] for line in packed if line.endswith(f" {branch}")]
+            if found:
+                return found[0]
+    except OSError:
+        pass
+    return None
+
+
+def _version(package: str) -> str | None:
+    return next((each.version for each in _distributions(package)), None)
+
+
+def _distributions(package: str) -> list[metadata.Distribution]:
+    """Return the distribution with a package's own name, or else those that provide it."""
+    try:
+        return [metadata.distribution(package)]
+    except metadata.PackageNotFoundError:
+        return [metadata.distribution(name) for name in _providers(package)]
+
+
+def _providers(package: str) -> list[str]:
+    """Return the distributions that provide a package."""
+    found = set()
+    for distribution in metadata.distributions():
+        declared = (distribution.read_text("top_level.txt") or "").split()
+        if declared:
+            is_provider = package in declared
+        else:
+            # Read as text: one object per installed file would take half a second, in every worker.
+            installed = (distribution.read_text("RECORD") or "").splitlines()
+            is_provider = any(line.startswith((f"{package}/", f"{package}.py,")) for line in installed)
+        if is_provider:
+            found.add(distribution.metadata["Name"])
+    return sorted(found)

@@ -14,11 +14,11 @@ from typing import Annotated
 import torch
 import tyro  # noqa: TID251  a program of its own, with options of its own
 
+from arena_wire.messages import WireLimits
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer, is_local
-from gr00t.policy.wire.messages import WireLimits
 
 _LOG = logging.getLogger("gr00t")
 _LOADED = {".safetensors", ".json"}

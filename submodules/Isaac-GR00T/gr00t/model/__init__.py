@@ -2,8 +2,7 @@
 
 from transformers import AutoConfig, AutoModel, AutoProcessor
 
-from gr00t.model.modeling import Gr00tSmall
-from gr00t.model.networks import Gr00tSmallConfig
+from gr00t.model.modeling import Gr00tSmall, Gr00tSmallConfig
 from gr00t.model.processing import Gr00tSmallProcessor
 
 AutoConfig.register(Gr00tSmallConfig.model_type, Gr00tSmallConfig, exist_ok=True)

@@ -13,8 +13,7 @@ from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import ModalityConfigs
 from gr00t.errors import EmbodimentError
-from gr00t.model.modeling import Gr00tSmall
-from gr00t.model.networks import EmbodimentLinear, Gr00tSmallConfig
+from gr00t.model.modeling import EmbodimentLinear, Gr00tSmall, Gr00tSmallConfig
 from gr00t.model.processing import Embodiment, Gr00tSmallProcessor, Normalization
 
 RobotStatistics = Mapping[str, dict[str, KeyStatistics]]
@@ -59,10 +58,34 @@ def build_small_model(
         normalization=normalization,
         max_instruction_tokens=_MAX_INSTRUCTION_TOKENS,
     )
+    # A ConvNeXt of 0.1 million parameters that keeps a quarter and an eighth of the image's resolution.
+    vision: dict[str, Any] = {
+        "patch_size": 4,
+        "num_stages": 2,
+        "hidden_sizes": [32, 64],
+        "depths": [1, 2],
+        "layer_scale_init_value": 0.1,
+        "initializer_range": 0.1,
+        "out_features": ["stage1", "stage2"],
+    }
     # `sizes` replaces fields of the configuration, such as ``hidden_size`` or a whole ``vision_config``.
     fields: dict[str, Any] = {
-        "vision_config": small_vision_config(),
-        "text_config": small_text_config(len(tokenizer), _MAX_INSTRUCTION_TOKENS),
+        "vision_config": ConvNextConfig(**vision),
+        # A BERT of two layers, without dropout, because an instruction is short and every word matters.
+        "text_config": BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=128,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            max_position_embeddings=_MAX_INSTRUCTION_TOKENS,
+            type_vocab_size=1,
+            initializer_range=0.08,
+            pad_token_id=0,
+            use_cache=False,
+        ),
         "num_embodiments": len(embodiments),
         **capacity,
         **(sizes or {}),
@@ -179,35 +202,3 @@ def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) ->
         single=f"{_START} $A", special_tokens=[(_START, tokenizer.token_to_id(_START))]
     )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=_PADDING, cls_token=_START)
-
-
-def small_vision_config() -> ConvNextConfig:
-    """Return a ConvNeXt of 0.1 million parameters that keeps a quarter and an eighth of the image's resolution."""
-    sizes: dict[str, Any] = {
-        "patch_size": 4,
-        "num_stages": 2,
-        "hidden_sizes": [32, 64],
-        "depths": [1, 2],
-        "layer_scale_init_value": 0.1,
-        "initializer_range": 0.1,
-        "out_features": ["stage1", "stage2"],
-    }
-    return ConvNextConfig(**sizes)
-
-
-def small_text_config(vocab_size: int, max_instruction_tokens: int) -> BertConfig:
-    """Return a BERT of two layers, without dropout, because an instruction is short and every word matters."""
-    return BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=128,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        max_position_embeddings=max_instruction_tokens,
-        type_vocab_size=1,
-        initializer_range=0.08,
-        pad_token_id=0,
-        use_cache=False,
-    )

@@ -1,25 +1,359 @@
-"""Define the model as a module of transformers, with flow matching between noise and actions.
+"""Define the model as a module of transformers: its sizes, its layers, and flow matching between noise and actions.
 
 The path is a straight line: at flow time 0 there is noise, at 1 the action, and the network learns the line's velocity.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import BertModel, PreTrainedModel
+from torch.nn import functional
+from transformers import (
+    BertConfig,
+    BertModel,
+    ConvNextBackbone,
+    ConvNextConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils.generic import ModelOutput
 
-from gr00t.model.networks import (
-    ActionHead,
-    AdaptiveLayerNorm,
-    EmbodimentLinear,
-    Gr00tSmallConfig,
-    Situation,
-    VisionEncoder,
-)
+
+class Gr00tSmallConfig(PreTrainedConfig):
+    """Sizes of a small vision-language-action model.
+
+    Attributes:
+        vision_config: The convolutional backbone, one for all cameras.
+        text_config: The encoder of the instruction.
+        num_embodiments: Number of robots with projectors of their own.
+        max_views: Images of one observation: cameras times video steps.
+        max_state_horizon: State steps of one observation.
+        max_state_dim: Numbers of one state step, over all state keys.
+        action_horizon: Steps of one action chunk.
+        max_action_dim: Numbers of one action step, over all action keys.
+        hidden_size: Width of the action head.
+        num_layers: Blocks of the action head.
+        num_attention_heads: Attention heads of the action head.
+        mlp_ratio: Width inside a block's feed-forward part, in units of ``hidden_size``.
+        vision_feature_size: Channels of the feature map for keypoints and patches.
+        num_keypoints: Keypoints per image.
+        num_patches: Edge of the coarse grid of tokens per image.
+        num_inference_timesteps: Euler steps from noise to action.
+        num_timestep_buckets: Scale of the flow time before its sinusoidal embedding.
+        noise_beta_alpha: Alpha of Beta(alpha, 1), the distribution of flow times in training, which prefers noise.
+        noise_s: Flow times for training stay below this.
+    """
+
+    model_type = "gr00t_small"
+    # A table in older releases of transformers, and in newer ones a property of another table that older ones lack.
+    sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {  # pyright: ignore[reportIncompatibleMethodOverride]
+        "vision_config": ConvNextConfig,
+        "text_config": BertConfig,
+    }
+
+    vision_config: Any = None
+    text_config: Any = None
+    num_embodiments: int = 1
+    max_views: int = 2
+    max_state_horizon: int = 1
+    max_state_dim: int = 16
+    action_horizon: int = 16
+    max_action_dim: int = 16
+    hidden_size: int = 128
+    num_layers: int = 3
+    num_attention_heads: int = 4
+    mlp_ratio: int = 2
+    vision_feature_size: int = 64
+    num_keypoints: int = 16
+    num_patches: int = 4
+    num_inference_timesteps: int = 4
+    num_timestep_buckets: int = 1000
+    noise_beta_alpha: float = 1.5
+    noise_s: float = 0.999
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Make objects of the sub-configurations, which ``config.json`` keeps as dictionaries."""
+        for name, config_class in self.sub_configs.items():
+            given = getattr(self, name)
+            if not isinstance(given, PreTrainedConfig):
+                setattr(self, name, config_class(**(given or {})))
+        super().__post_init__(**kwargs)
+
+
+class EmbodimentLinear(nn.Module):
+    """A linear layer with separate weights for every embodiment, applied to a mixed batch at once."""
+
+    # The idea is GR00T's: robots differ in the meaning of their states and actions, and share everything else.
+
+    def __init__(self, num_embodiments: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_embodiments, in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(num_embodiments, out_features))
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as ``xavier_uniform_`` does for one linear layer."""
+        limit = (6.0 / (self.weight.shape[1] + self.weight.shape[2])) ** 0.5
+        nn.init.uniform_(self.weight, -limit, limit)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, values: Tensor, embodiment_id: Tensor) -> Tensor:
+        """Map (batch, steps, in_features) to (batch, steps, out_features) by each entry's own weight and bias."""
+        # One embodiment needs no gather of weights.
+        if len(self.weight) == 1:
+            return functional.linear(values, self.weight[0].T, self.bias[0])
+        return torch.baddbmm(self.bias[embodiment_id].unsqueeze(1), values, self.weight[embodiment_id])
+
+
+class EmbodimentMLP(nn.Module):
+    """Two layers with a GELU between, with separate weights for every embodiment."""
+
+    def __init__(self, num_embodiments: int, in_features: int, hidden_features: int, out_features: int) -> None:
+        super().__init__()
+        self.hidden = EmbodimentLinear(num_embodiments, in_features, hidden_features)
+        self.out = EmbodimentLinear(num_embodiments, hidden_features, out_features)
+
+    def forward(self, values: Tensor, embodiment_id: Tensor) -> Tensor:
+        """Return the transformed values. Shapes: (batch, steps, in_features) -> (batch, steps, out_features)."""
+        return self.out(functional.gelu(self.hidden(values, embodiment_id)), embodiment_id)
+
+
+class KeysValues(NamedTuple):
+    """A context as one block attends to it. Shape of each: (batch, heads, tokens, head_size)."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class AdaptiveLayerNorm(nn.Module):
+    """A layer norm whose scale and shift come from a condition."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.modulation = nn.Linear(size, 2 * size)
+        self.size = size
+
+    def reset_parameters(self) -> None:
+        """Begin as a plain layer norm."""
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+
+    def forward(self, tokens: Tensor, condition: Tensor) -> Tensor:
+        """Normalise and modulate. Shapes: (batch, tokens, size), (batch, size) -> (batch, tokens, size)."""
+        scale, shift = self.modulation(functional.silu(condition)).unsqueeze(1).chunk(2, dim=-1)
+        return functional.layer_norm(tokens, (self.size,)) * (1.0 + scale) + shift
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention and a feed-forward part, each added to its input."""
+
+    def __init__(self, size: int, num_heads: int, mlp_ratio: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.self_norm = AdaptiveLayerNorm(size)
+        self.self_qkv = nn.Linear(size, 3 * size)
+        self.self_out = nn.Linear(size, size)
+        self.cross_norm = nn.LayerNorm(size)
+        self.cross_query = nn.Linear(size, size)
+        self.cross_key_value = nn.Linear(size, 2 * size)
+        self.cross_out = nn.Linear(size, size)
+        self.mlp_norm = AdaptiveLayerNorm(size)
+        self.mlp_in = nn.Linear(size, mlp_ratio * size)
+        self.mlp_out = nn.Linear(mlp_ratio * size, size)
+
+    def keys_values(self, context: Tensor) -> KeysValues:
+        """Project a context once for all steps. Shape: (batch, tokens, size)."""
+        keys, values = self.cross_key_value(context).chunk(2, dim=-1)
+        return KeysValues(self._split(keys), self._split(values))
+
+    def forward(self, tokens: Tensor, condition: Tensor, context: KeysValues, context_mask: Tensor) -> Tensor:
+        """Return the tokens (batch, tokens, size) after one block, with a condition (batch, size)."""
+        # `context_mask` (batch, 1, 1, context) is 0 for tokens, minus infinity for padding.
+        queries, keys, values = map(self._split, self.self_qkv(self.self_norm(tokens, condition)).chunk(3, dim=-1))
+        attended = functional.scaled_dot_product_attention(queries, keys, values)
+        tokens = tokens + self.self_out(self._join(attended))
+        queries = self._split(self.cross_query(self.cross_norm(tokens)))
+        attended = functional.scaled_dot_product_attention(
+            queries, context.keys, context.values, attn_mask=context_mask
+        )
+        tokens = tokens + self.cross_out(self._join(attended))
+        return tokens + self.mlp_out(functional.gelu(self.mlp_in(self.mlp_norm(tokens, condition))))
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _join(self, heads: Tensor) -> Tensor:
+        return heads.transpose(1, 2).flatten(-2)
+
+
+class VisionFeatures(NamedTuple):
+    """The image features for the action head."""
+
+    # Keypoints and coarse patches of every view. Shape: (batch, views * (keypoints + patches**2), hidden).
+    tokens: Tensor
+    # Positions of the keypoints of all views. Shape: (batch, hidden).
+    summary: Tensor
+
+
+def spatial_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn maps (images, keypoints, height, width) into weights over cells and mean positions (x, y) in [-1, 1]."""
+    height, width = logits.shape[-2:]
+    # Shapes: weights (images, keypoints, height * width), positions (images, keypoints, 2). Both are float32: half
+    # precision would round positions to a tenth of a cell.
+    weights = logits.flatten(-2).float().softmax(dim=-1)
+    y, x = torch.meshgrid(
+        torch.linspace(-1, 1, height, device=logits.device),
+        torch.linspace(-1, 1, width, device=logits.device),
+        indexing="ij",
+    )
+    grid = torch.stack([x.flatten(), y.flatten()], dim=-1)
+    return weights, weights @ grid
+
+
+class VisionEncoder(nn.Module):
+    """Encodes all views of a batch at once."""
+
+    # Small data needs strong priors. Keypoints by spatial softmax (Levine et al. 2016; Diffusion Policy) locate an
+    # object to a fraction of a cell. The instruction modulates the features first (FiLM, Perez et al. 2018) and so
+    # selects the object.
+
+    def __init__(self, config: Gr00tSmallConfig) -> None:
+        super().__init__()
+        self.num_patches = config.num_patches
+        self.backbone = ConvNextBackbone(config.vision_config)
+        channels = config.vision_feature_size
+        self.laterals = nn.ModuleList([nn.Conv2d(size, channels, kernel_size=1) for size in self.backbone.channels])
+        self.film_text = nn.Linear(config.text_config.hidden_size, 2 * channels)
+        self.film_view = nn.Embedding(config.max_views, 2 * channels)
+        self.keypoint_logits = nn.Conv2d(channels, config.num_keypoints, kernel_size=1)
+        self.keypoint_sharpness = nn.Parameter(torch.empty(()))
+        self.keypoint_token = nn.Linear(channels + 2, config.hidden_size)
+        self.patch_token = nn.Linear(channels, config.hidden_size)
+        tokens_per_view = config.num_keypoints + config.num_patches**2
+        self.token_position = nn.Parameter(torch.empty(config.max_views, tokens_per_view, config.hidden_size))
+        self.summary = nn.Parameter(torch.empty(config.max_views, 2 * config.num_keypoints, config.hidden_size))
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters that belong to no layer; initially the instruction has no effect."""
+        nn.init.constant_(self.keypoint_sharpness, 4.0)
+        nn.init.normal_(self.token_position, std=0.02)
+        nn.init.normal_(self.summary, std=self.summary.shape[1] ** -0.5)
+
+    def forward(self, pixel_values: Tensor, view_mask: Tensor, text: Tensor) -> VisionFeatures:
+        """Encode images (batch, views, 3, height, width) in [0, 255], modulated by text (batch, text_hidden)."""
+        batch, views = pixel_values.shape[:2]
+        pixels = pixel_values.flatten(0, 1).to(text.dtype) / 127.5 - 1.0
+        maps = self.backbone(pixels.contiguous(memory_format=torch.channels_last)).feature_maps
+        # Add the coarser maps to the finest. Shape: (batch * views, channels, height, width).
+        features = self.laterals[0](maps[0])
+        for lateral, coarser in zip(list(self.laterals)[1:], maps[1:], strict=True):
+            features = features + functional.interpolate(lateral(coarser), size=features.shape[-2:], mode="nearest")
+        # Scale and shift each channel by instruction and camera (FiLM).
+        film = self.film_text(text).unsqueeze(1) + self.film_view.weight[:views]
+        scale, shift = film[..., None, None].chunk(2, dim=2)
+        features = functional.gelu(features.unflatten(0, (batch, views)) * (1.0 + scale) + shift).flatten(0, 1)
+
+        weights, positions = spatial_softmax(self.keypoint_sharpness * self.keypoint_logits(features))
+        cells = features.flatten(-2).transpose(1, 2)
+        positions = positions.to(cells.dtype)
+        seen = torch.cat([weights.to(cells.dtype) @ cells, positions], dim=-1)
+        patches = functional.adaptive_avg_pool2d(features, self.num_patches).flatten(-2).transpose(1, 2)
+        tokens = torch.cat([self.keypoint_token(seen), self.patch_token(patches)], dim=1)
+        tokens = tokens.unflatten(0, (batch, views)) + self.token_position[:views]
+        # `view_mask` (batch, views) is False for views that an embodiment does not have.
+        places = positions.unflatten(0, (batch, views)).flatten(-2)
+        places = places * view_mask.unsqueeze(-1).to(places.dtype)
+        return VisionFeatures(tokens.flatten(1, 2), torch.einsum("bvk,vkh->bh", places, self.summary[:views]))
+
+
+class Situation(NamedTuple):
+    """An encoded observation, which every Euler step uses."""
+
+    # Keys and values of image and instruction tokens, per block.
+    context: tuple[KeysValues, ...]
+    context_mask: Tensor  # 0 for tokens, minus infinity for padding; shape: (batch, 1, 1, tokens)
+    summary: Tensor  # condition of the adaptive norms, besides the flow time; shape: (batch, hidden)
+    state: Tensor  # shape: (batch, state_steps, hidden)
+    embodiment_id: Tensor  # shape: (batch,)
+
+    def repeat(self, times: int) -> "Situation":
+        """Return each batch entry ``times`` times, one after another."""
+
+        def repeated(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(times, dim=0)
+
+        context = tuple(KeysValues(repeated(pair.keys), repeated(pair.values)) for pair in self.context)
+        return Situation(context, *map(repeated, self[1:]))
+
+
+class ActionHead(nn.Module):
+    """A diffusion transformer between per-embodiment encoders and decoders."""
+
+    def __init__(self, config: Gr00tSmallConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.size = size
+        self.num_timestep_buckets = config.num_timestep_buckets
+        # Only these layers differ between robots; the transformer is shared.
+        self.state_encoder = EmbodimentMLP(config.num_embodiments, config.max_state_dim, size, size)
+        self.action_encoder = EmbodimentMLP(config.num_embodiments, config.max_action_dim, size, size)
+        self.action_decoder = EmbodimentMLP(config.num_embodiments, size, size, config.max_action_dim)
+        self.state_position = nn.Parameter(torch.empty(config.max_state_horizon, size))
+        self.action_position = nn.Parameter(torch.empty(config.action_horizon, size))
+        self.time_mlp = nn.Sequential(nn.Linear(size, size), nn.SiLU(), nn.Linear(size, size))
+        self.summary_mlp = nn.Sequential(
+            nn.LayerNorm(2 * size), nn.Linear(2 * size, size), nn.SiLU(), nn.Linear(size, size)
+        )
+        self.context_norm = nn.LayerNorm(size)
+        self.blocks = nn.ModuleList(
+            [Block(size, config.num_attention_heads, config.mlp_ratio) for _ in range(config.num_layers)]
+        )
+        self.final_norm = AdaptiveLayerNorm(size)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters that belong to no layer."""
+        nn.init.normal_(self.state_position, std=0.02)
+        nn.init.normal_(self.action_position, std=0.02)
+
+    def situation(
+        self, context: Tensor, context_mask: Tensor, vision_summary: Tensor, state: Tensor, embodiment_id: Tensor
+    ) -> Situation:
+        """Encode tokens (batch, tokens, hidden) and normalised states (batch, state_steps, max_state_dim)."""
+        context = self.context_norm(context)
+        encoded = self.state_encoder(state, embodiment_id)
+        # `context_mask` (batch, tokens) is True for tokens; attention adds its mask as numbers.
+        bias = torch.zeros(context_mask.shape, dtype=context.dtype, device=context.device)
+        bias = bias.masked_fill(~context_mask, float("-inf"))
+        return Situation(
+            context=tuple(block.keys_values(context) for block in self._blocks()),
+            context_mask=bias[:, None, None, :],
+            summary=self.summary_mlp(torch.cat([vision_summary, encoded.mean(dim=1)], dim=-1)),
+            state=encoded + self.state_position[: state.shape[1]],
+            embodiment_id=embodiment_id,
+        )
+
+    def velocity(self, situation: Situation, action: Tensor, time: Tensor) -> Tensor:
+        """Return the velocity of actions (batch, action_horizon, max_action_dim) at flow times (batch,) in [0, 1]."""
+        # Sines and cosines of geometrically spaced frequencies embed the flow time, in float32. Shape: (batch, hidden).
+        half = self.size // 2
+        exponents = torch.arange(half, device=time.device, dtype=torch.float32) / half
+        angles = (time * self.num_timestep_buckets).float().unsqueeze(-1) * torch.exp(-math.log(10_000.0) * exponents)
+        embedded = torch.cat([angles.sin(), angles.cos()], dim=-1).to(action.dtype)
+        condition = self.time_mlp(embedded) + situation.summary
+        tokens = self.action_encoder(action, situation.embodiment_id) + self.action_position
+        tokens = torch.cat([situation.state, tokens], dim=1)
+        for block, context in zip(self._blocks(), situation.context, strict=True):
+            tokens = block(tokens, condition, context, situation.context_mask)
+        tokens = self.final_norm(tokens[:, situation.state.shape[1] :], condition)
+        return self.action_decoder(tokens, situation.embodiment_id)
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+
+# Flow matching.
 
 
 def draw_flow_times(uniform: Tensor, *, alpha: float, longest: float) -> Tensor:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gr00t.policy.wire.zmtp import (
+from arena_wire.zmtp import (
     GREETING,
     MAX_FRAMES,
     Command,
@@ -74,8 +74,8 @@ class _Connection:
         """Whether the next message must wait for the answer to the last one."""
         return self.is_unanswered and self.is_inside_message
 
-    def send(self, pieces: Sequence[bytes | bytearray]) -> None:
-        self.outgoing.extend(memoryview(piece) for piece in pieces)
+    def send(self, *pieces: bytes | bytearray) -> None:
+        self.outgoing.extend(map(memoryview, pieces))
 
 
 class Listener:
@@ -163,7 +163,7 @@ class Listener:
             client, frames = self._answers.popleft()
             connection = self._connections.get(client)
             if connection is not None:
-                connection.send(message_pieces(frames))
+                connection.send(*message_pieces(frames))
                 connection.is_answered = True
                 self._serve(connection, 0)
         now = time.monotonic()
@@ -190,7 +190,7 @@ class Listener:
         connection = _Connection(socket, self._next_number, self._limits.max_message_bytes)
         self._next_number += 1
         self._connections[connection.number] = connection
-        connection.send([GREETING])
+        connection.send(GREETING)
         self._serve(connection, 0)
 
     def _serve(self, connection: _Connection, events: int) -> None:
@@ -233,12 +233,12 @@ class Listener:
             if reader.num_held:
                 held = sum(each.reader.num_held + each.num_unanswered_bytes for each in self._connections.values())
                 if held > self._limits.max_bytes:
-                    reader.give_up()
+                    reader.is_too_large = True
             if event is not None:
                 self._handle(connection, event)
             if reader.has_greeted and not connection.is_introduced:
                 connection.is_introduced = True
-                connection.send([ready("ROUTER")])
+                connection.send(ready("ROUTER"))
             if isinstance(event, Message):
                 return
 
@@ -247,7 +247,7 @@ class Listener:
         if isinstance(event, Command):
             # A client that sends requests and never reads gets only a few answers.
             if event.name == b"PING" and len(connection.outgoing) < _MAX_PIECES_WAITING:
-                connection.send([pong(event)])
+                connection.send(pong(event))
             return
         if isinstance(event, MessageBegins):
             connection.is_inside_message = True

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from arena_wire.gr00t import ArrayFormat, pack, received
+from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, outline, read_message
 from gr00t.data.types import ModalityConfig
 from gr00t.errors import plain
 from gr00t.policy.listener import Arrived, Listener, ListenerLimits
-from gr00t.policy.wire.arrays import ArrayFormat
-from gr00t.policy.wire.gr00t_wire import pack, received
-from gr00t.policy.wire.messages import DEFAULT_LIMITS, WireError, WireLimits, outline, read_message
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
-from gr00t.model.modeling import integrate, interpolate, seeded_noise, towards
-from gr00t.model.networks import ActionHead, Gr00tSmallConfig, Situation
+from gr00t.model.modeling import ActionHead, Gr00tSmallConfig, Situation, integrate, interpolate, seeded_noise, towards
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 from torch import Tensor
 

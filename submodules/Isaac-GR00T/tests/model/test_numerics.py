@@ -2,8 +2,14 @@ import numpy as np
 import pytest
 import torch
 from gr00t.data.statistics import compute_statistics
-from gr00t.model.modeling import draw_flow_times, integrate, interpolate, masked_mean_square, seeded_noise
-from gr00t.model.networks import spatial_softmax
+from gr00t.model.modeling import (
+    draw_flow_times,
+    integrate,
+    interpolate,
+    masked_mean_square,
+    seeded_noise,
+    spatial_softmax,
+)
 from gr00t.model.processing import NORMALIZATIONS, Normalization, fit_images, scaling, shift_randomly, tint_randomly
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import zmq
 from gr00t.policy.server_client import BatchingOptions, PolicyClient, PolicyServer, ServerTimeoutError
-from gr00t.policy.wire.gr00t_wire import pack, unpack
-from gr00t.policy.wire.messages import WireLimits
 from served import Echo, observation, serving
+
+from arena_wire.gr00t import pack, unpack
+from arena_wire.messages import WireLimits
 
 
 def client_of(server: PolicyServer, **options) -> PolicyClient:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.evaluation.watching.curve import read_records
+from isaaclab_arena.evaluation.learning_curve import read_records
 from tests.end_to_end.launching import ROOT, patience_s
 from tests.evaluation.watching.trainings import save
 

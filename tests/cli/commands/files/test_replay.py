@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.cli.commands.replay import chosen_episodes
+from isaaclab_arena.cli.commands.rerun import chosen_episodes
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
@@ -97,8 +97,9 @@ def test_only_the_chosen_episodes_are_replayed(run, tmp_path, capsys):
 def test_a_damaged_recording_is_not_replayed_but_told(run, tmp_path, capsys):
     dataset = Path(shutil.copy(run / "varied" / "dataset_varied.hdf5", tmp_path))
     tampered(dataset, nudge, fix_checksum=False)
-    assert main(["replay", str(dataset)]) == 1
-    assert "damaged: its arrays are not what was written" in capsys.readouterr().out
+    for more in ([], ["--episodes", "1"]):
+        assert main(["replay", str(dataset), *more]) == 1
+        assert "damaged: its arrays are not what was written" in capsys.readouterr().out
 
 
 def test_another_version_and_another_model_are_named_once(run, tmp_path, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.cli.commands.new import SKELETONS, write_skeleton
+from isaaclab_arena.cli.commands.start import SKELETONS, write_skeleton
 from isaaclab_arena.cli.main import main
 from tests.end_to_end.launching import ROOT, run
 

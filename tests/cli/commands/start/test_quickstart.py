@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.cli.commands.quickstart import leave_out_foreign_jobs, with_paths_of, write_starter
+from isaaclab_arena.cli.commands.start import leave_out_foreign_jobs, with_paths_of, write_starter
 from isaaclab_arena.cli.main import main
 
 JOB = {"arena_env_args": {"environment": "reach"}, "num_episodes": 1}

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.cli.commands.collect import with_defaults
+from isaaclab_arena.cli.commands.runs import with_defaults
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.storage.episodes import read_episode
 

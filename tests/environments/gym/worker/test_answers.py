@@ -4,8 +4,14 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from isaaclab_arena.environments.gym.env_slots import SlotSource
-from isaaclab_arena.environments.gym.worker.answers import Answers
-from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, MOVE_AND_LOOK, NO_SLOT, SharedArrays, num_bytes
+from isaaclab_arena.environments.gym.worker.answers import (
+    MOVE,
+    MOVE_AND_LOOK,
+    NO_SLOT,
+    Answers,
+    SharedArrays,
+    num_bytes,
+)
 from tests.environments.gym.gym_fakes import ID
 
 
@@ -14,8 +20,8 @@ class Asked:
 
     def __init__(self, memory: int, **make_kwargs) -> None:
         self.answers = Answers(memory, lambda error: {"error": str(error)})
-        request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request()
-        description = self.ask({"request": "make", "slots": [0], "num_slots": 1, **request})
+        request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
+        description = self.ask({**request, "slots": [0], "num_slots": 1})
         os.ftruncate(memory, num_bytes(description, 1))
         self.shared = SharedArrays(memory, description, 1)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
@@ -53,5 +59,5 @@ def test_pictures_that_nobody_wants_do_not_travel(memory):
 def test_what_cannot_be_found_raises(memory):
     with pytest.raises(ImportError, match="No module named"):
         Answers(memory, lambda error: {}).answer(
-            {"request": "find", "source": "gym", "name": "no_such:Draw-v0", "make_kwargs": {}}, {}
+            {"request": "find", "kind": "gym", "name": "no_such:Draw-v0", "make_kwargs": {}}, {}
         )

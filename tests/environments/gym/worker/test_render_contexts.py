@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from isaaclab_arena.environments.gym.worker.render_contexts import OwnContexts
+from isaaclab_arena.environments.gym.worker.rendering import OwnContexts
 
 
 class Context:

@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.worker.seen_geoms import leave_out_unseen
+from isaaclab_arena.environments.gym.worker.rendering import leave_out_unseen
 
 WORLD = """
 <mujoco>

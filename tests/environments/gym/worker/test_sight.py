@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.worker.seen_geoms import Eye, Region, Shape
+from isaaclab_arena.environments.gym.worker.rendering import Eye, Region, Shape
 
 FACE, UPWARDS = np.array([0.0, 0.0, -1.0]), np.eye(3)
 """A rectangle that faces upwards."""

@@ -7,7 +7,7 @@ import gymnasium
 import mujoco
 import pytest
 
-from isaaclab_arena.environments.gym.worker.versions import commit_at, engine_of, origin, revision, versions_of
+from isaaclab_arena.environments.gym.worker.answers import commit_at, engine_of, origin, revision, versions_of
 from tests.environments.gym.gym_fakes import DrawEnvironment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -10,12 +10,12 @@ import pytest
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena_gr00t.data.tables import ColumnChunk, TableExtent, largest_page, read_columns, read_rows
+from isaaclab_arena_gr00t.data.tables import TableExtent, largest_page, read_columns, read_rows
 
 
-def chunk_of(column: parquet.ColumnChunkMetaData) -> ColumnChunk:
+def chunk_of(column: parquet.ColumnChunkMetaData) -> tuple[int, int]:
     starts = [column.data_page_offset, *([column.dictionary_page_offset] if column.has_dictionary_page else [])]
-    return ColumnChunk(start=min(starts), num_bytes=column.total_compressed_size)
+    return min(starts), column.total_compressed_size
 
 
 def pages_of(content: bytes) -> list[int]:
@@ -23,7 +23,7 @@ def pages_of(content: bytes) -> list[int]:
     metadata = parquet.ParquetFile(io.BytesIO(content)).metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [group.column(position) for group in groups for position in range(group.num_columns)]
-    return [largest_page(io.BytesIO(content), chunk_of(column)) for column in columns]
+    return [largest_page(io.BytesIO(content), *chunk_of(column)) for column in columns]
 
 
 def written(table: pa.Table, **options: Any) -> bytes:
@@ -110,7 +110,7 @@ def test_the_values_of_a_list_are_counted_whatever_its_elements_are_called(tmp_p
 def test_a_column_outside_of_its_file_is_refused(changes):
     file = io.BytesIO(bytes(100))
     with pytest.raises(ValueError, match="outside of the file"):
-        largest_page(file, ColumnChunk(**{"start": 4, "num_bytes": 50, **changes}))
+        largest_page(file, **{"start": 4, "num_bytes": 50, **changes})
 
 
 @pytest.mark.parametrize(
@@ -129,25 +129,25 @@ def test_a_column_outside_of_its_file_is_refused(changes):
 def test_what_is_no_header_is_refused(header, reason):
     content = header.ljust(8, b"\x00") if reason == "outside of its column" else header
     with pytest.raises(ValueError, match=reason):
-        largest_page(io.BytesIO(bytes(4) + content), ColumnChunk(start=4, num_bytes=len(content)))
+        largest_page(io.BytesIO(bytes(4) + content), 4, len(content))
 
 
 def test_of_a_size_that_is_said_with_too_many_bits_the_lower_ones_count():
     # As readers do, which would otherwise make a buffer of another size than was looked at.
     header = b"\x15\x00\x15" + b"\x88\x80\x80\x80\x10" + b"\x15\x00\x00"
-    assert largest_page(io.BytesIO(header), ColumnChunk(start=0, num_bytes=len(header))) == 4
+    assert largest_page(io.BytesIO(header), 0, len(header)) == 4
 
 
 def test_bytes_drawn_at_random_are_refused_or_read_in_no_time():
     good = written(table(), compression="zstd", data_page_size=20_000)
     metadata = parquet.ParquetFile(io.BytesIO(good)).metadata
-    chunk = chunk_of(metadata.row_group(0).column(0))
+    start, num_bytes = chunk_of(metadata.row_group(0).column(0))
     random_ = random.Random(5)
     for _ in range(500):
         content = bytearray(good)
         for _ in range(random_.randrange(1, 20)):
-            content[chunk.start + random_.randrange(200)] = random_.randrange(256)
+            content[start + random_.randrange(200)] = random_.randrange(256)
         try:
-            assert largest_page(io.BytesIO(content), chunk) >= 0
+            assert largest_page(io.BytesIO(content), start, num_bytes) >= 0
         except ValueError:
             continue

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from isaaclab_arena_gr00t.remote.vla_eval import OBSERVATION, Message, pack, unpack
-from isaaclab_arena_gr00t.remote.wire.messages import WireError
-from isaaclab_arena_gr00t.remote.wire.pictures import encoded_picture, is_picture
+from arena_wire.messages import WireError
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, Message, VlaEvalCodec, encoded_picture
 
 
 def picture(channels: int = 3) -> np.ndarray:
@@ -18,7 +17,9 @@ def picture(channels: int = 3) -> np.ndarray:
 
 
 def travelled(payload, picture_format):
-    return unpack(pack(Message(kind=OBSERVATION, payload=payload, number=1), picture_format)).payload
+    return VlaEvalCodec.unpack(
+        VlaEvalCodec.pack(Message(kind=OBSERVATION, payload=payload, number=1), picture_format)
+    ).payload
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -44,14 +45,13 @@ def test_png_is_what_any_reader_of_png_reads():
     value = encoded_picture(picture(), "png")
     assert np.array_equal(np.array(Image.open(io.BytesIO(value["data"]))), picture())
     assert value["shape"] == [24, 32, 3]
-    assert not is_picture(np.zeros((3, 24, 32), np.uint8))
 
 
 def test_a_message_full_of_pictures_takes_no_memory_for_their_pixels():
     value = encoded_picture(np.zeros((2048, 2048, 3), np.uint8), "png")
-    data = pack(Message(kind=OBSERVATION, payload={str(number): value for number in range(40)}, number=1))
+    data = VlaEvalCodec.pack(Message(kind=OBSERVATION, payload={str(number): value for number in range(40)}, number=1))
     tracemalloc.start()
-    unpack(data)
+    VlaEvalCodec.unpack(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * len(data) + 1_000_000

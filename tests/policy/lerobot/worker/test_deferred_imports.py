@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from isaaclab_arena.policy.lerobot.worker.network import deferred_imports
+from isaaclab_arena.policy.lerobot_worker import deferred_imports
 
 HEAVY = """
 class Robot:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from isaaclab_arena.policy.lerobot.worker.network import loaded
+from isaaclab_arena.policy.lerobot_worker import loaded
 from tests.policy.lerobot.policies import SITE, saved
 
 

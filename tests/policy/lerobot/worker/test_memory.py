@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.policy.lerobot.worker.network import NOTHING, EpisodeMemory
+from isaaclab_arena.policy.lerobot_worker import NOTHING, EpisodeMemory
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.policy.lerobot.worker.network import NOTHING, Network, loaded
+from isaaclab_arena.policy.lerobot_worker import NOTHING, Network, loaded
 from tests.policy.lerobot.policies import PICTURE, REMEMBERING, SITE, STATE, saved
 
 SETTINGS = {"threads": torch.get_num_threads(), "deterministic": False}

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.policy.lerobot.worker.network import NoiseOfEntries
+from isaaclab_arena.policy.lerobot_worker import NoiseOfEntries
 
 
 def drawn(*seeds: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.policy.lerobot.worker.network import packed, unpacked
+from isaaclab_arena.policy.lerobot_worker import packed, unpacked
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from isaaclab_arena.policy.lerobot.worker.network import surely_loaded
+from isaaclab_arena.policy.lerobot_worker import surely_loaded
 
 
 class Policy(torch.nn.Module):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.server_client import MsgSerializer
-from gr00t.policy.wire.arrays import ArrayFormat
-from gr00t.policy.wire.gr00t_wire import pack, received, unpack
-from gr00t.policy.wire.messages import WireError, WireLimits
+
+from arena_wire.gr00t import ArrayFormat, pack, received, unpack
+from arena_wire.messages import WireError, WireLimits
 
 # np.save of float32 [[1, 2]]: magic, version 1.0, a header of 118 bytes padded to 128 in all, then eight bytes.
 NPY = (

@@ -2,8 +2,9 @@
 
 import pytest
 import zmq
-from gr00t.policy.wire import zmtp
-from gr00t.policy.wire.request_socket import RequestSocket
+
+from arena_wire import zmtp
+from arena_wire.zmtp import RequestSocket
 
 HELLO = zmtp.GREETING + zmtp.ready("REQ")
 

@@ -1,0 +1,132 @@
+"""Encode and decode the messages between a GR00T policy server and its clients: msgpack maps with arrays inside.
+
+The messages equal those of NVIDIA's server and client of GR00T N1.6 and N1.7. Both formats of arrays are read, and each
+peer gets the format that it writes itself.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from arena_wire.messages import (
+    DEFAULT_LIMITS,
+    WireError,
+    WireLimits,
+    array_of,
+    dtype_of,
+    in_c_order,
+    in_words,
+    outline,
+    read_message,
+    read_npy,
+    short_name,
+    write_message,
+    write_npy,
+)
+
+_ARRAY = "__ndarray_class__"
+_MODALITY = "__ModalityConfig_class__"
+_NEWER_MODALITY = "__ModalityConfig__"
+
+
+class ArrayFormat(Enum):
+    """The format of arrays in messages."""
+
+    NPY = "npy"  # the bytes of ``np.save``, which GR00T N1.6 writes and N1.7 still reads
+    NUMPY_MAP = "numpy_map"  # the map of msgpack_numpy with byte keys, which GR00T N1.7 writes
+
+
+class Received(NamedTuple):
+    """What has come."""
+
+    message: Any  # arrays in it are writable and own their memory
+    arrays: ArrayFormat | None  # array format of the sender, None if the message does not show it
+
+
+def pack(message: Any, arrays: ArrayFormat = ArrayFormat.NPY) -> bytes:
+    """Return the bytes of nested dicts, lists, text, numbers, arrays and dataclasses; WireError for anything else."""
+    return write_message(message, partial(_encoded, arrays=arrays))
+
+
+def received(
+    data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS, *, modality: Callable[..., Any] = dict
+) -> Received:
+    """Return the message in the bytes, and how its sender writes arrays; WireError if it is invalid or too large.
+
+    `modality` makes a modality of the lists ``delta_indices`` and ``modality_keys``.
+    """
+    outline(data, limits)
+    shown: set[ArrayFormat] = set()
+
+    def decoded(value: dict[Any, Any]) -> Any:
+        if _MODALITY in value or _NEWER_MODALITY in value:
+            shown.add(ArrayFormat.NPY if _MODALITY in value else ArrayFormat.NUMPY_MAP)
+            return modality(**_modality_fields(value.get("as_json")))
+        if _ARRAY in value:
+            shown.add(ArrayFormat.NPY)
+            return read_npy(value.get("as_npy"))
+        if b"nd" in value or b"complex" in value:
+            shown.add(ArrayFormat.NUMPY_MAP)
+            return _numpy_value(value)
+        return value
+
+    message = read_message(data, decoded)
+    # A sender that has shown the older format may know no other.
+    return Received(message, ArrayFormat.NPY if ArrayFormat.NPY in shown else next(iter(shown), None))
+
+
+def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS, *, modality: Callable[..., Any] = dict) -> Any:
+    """Return the message that the bytes stand for; see `received`."""
+    return received(data, limits, modality=modality).message
+
+
+def _encoded(value: Any, arrays: ArrayFormat) -> Any:
+    if isinstance(value, np.ndarray):
+        if arrays is ArrayFormat.NPY:
+            return {_ARRAY: True, "as_npy": write_npy(value)}
+        array = in_c_order(value)
+        return {b"nd": True, b"type": array.dtype.str, b"kind": b"", b"shape": array.shape, b"data": array.data}
+    if isinstance(value, np.generic):
+        return value.item()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # The asking client has sent no array yet, and so has not shown which of the two names it knows.
+        return {_MODALITY: True, _NEWER_MODALITY: True, "as_json": _plain(dataclasses.asdict(value))}
+    raise TypeError(f"a {type(value).__name__} may not travel")
+
+
+def _plain(value: Any) -> Any:
+    """Return an options object as plain values, with enumerations by name."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value.name if isinstance(value, Enum) else value
+
+
+def _numpy_value(value: dict[Any, Any]) -> np.ndarray | np.generic:
+    """Return the array, or the NumPy number, that a map of msgpack_numpy stands for, without unpickling objects."""
+    if b"complex" in value:
+        raise WireError("a complex number may not travel")
+    kind, is_array = value.get(b"kind", b""), value[b"nd"]
+    if kind != b"":
+        raise WireError(f"an array of kind {short_name(kind)} may not travel")
+    if not isinstance(is_array, bool):
+        raise WireError(f"whether a value is an array is true or false, not a {type(is_array).__name__}")
+    array = array_of(value.get(b"data"), dtype_of(value.get(b"type")), value.get(b"shape") if is_array else [])
+    return array if is_array else array[()]
+
+
+def _modality_fields(fields: object) -> dict[str, Any]:
+    if isinstance(fields, str):
+        raise WireError("a modality came as text, as GR00T N1.5 writes it; N1.6 is the oldest that is understood")
+    # Other versions have more fields, which are for training only.
+    said = fields if isinstance(fields, dict) else {}
+    found = {"delta_indices": said.get("delta_indices"), "modality_keys": said.get("modality_keys")}
+    for values, kind in zip(found.values(), (int, str), strict=True):
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise WireError(f"a modality needs lists of delta_indices and modality_keys, got {in_words(fields)}")
+    return found

@@ -1,0 +1,153 @@
+"""``isaaclab-arena new`` and ``quickstart``: write a skeleton with its test, or job files to begin with."""
+
+import importlib.util
+import json
+import keyword
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from isaaclab_arena.cli.main import MAINS
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.policy.catalog import POLICIES
+from isaaclab_arena.storage.atomic import write_text
+
+# Write a skeleton of a policy, a task or a robot that works, with its test.
+
+SKELETONS = Path(__file__).parents[2] / "assets" / "skeletons"
+"""One directory for each kind; in names of files and in texts ``my_name`` stands for the name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewOptions:
+    """Write a skeleton that works, with a test and a job file, into a new directory NAME."""
+
+    kind: tyro.conf.Positional[Literal["policy", "task", "robot"]]
+    """Kind of the skeleton."""
+    name: tyro.conf.Positional[str]
+    """Its name, in lower case with underscores, such as my_policy."""
+
+
+def new(argv: Sequence[str]) -> int:
+    """Write the skeleton, and show the next commands; ConfigError for a bad name, StorageError if not writable."""
+    options = tyro.cli(NewOptions, args=list(argv), prog="isaaclab-arena new")
+    kind, name, directory = options.kind, options.name, Path(options.name)
+    if directory.exists():
+        raise ConfigError(f"'{directory}' is there already; nothing was written", key="NAME")
+
+    # Refuse a name that no module can have, or that is already taken.
+    problem = None
+    if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None or keyword.iskeyword(name):
+        problem = f"'{name}' cannot be the name of a module; use lower case, digits and underscores: my_{kind}"
+    elif {"policy": POLICIES, "task": ENVIRONMENTS, "robot": EMBODIMENTS}[kind].is_listed(name):
+        problem = f"there is a {kind} called '{name}' already; choose another name"
+    elif importlib.util.find_spec(name) is not None:
+        problem = f"there is a module called '{name}' already, which yours would hide; choose another name"
+    if problem:
+        raise ConfigError(problem, key="NAME")
+
+    files = write_skeleton(kind, name, directory)
+    print(plain_text(f"wrote {directory}/: {', '.join(path.name for path in files)}"))
+    print(plain_text(f"next: cd {directory}"))
+    # The entry points of a task are known once its package is installed.
+    install = ["python -m pip install --no-deps --editable ."] if kind == "task" else []
+    for line in ("python -m pytest", *install, "isaaclab-arena run --eval_jobs_config jobs.json"):
+        print(f"      {line}")
+    return 0
+
+
+def write_skeleton(kind: str, name: str, directory: Path) -> list[Path]:
+    """Write the files of a skeleton (``policy``, ``task`` or ``robot``), and return their paths; StorageError."""
+    in_camel_case = "".join(part.capitalize() for part in name.split("_"))
+
+    def named(text: str) -> str:
+        return text.replace("my_name", name).replace("MyName", in_camel_case).replace("MY_NAME", name.upper())
+
+    files = []
+    for template in sorted((SKELETONS / kind).glob("*.txt")):
+        path = directory / named(template.name.removesuffix(".txt"))
+        write_text(path, named(template.read_text(encoding="utf-8")))
+        files.append(path)
+    return files
+
+
+# Write job files to begin with into a directory, and run the first of them.
+
+PACKAGES = Path(__file__).parents[3]
+"""Where this package and what is installed with it are."""
+STARTER = PACKAGES / "isaaclab_arena" / "assets" / "starter"
+"""What is written: the job files of the project, beside the models that they name."""
+
+_FIRST = "quickstart.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuickstartOptions:
+    """Write job files to begin with into a directory, and run quickstart.json: [DIRECTORY] [OPTIONS of the run].
+
+    Files that are there stay as they are. OPTIONS are those of isaaclab-arena run, such as --limit 1.
+    """
+
+    directory: tyro.conf.Positional[Path] = Path("arena_quickstart")
+    """Directory for the job files and the output of the run."""
+
+
+def quickstart(argv: Sequence[str]) -> int:
+    """Write the job files, run the first one, and return its exit code; ConfigError or StorageError."""
+    own = 1 if argv and (not argv[0].startswith("-") or argv[0] in {"-h", "--help"}) else 0
+    options = tyro.cli(QuickstartOptions, args=list(argv[:own]), prog="isaaclab-arena quickstart")
+    directory = options.directory
+    for line in write_starter(directory, STARTER):
+        print(plain_text(line), flush=True)
+    run = ["--eval_jobs_config", str(directory / _FIRST), "--output_base_dir", str(directory / "outputs")]
+    return MAINS.get("run")([*run, *argv[own:]])
+
+
+def write_starter(directory: Path, starter: Path) -> Iterator[str]:
+    """Write the job files that can run here; yield lines for the user. ConfigError or StorageError if it cannot."""
+    # An existing file stays. ``starter`` contains the job files in ``jobs``, and their models in ``models``.
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"'{directory}' is no directory; name another one: isaaclab-arena quickstart DIRECTORY")
+    for path in sorted((starter / "jobs").glob("*.*")):
+        target, text = directory / path.name, with_paths_of(path.read_text(encoding="utf-8"), (starter, PACKAGES))
+        # A path that stays relative names a model that is not installed.
+        if '"models/' not in text and not target.exists():
+            write_text(target, text)
+            if path.name == _FIRST:
+                yield from (f"left out of {_FIRST}: {line}" for line in leave_out_foreign_jobs(target))
+    others = ", ".join(sorted(path.name for path in directory.glob("*.*") if path.name != _FIRST and path.is_file()))
+    yield f"{directory} holds {_FIRST}, which runs now, and for isaaclab-arena run --eval_jobs_config: {others}"
+
+
+def with_paths_of(text: str, roots: Sequence[Path]) -> str:
+    """Return a JSON job file with absolute paths for those that exist in one of ``roots``."""
+
+    def located(match: re.Match[str]) -> str:
+        found = next((root / match[1] for root in roots if (root / match[1]).exists()), None)
+        return match[0] if found is None else json.dumps(str(found))
+
+    return re.sub(r'"([\w.-]+/[\w./-]+)"', located, text)
+
+
+def leave_out_foreign_jobs(path: Path) -> list[str]:
+    """Remove the jobs of a JSON job file that cannot run here; return a line with the reason for each."""
+    from isaaclab_arena.config.loading import load_jobs_file  # noqa: PLC0415  `new` needs none of it
+    from isaaclab_arena.evaluation.validation import resolve_jobs  # noqa: PLC0415
+
+    left_out: dict[str, str] = {}
+    for job in load_jobs_file(path).jobs:
+        try:
+            resolve_jobs((job,))
+        except ConfigError as error:
+            left_out[job.name] = error.problems[0].message
+    if left_out:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document["jobs"] = [job for job in document["jobs"] if job["name"] not in left_out]
+        write_text(path, json.dumps(document, indent=2) + "\n", overwrite=True)
+    return [f"{name}: {reason}" for name, reason in left_out.items()]

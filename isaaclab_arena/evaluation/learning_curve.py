@@ -1,0 +1,356 @@
+"""The findings of a watch in its directory: records, success by step and the best; their tables, picture and page."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
+from isaaclab_arena.config.expansion.suites import STEP
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.report.groups import Curve, PooledRate
+from isaaclab_arena.report.writing import REPORT_FILE, rendered
+from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
+from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
+from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.tracking.trackers import CheckpointMeasures
+
+# The records of a watch: `watch/step_<n>/evaluated.json` of each checkpoint, and `best.json`.
+
+SCHEMA_VERSION = 1
+BEST_FILE = "best.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """The record of a checkpoint whose evaluation has begun."""
+
+    step: int
+    path: str  # as the checkpoint was found
+    fingerprint: str  # of its complete files; see `Look`
+    # Hash of the evaluated files and of those needed to load them; None before the end, or if they were gone by then.
+    content: str | None = None
+    is_done: bool = False  # whether every job has all its episodes
+    tries: int = 0  # failed evaluations
+    reason: str | None = None  # of the last failure
+    schema_version: int = SCHEMA_VERSION
+
+
+def run_directory(directory: Path, step: int) -> Path:
+    """Return the directory of a checkpoint's run, below that of the watch."""
+    return directory / f"step_{step}"
+
+
+def fresh_run(directory: Path, step: int) -> Path:
+    """Return the directory of the run that scores the best checkpoint again, below that of the watch."""
+    return directory / f"best_step_{step}"
+
+
+def read_records(directory: Path) -> dict[int, Evaluated]:
+    """Return the records of a watch by step, in their order; `ConfigError` if one is damaged."""
+    paths = directory.glob("watch/step_*/evaluated.json")
+    found = (read_versioned(path, Evaluated, SCHEMA_VERSION) for path in paths)
+    return {record.step: record for record in sorted(found, key=lambda record: record.step)}
+
+
+def write_record(directory: Path, record: Evaluated) -> None:
+    """Write the record of a checkpoint over an earlier one."""
+    path = directory / "watch" / f"step_{record.step}" / "evaluated.json"
+    write_text(path, json_text(record), overwrite=True)
+
+
+# The success of each job at each step, and the score of each checkpoint over all jobs.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The success of a checkpoint over all jobs of a watch with checkpoints."""
+
+    step: int
+    success_rate: float  # mean of the jobs' rates: each job has the same weight
+    interval: Interval  # 95 % Wilson interval of all episodes together
+    scored: int  # episodes with measured success, without errors
+    distinct: int  # different start conditions of these
+
+    @property
+    def rate_in_words(self) -> str:
+        """The rate and its interval."""
+        return percent_text(self.success_rate, self.interval.low, self.interval.high, unit=" %")
+
+    @property
+    def scored_in_words(self) -> str:
+        """The number of episodes, and of their conditions if some repeat."""
+        return f"{self.scored}{of_conditions(self.distinct, self.scored)}"
+
+    @property
+    def in_words(self) -> str:
+        """The rate and its interval, of how many episodes."""
+        return f"{self.rate_in_words} of {self.scored} episodes{of_conditions(self.distinct, self.scored)}"
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The columns for tracking services."""
+        return {
+            "success_rate": self.success_rate,
+            "success_low": self.interval.low,
+            "success_high": self.interval.high,
+            "episodes": float(self.scored),
+            "distinct_conditions": float(self.distinct),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(Score):
+    """The success of a single job at one step."""
+
+    job: str  # as the watch's job file names it
+    successes: int
+    episodes: ScoredEpisodes  # the scored episodes themselves
+    is_baseline: bool = False  # a job without checkpoints, equal at every step
+
+
+def points_of(run: Path, step: int) -> list[Point]:
+    """Return the success of each job of one checkpoint's run; jobs without measured success are left out."""
+    merged = stored_results(run) or merge_results(run)
+    scored, points = scored_by_job(merged), []
+    for line in records(merged.jobs):
+        if line["success_rate"] is None:
+            continue
+        name, is_baseline = str(line["name"]), line.get(PREFIX + STEP) is None
+        points.append(
+            Point(
+                job=name if is_baseline else name.removesuffix(f"-{step}"),
+                step=step,
+                successes=line["successes"],
+                scored=scored_episodes(line),
+                distinct=scored[name].num_distinct,
+                success_rate=line["success_rate"],
+                interval=Interval(low=line["success_low"], high=line["success_high"]),
+                episodes=scored[name],
+                is_baseline=is_baseline,
+            )
+        )
+    return points
+
+
+def points_of_watch(directory: Path) -> list[Point]:
+    """Return the success of each job of every evaluated checkpoint, in the order of their steps."""
+    done = [step for step, record in read_records(directory).items() if record.is_done]
+    return [point for step in done for point in points_of(run_directory(directory, step), step)]
+
+
+def scores_of(points: Iterable[Point]) -> dict[int, Score]:
+    """Map each step to the score of its checkpoint; baselines do not count."""
+    by_step: dict[int, list[Point]] = {}
+    for point in points:
+        if not point.is_baseline:
+            by_step.setdefault(point.step, []).append(point)
+    scores = {}
+    for step, own in sorted(by_step.items()):
+        episodes = together([point.episodes for point in own])
+        rate, interval = sum(point.success_rate for point in own) / len(own), episodes.wilson()
+        if interval is not None:
+            scored, distinct = len(episodes), episodes.num_distinct
+            scores[step] = Score(step=step, success_rate=rate, interval=interval, scored=scored, distinct=distinct)
+    return scores
+
+
+def best_of(scores: Mapping[int, Score]) -> Score | None:
+    """Return the highest score, the earliest step of equal ones; None if there is none."""
+    return max(scores.values(), key=lambda score: (score.success_rate, -score.step), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best checkpoint of a watch and its scores."""
+
+    # In the episodes that chose it: the maximum over many checkpoints is biased upwards.
+    chosen: Score
+    fresh: Score  # in other episodes
+    # Fresh episodes with start conditions that chose it: those of a file or of a benchmark's fixed list.
+    alike: int = 0
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def in_words(self) -> str:
+        """The episodes of the fresh score, in words."""
+        if self.alike == 0:
+            return "in other episodes"
+        if self.alike >= self.fresh.scored:
+            return "once more, from the same initial conditions"
+        return f"in other episodes, {self.alike} of them from the same initial conditions"
+
+
+def count_alike(fresh: Iterable[Point], chosen: Iterable[Point]) -> int:
+    """Count the scored episodes with start conditions that the same job had among the others; no baselines."""
+    starts, others = (
+        [(point.job, key) for point in points if not point.is_baseline for key in point.episodes.conditions]
+        for points in (fresh, chosen)
+    )
+    known = set(others)
+    return sum(start in known for start in starts)
+
+
+def best_of_watch(directory: Path, chosen: Score | None) -> Best | None:
+    """Return both scores of the best checkpoint, None if `chosen` was not scored again yet."""
+    path = directory / BEST_FILE
+    found = read_versioned(path, Best, SCHEMA_VERSION) if path.is_file() else None
+    # The file may hold the scores of an earlier best checkpoint.
+    return found if found is not None and found.chosen == chosen else None
+
+
+def checkpoint_measures(directory: Path, points: Sequence[Point]) -> list[CheckpointMeasures]:
+    """Return the points for tracking services: a series for each job, and one for the best once it is scored again."""
+    measures = [CheckpointMeasures(series=each.job, step=each.step, values=each.values) for each in points]
+    best = best_of_watch(directory, best_of(scores_of(points)))
+    if best is not None:
+        series, jobs = "best", {point.job for point in points}
+        while series in jobs:
+            series += "_"
+        again = "again" if best.alike else "fresh"
+        values = best.chosen.values | {f"{again}_{name}": value for name, value in best.fresh.values.items()}
+        measures.append(CheckpointMeasures(series=series, step=best.chosen.step, values=values))
+    return measures
+
+
+# Draw the learning curve, success by step with the band of its intervals, and write it with its tables.
+
+_WIDTH, _HEIGHT = 720, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 20, 24, 64
+_INK, _GRID = "#334155", "#e2e8f0"
+_COLOURS = (("#0f766e", "#ccfbf1"), ("#c2410c", "#ffedd5"), ("#1d4ed8", "#dbeafe"), ("#7e22ce", "#f3e8ff"))
+"""Line and band of one job after the other; they begin anew where there are more jobs."""
+
+
+def curve_picture(points: Sequence[Point]) -> Picture:
+    """Return the picture of a learning curve; at least one point, in the order of jobs and steps."""
+    first, last = min(point.step for point in points), max(point.step for point in points)
+
+    def place(step: int, rate: float) -> tuple[float, float]:
+        along = (step - first) / (last - first) if last > first else 0.5
+        return _LEFT + along * (_WIDTH - _LEFT - _RIGHT), _TOP + (1 - rate) * (_HEIGHT - _TOP - _BOTTOM)
+
+    # The axes: a grid of rates, and the first and the last step.
+    marks: list[Mark] = []
+    for percent in (0, 25, 50, 75, 100):
+        y = _TOP + (1 - percent / 100) * (_HEIGHT - _TOP - _BOTTOM)
+        marks.append(Line(points=[(_LEFT, y), (_WIDTH - _RIGHT, y)], colour=_GRID))
+        marks.append(Words(at=(_LEFT - 8, y + 4), text=f"{percent} %", colour=_INK, size=12.0, anchor="end"))
+    below = _HEIGHT - _BOTTOM + 20
+    marks += [
+        Words(at=(_LEFT, below), text=f"{first:,}", colour=_INK, size=12.0),
+        Words(at=(_WIDTH - _RIGHT, below), text=f"{last:,}", colour=_INK, size=12.0, anchor="end"),
+        Words(at=(_WIDTH / 2, below), text="step of the checkpoint", colour=_INK, size=12.0, anchor="middle"),
+    ]
+
+    # All bands come before the lines, so that no band hides a line. The legend is one line below the steps.
+    lines: list[Mark] = []
+    legend: list[Mark] = []
+    left = float(_LEFT)
+    for number, job in enumerate(dict.fromkeys(point.job for point in points)):
+        colour, band = _COLOURS[number % len(_COLOURS)]
+        own = [point for point in points if point.job == job]
+        centres = [place(point.step, point.success_rate) for point in own]
+        low = [place(point.step, point.interval.low) for point in own]
+        high = [place(point.step, point.interval.high) for point in own]
+        marks.append(Area(points=[*low, *reversed(high)], colour=band))
+        lines.append(Line(points=centres, colour=colour, width=2.0))
+        # A single checkpoint has no band, so a line shows its interval.
+        lines += [Line(points=[*low, *high], colour=colour, width=1.5)] if len(own) == 1 else []
+        lines += [Dot(centre=centre, radius=3.5, colour=colour) for centre in centres]
+        legend.append(Dot(centre=(left + 4, _HEIGHT - 18), radius=4.0, colour=colour))
+        legend.append(Words(at=(left + 14, _HEIGHT - 14), text=job, colour=_INK, size=12.0))
+        left += 30 + 7.0 * len(job)
+    told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in points[:20])
+    description = f"Success by step with 95 % intervals. {told}"
+    return Picture(width=_WIDTH, height=_HEIGHT, marks=[*marks, *lines, *legend], description=description)
+
+
+def write_curve(directory: Path, points: Sequence[Point]) -> Path:
+    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
+    ordered = sorted(points, key=lambda point: (point.job, point.step))
+    repeats = ["distinct_conditions"] * (not all(point.episodes.are_distinct for point in ordered))
+    table, text = directory / "curve.csv", io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats))
+    lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
+    for point in ordered:
+        rate, low, high = point.success_rate, point.interval.low, point.interval.high
+        cells = (point.job, point.step, point.successes, point.scored, rate, low, high)
+        writer.writerow((*cells, *(point.distinct for _ in repeats)))
+        interval = f"{100 * low:.1f} to {100 * high:.1f} %"
+        lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
+    write_text(table, text.getvalue(), overwrite=True)
+    write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
+
+    if ordered:
+        picture = curve_picture(ordered)
+        write_text(directory / "curve.svg", svg(picture), overwrite=True)
+        write_bytes(directory / "curve.png", png(picture), overwrite=True)
+    return table
+
+
+# Write the page of a watch: success of every checkpoint, linked to its run, and both scores of the best.
+
+
+def write_watch_page(directory: Path, points: Sequence[Point], output: Path | None = None) -> Path:
+    """Write the page of a watch over an earlier one; `ConfigError` if no checkpoint was evaluated."""
+    if not points:
+        raise ConfigError(Problem("no checkpoint of this watch has been evaluated yet", file=str(directory)))
+    path = output or directory / REPORT_FILE
+    has_links = path.resolve().parent == directory.resolve()
+
+    def address(run: Path) -> str | None:
+        # Links to the runs' pages are relative, so only a page in the directory of the watch has them.
+        return f"{run.name}/{REPORT_FILE}" if has_links and (run / REPORT_FILE).is_file() else None
+
+    steps = sorted({point.step for point in points})
+    width, rates = steps[-1] - steps[0], dict[str, list[PooledRate]]()
+    for point in sorted(points, key=lambda point: point.step):
+        rates.setdefault(point.job, []).append(
+            PooledRate(
+                label=str(point.step),
+                x=(point.step - steps[0]) / width if width else 0.5,
+                successes=point.successes,
+                scored=point.scored,
+                distinct=point.distinct,
+                rate=point.success_rate,
+                interval=point.interval,
+                jobs=1,
+                address=address(run_directory(directory, point.step)),
+            )
+        )
+
+    # The best has a second score once it was scored again.
+    chosen = best_of(scores_of(points))
+    best, scores = best_of_watch(directory, chosen), []
+    if chosen is not None:
+        run = run_directory(directory, chosen.step)
+        scores.append(("in the episodes that it was chosen by", chosen, address(run)))
+    if best is not None:
+        scores.append((best.in_words, best.fresh, address(fresh_run(directory, best.chosen.step))))
+    page = {
+        "title": plain_text(directory.absolute().name),
+        "made_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "curves": [
+            Curve(key="step", of=plain_text(job), over_checkpoints=True, points=tuple(rates[job]))
+            for job in dict.fromkeys(point.job for point in points)
+        ],
+        "best": None if chosen is None else str(chosen.step),
+        "scores": scores,
+        "is_fresh": best is not None and best.alike == 0,
+        "num_checkpoints": len(steps),
+        "num_episodes": sum(point.scored for point in points),
+        "unfinished": [
+            plain_text(f"Step {record.step} was not evaluated: {record.reason}")
+            for record in read_records(directory).values()
+            if not record.is_done and record.reason
+        ],
+    }
+    write_text(path, rendered("watch.html.j2", page=page), overwrite=True)
+    return path

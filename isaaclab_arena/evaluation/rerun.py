@@ -1,0 +1,406 @@
+"""Recorded episodes simulated again: compared with themselves to the last bit."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
+from isaaclab_arena.evaluation.contents import ContentReader
+from isaaclab_arena.evaluation.process import put_back
+from isaaclab_arena.evaluation.provenance import provenance_on
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF, POLICY_FINISHED
+from isaaclab_arena.evaluation.validation import recorded_environment_job
+from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions_from_json
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations
+from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes
+from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode, checksum
+from isaaclab_arena.storage.episodes import read_env_args, read_episode
+from isaaclab_arena.storage.json_values import json_line
+
+# Find the first control step and field in which two recordings of one episode differ, to the last bit.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The first field in which an episode differs from its recording."""
+
+    # Path of the array, such as `states/rigid_object/cube/root_pose`, or name of the attribute.
+    field: str
+    recorded: str  # value in the recording, in words
+    found: str  # value now, in words
+    step: int | None = None  # control step from 0; None at the start and for the result
+    at_start: bool = False  # whether it is part of the start state
+    # Largest absolute difference of the field's numbers at that step; None if they cannot be compared.
+    max_abs: float | None = None
+
+    def __str__(self) -> str:
+        """Describe the place, the field and the size of the difference."""
+        where = "at the end" if self.step is None else f"at control step {self.step}"
+        size = f"was {self.recorded}, is now {self.found}" if self.max_abs is None else f"by {self.max_abs:.3g}"
+        return f"{'at the start' if self.at_start else where}: {self.field} {size}"
+
+
+def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Difference | None:
+    """Return the first difference between a recording and its repetition, bit for bit; None if there is none."""
+    # The order is that of an episode: start state, then observation, action, state and reward of each step, then the
+    # length and the result. Fields that only the repetition has are ignored.
+    differences = [
+        difference
+        for name, array in recorded.arrays.items()
+        if name != layout.DONES and (difference := _array_difference(name, array, found.arrays.get(name))) is not None
+    ]
+    if differences:
+        # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
+        step_of = {each.field: -1 if each.step is None else each.step for each in differences}
+        return min(differences, key=lambda each: (step_of[each.field], *_place_in_step(each.field)))
+    before, now = len(recorded.arrays[layout.ACTIONS]), len(found.arrays[layout.ACTIONS])
+    if before != now:
+        return Difference(field="num_samples", recorded=str(before), found=str(now))
+    return result_difference(recorded.attributes, found.attributes)
+
+
+def result_difference(
+    recorded: Mapping[str, AttributeValue | None], found: Mapping[str, AttributeValue | None]
+) -> Difference | None:
+    """Return the first attribute of the episode's end that differs; an absent attribute counts as None."""
+    for name in ("outcome", "success", "termination", "episode_return", "metrics", "error"):
+        values: list[Any] = [recorded.get(name), found.get(name)]
+        if name == "metrics":
+            values = [json.loads(value) if isinstance(value, str) else value for value in values]
+        both_nan = all(isinstance(value, float) and math.isnan(value) for value in values)
+        if values[0] != values[1] and not both_nan:
+            before, now = ("not there" if value is None else str(value) for value in values)
+            return Difference(field=name, recorded=before, found=now)
+    return None
+
+
+def _place_in_step(name: str) -> tuple[int, str]:
+    """Return the position of an array or a group within a control step."""
+    known = {layout.INITIAL_STATE: 0, layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
+    return known.get(name.partition("/")[0], 1), name
+
+
+def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None) -> Difference | None:
+    """Return the first difference between two recordings of an array, bit for bit; None if there is none."""
+    at_start = name.startswith(f"{layout.INITIAL_STATE}/")
+
+    def of_kind(before: object, now: object) -> Difference:
+        # It exists from the first step on.
+        step = None if at_start else 0
+        return Difference(field=name, recorded=str(before), found=str(now), step=step, at_start=at_start)
+
+    if found is None:
+        return of_kind("recorded", "absent")
+    if recorded.dtype != found.dtype:
+        return of_kind(recorded.dtype, found.dtype)
+    # What has no steps counts as one.
+    whole = at_start or recorded.ndim == 0 or found.ndim == 0
+    before, now = (recorded[None], found[None]) if whole else (recorded, found)
+    if before.shape[1:] != now.shape[1:]:
+        return of_kind(f"of shape {recorded.shape}", f"of shape {found.shape}")
+
+    # Find the first control step that is not equal to the last bit.
+    length = min(len(before), len(now))
+    if before[:length].size == 0:
+        return None
+    rows, rows_now = (np.ascontiguousarray(each[:length]).reshape(length, -1).view(np.uint8) for each in (before, now))
+    unequal = (rows != rows_now).any(axis=1)
+    if not unequal.any():
+        return None
+    step = int(unequal.argmax())
+    told, told_now = (
+        np.array2string(each[step].reshape(-1), precision=6, threshold=8, edgeitems=4) for each in (before, now)
+    )
+    return Difference(
+        field=name,
+        recorded=told,
+        found=told_now,
+        step=None if whole else step,
+        at_start=whole,
+        max_abs=_largest_difference(before[step], now[step]),
+    )
+
+
+def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None:
+    if recorded.dtype.kind not in "fiub":
+        return None
+    before, now = (np.atleast_1d(values).astype(np.float64) for values in (recorded, found))
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(before - now)
+    # If only one of two numbers is NaN or infinite, their distance is undefined.
+    distance[np.isnan(before) & np.isnan(now) | (before == now)] = 0.0
+    return None if np.isnan(distance).any() else float(distance.max(initial=0.0))
+
+
+# Simulate recorded episodes again: each starts from its recorded state, and a policy plays its actions.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedEpisode:
+    """The result of the replay of one episode."""
+
+    episode_index: int
+    num_steps: int  # recorded control steps
+    difference: Difference | None = None  # the first one, if any
+    pose_difference: float | None = None  # largest distance of poses [m, rad], if known
+    is_damaged: bool = False  # arrays do not match their checksum; not replayed
+    from_exact_state: bool = False  # from the simulator's recorded state, not from the conditions
+    compared: tuple[str, ...] = ()  # groups: `states`, `rewards`, `obs` etc.
+    other_provenance: tuple[str, ...] = ()  # versions, processor and other facts that have changed
+    contents: tuple[str, ...] = ()  # files, classes or packages of the environment that have changed
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether the replay is equal to the recording to the last bit."""
+        return self.difference is None and not self.is_damaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """The settings of a replay. On a CPU none of them changes a bit of the result."""
+
+    num_envs: int  # env slots; fewer if there are fewer episodes
+    device: torch.device
+    num_threads: int  # of the physics
+    may_import: bool = False  # whether code that a recording names may be loaded; see `recorded_environment_job`
+
+
+_Read = TypeVar("_Read")
+
+
+def rerun(
+    files: Mapping[int, Path],
+    settings: ReplaySettings,
+    tell: Callable[[ReplayedEpisode], None],
+    observers: Sequence[Observer] = (),
+) -> None:
+    """Simulate recorded episodes again, without their policy. `files`: the file of each episode, by index."""
+    # `ConfigError` if a recording cannot be read or names no known environment; `ArenaError` if it does not fit it.
+    # `tell` gets each episode before the observers learn of its end.
+
+    def read(reader: Callable[..., _Read], file: Path, *index: int) -> _Read:
+        # The user named the recording, so its error is one of the command line.
+        try:
+            return reader(file, *index)
+        except StorageError as error:
+            text = str(error)
+            raise ConfigError(Problem(text, file=None if str(file) in text else str(file))) from error
+
+    def intact(indices: Sequence[int], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
+        for index in indices:
+            episode = read(read_episode, files[index], index)
+            if checksum(episode.arrays) == episode.attributes.get("checksum"):
+                yield episode
+            else:
+                actions = episode.arrays.get(layout.ACTIONS)
+                num_steps = 0 if actions is None or actions.ndim == 0 else len(actions)
+                damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
+
+    # Episodes of one environment are replayed together, whichever files they are in.
+    env_args = {file: json.dumps(read(read_env_args, file), sort_keys=True) for file in dict.fromkeys(files.values())}
+    ordered = sorted(files, key=lambda index: (env_args[files[index]], index))
+    for _, group in groupby(ordered, key=lambda index: env_args[files[index]]):
+        indices, damaged = list(group), list[ReplayedEpisode]()
+        file = files[indices[0]]
+        first = read(read_episode, file, indices[0])
+        observations = recorded_observations(first)
+        with put_back("an environment"):
+            job = recorded_environment_job(
+                first.env_args,
+                source=str(file),
+                num_envs=min(settings.num_envs, len(indices)),
+                cameras=observations is RecordedObservations.ALL,
+                may_import=settings.may_import,
+            )
+            # Free its arrays, which may hold pictures, before the replay.
+            del first
+            contents = ContentReader().environment(job)
+            environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
+            with closing(environment):
+                now = Provenance(facts={**provenance_on(settings.device).facts, **environment.provenance()})
+                judge = ReplayJudge(environment, observations, tell, now, contents)
+                replay_in(environment, intact(indices, damaged), [judge, *observers])
+        for episode in damaged:
+            tell(episode)
+
+
+def recorded_observations(episode: RecordedEpisode) -> RecordedObservations:
+    """Return the kind of observations that a recording holds."""
+    groups = {name.partition("/")[0] for name in episode.arrays}
+    if any(group == layout.CAMERA_OBSERVATIONS or group.startswith(f"{layout.OBSERVATIONS}_") for group in groups):
+        return RecordedObservations.ALL
+    return RecordedObservations.STATE if layout.OBSERVATIONS in groups else RecordedObservations.NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Again(Episode):
+    """A recorded episode, to be played from its recording."""
+
+    recording: RecordedEpisode = field(compare=False, repr=False)
+
+
+def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], observers: Sequence[Observer]) -> None:
+    """Play recordings, each until the environment ends it or its actions end; `ArenaError` if one does not fit."""
+    prefix, wanted = f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/", environment.action_spec.shape
+
+    def episodes() -> Iterator[_Again]:
+        for recording in recordings:
+            actions = recording.arrays.get(layout.ACTIONS)
+            if actions is None or actions.ndim != 2 or len(actions) == 0 or actions.shape[1:] != wanted:
+                found = "none" if actions is None else f"shape {actions.shape}"
+                raise ArenaError(
+                    f"the actions of {layout.demo_name(recording.episode_index)} have {found}; "
+                    f"the environment takes (num_steps, action_dim) = (1 or more, {wanted[0]})"
+                )
+            conditions = conditions_from_json(json.loads(str(recording.attributes.get("conditions", "{}"))))
+            # The simulator's recorded state, empty if this environment cannot restore it.
+            state = {
+                name.removeprefix(prefix): array for name, array in recording.arrays.items() if name.startswith(prefix)
+            }
+            (own,) = environment.episode_states([0])
+            if own.keys() != state.keys() or any(own[name].shape != array.shape for name, array in state.items()):
+                state = {}
+            yield _Again(
+                job="replay",
+                episode_index=recording.episode_index,
+                seed=0,
+                saved_conditions=conditions,
+                start_state=state,
+                recording=recording,
+            )
+
+    # The policy does not read the instruction, and recorded conditions may lack it.
+    instruction = environment.task_description
+    rollout(environment, RecordedActions(), episodes(), observers, language_instruction=instruction)
+
+
+class RecordedActions(PolicyBase[None]):
+    """Plays the actions of recordings. An episode is finished with its last action."""
+
+    traits = PolicyTraits(batch_invariant=True, sees_pictures=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: dict[int, list[torch.Tensor]] = {}
+        self._finished = torch.zeros(0, dtype=torch.bool)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Take the actions of the episodes that begin."""
+        for start in starts:
+            actions = cast(_Again, start.episode).recording.arrays[layout.ACTIONS]
+            self._left[start.env_id] = list(torch.as_tensor(actions.astype(np.float32), device=env.device))[::-1]
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the next recorded actions, zeros in idle env slots. Shape: (num_envs, action_dim)."""
+        del observation
+        action = torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
+        for env_id, left in self._left.items():
+            action[env_id] = left.pop()
+        self._finished = torch.zeros(env.num_envs, dtype=torch.bool)
+        self._finished[[env_id for env_id, left in self._left.items() if not left]] = True
+        return action
+
+    def finished(self) -> torch.Tensor:
+        """Return the mask of env slots whose last action was played. Shape: (num_envs,), bool."""
+        return self._finished
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Drop the actions of episodes that have ended."""
+        del env
+        for env_id in env_ids:
+            del self._left[env_id]
+
+
+class ReplayJudge(Observer):
+    """Collects the arrays of each replay, to compare them with the recording at its end."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        observations: RecordedObservations,
+        tell: Callable[[ReplayedEpisode], None],
+        now: Provenance,
+        contents: Mapping[str, str],
+    ) -> None:
+        self._tell, self._now, self._contents = tell, now, contents
+        self._arrays = EpisodeArrays(environment, observations)
+        self.sees_pictures = observations is RecordedObservations.ALL
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        """Begin the arrays of the episodes."""
+        del environment, observation
+        self._arrays.start([start.env_id for start in starts])
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Add a control step."""
+        del environment
+        self._arrays.append(transition)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Compare the replay with its recording, and tell the result."""
+        del environment
+        recorded = cast(_Again, record.episode).recording
+        values: dict[str, AttributeValue | None] = {
+            "outcome": None if record.outcome is None else str(record.outcome),
+            "success": record.success,
+            "termination": record.termination,
+            "error": record.error,
+        }
+        was_broken_off = recorded.attributes.get("termination") in BROKEN_OFF
+        if was_broken_off and record.termination == POLICY_FINISHED:
+            # The recorded end did not follow from the actions (`BROKEN_OFF`), so only the steps can be compared.
+            values = {name: recorded.attributes.get(name) for name in values}
+        values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}
+        found = RecordedEpisode(
+            episode_index=recorded.episode_index,
+            arrays=self._arrays.take(record.env_id),
+            attributes={name: value for name, value in values.items() if value is not None},
+            env_args=recorded.env_args,
+        )
+
+        # The largest distance of positions and angles, if all can be compared.
+        distances: list[float | None] = []
+        for name, before in recorded.arrays.items():
+            if name.startswith(f"{layout.STATES}/") and name.endswith(("/joint_position", "/root_pose")):
+                after = found.arrays.get(name)
+                if after is not None and after.shape == before.shape:
+                    distances.append(_largest_difference(before, after))
+                else:
+                    distances.append(None)
+        known = [distance for distance in distances if distance is not None]
+
+        # A replay has no policy, and its conditions come from the recording.
+        contents = recorded.contents
+        of_environment = {} if contents is None else {**contents.environment, SAVED_CONDITIONS: UNKNOWN}
+        changed = () if contents is None else changes(of_environment, self._contents)
+        was = Provenance(facts={name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL})
+        groups = {name.partition("/")[0] for name in recorded.arrays} - {layout.DONES}
+        self._tell(
+            ReplayedEpisode(
+                episode_index=recorded.episode_index,
+                num_steps=len(recorded.arrays[layout.ACTIONS]),
+                difference=first_difference(recorded, found),
+                pose_difference=max(known) if known and len(known) == len(distances) else None,
+                from_exact_state=bool(record.episode.start_state),
+                compared=tuple(sorted(groups, key=_place_in_step)),
+                other_provenance=was.told_differences(self._now),
+                contents=tuple(f"{what} {how}" for what, how in changed),
+            )
+        )

@@ -1,0 +1,592 @@
+"""Watch a training: evaluate its checkpoints as they appear, show the curve, promote the good ones, score the best."""
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
+
+from isaaclab_arena.analysis.comparison import Question, compare_directories
+from isaaclab_arena.analysis.comparison_files import write_comparison
+from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
+from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS
+from isaaclab_arena.config.loading import job_over_defaults, modernised
+from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
+from isaaclab_arena.evaluation import learning_curve as curve
+from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
+from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score, run_directory
+from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
+from isaaclab_arena.nested import set_at, value_at
+from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.storage.atomic import RunLock, storage_errors, temporary_path, write_text
+from isaaclab_arena.storage.contents import content_hash
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.tracking.trackers import TrackedRun, TrackedSeries, Tracker, open_tracker
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """How a training is watched; the texts below its fields are the help of the command."""
+
+    training: Path  # its directory
+    eval_jobs_config: Path
+    """Job file; its policies get each checkpoint in turn."""
+    output_dir: Path | None = None
+    """Directory of the watch, outputs/watch_<training> by default. A second watch of it waits for the first."""
+    pattern: str | None = None
+    """Glob of the checkpoints below TRAINING, such as "policy_*.onnx"; by default the usual names."""
+    every: Count = 1
+    """Evaluate only steps that are multiples of this number, and the last checkpoint of a finished training."""
+    until: str | None = None
+    """End with this step, 1000 or iteration=1000, or earlier with the training. Without it the watch goes on until
+    you stop it."""
+    once: bool = False
+    """End after the checkpoints that exist now."""
+    poll_s: Positive = 10.0
+    """Time between two looks for checkpoints [s]."""
+    quiet_s: Amount = 30.0
+    """Time without a change after which a checkpoint counts as complete, if its writer leaves no sign of it [s]."""
+    retry_s: Positive = 60.0
+    """Time before a failed evaluation is tried again, doubled each time [s]."""
+    bar: Share | None = None
+    """Success rate that the lower end of a checkpoint's interval must reach, such as 0.9."""
+    promote: Path | None = None
+    """Directory for copies of the checkpoints that reach the bar, with their comparison."""
+    stop_file: Path | None = None
+    """End if this file exists. The watch writes it if the bar is reached, for the training to see."""
+    tracking: tuple[str, ...] = ()  # services that show the curve
+    nice: Annotated[int, Field(ge=0, le=19)] = 0
+    """Niceness of the evaluation compared with the training's processes."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the watch."""
+        return self.output_dir or Path("outputs") / f"watch_{self.training.resolve().name}"
+
+    @property
+    def last_step(self) -> int | None:
+        """The step that `until` names, None without one or if it names none."""
+        end = re.fullmatch(r"(?:\w+=)?(\d{1,12})", self.until or "")
+        return None if end is None else int(end[1])
+
+
+# Make the job file of one checkpoint from the job file of a watch.
+
+_CONDITIONS = "conditions"
+
+
+def jobs_of_checkpoint(
+    document: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    *,
+    training: Path,
+    pattern: str | None = None,
+    seed_offset: int = 0,
+    directory: Path = Path(),
+) -> dict[str, Any]:
+    """Return the watch's jobs for one checkpoint; a job with `checkpoints: null` stays as it is."""
+    # `training`: directory of the training; `pattern`: glob below it, None for the usual names. Relative paths of saved
+    # conditions start from `directory`. `ConfigError` if the document's jobs or options are malformed.
+    listed, default = document.get("jobs"), document.get("defaults") or {}
+    if not isinstance(listed, list) or not all(isinstance(job, dict) for job in listed):
+        raise ConfigError(Problem(f"{shown(listed)} is no list of jobs", key="jobs"))
+    if not isinstance(default, dict):
+        raise ConfigError(Problem(f"{shown(default)} is not a mapping", key="defaults"))
+    blocks = []
+    for block in (default, *listed):
+        modern, problems = modernised(deepcopy(block))
+        refuse(problems)
+        if not isinstance(options := modern.get("policy_config_dict", {}), dict):
+            raise ConfigError(Problem(f"{shown(options)} is no mapping", key="policy_config_dict"))
+        blocks.append(modern)
+    defaults, *jobs = blocks
+    for job in jobs:
+        if CHECKPOINTS_KEY in job and job[CHECKPOINTS_KEY] is None:
+            continue
+        options = job.setdefault("policy_config_dict", {})
+        named = {**options, **(defaults.get("policy_config_dict") or {})}
+        usual = "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
+        usual = "checkpoint_path" if checkpoint.path.is_file() else usual
+        options[next((name for name in OPTIONS if name in named), usual)] = str(training)
+        job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": pattern}
+    made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
+
+    def rooted(reference: Any) -> Any:
+        # An interpolation must be absolute itself.
+        is_path = isinstance(reference, str) and "${" not in reference
+        return str(directory.absolute() / reference) if is_path else reference
+
+    for block in (made, defaults, *jobs):
+        _change(block, _CONDITIONS, rooted)
+    if seed_offset:
+        shift_seeds(made, seed_offset)
+    return made
+
+
+def _change(block: dict[str, Any], key: str, changed: Callable[[Any], Any]) -> None:
+    """Replace the value of a dotted key in a block of job keys, and the values in its sweep."""
+    path = key.split(".")
+    if value_at(block, path) is not None:
+        set_at(block, path, changed(value_at(block, path)))
+    swept = value_at(block, ("sweep", key))
+    if isinstance(swept, list):
+        block["sweep"][key] = [changed(value) for value in swept]
+
+
+# Give a watch's jobs episodes that chose no checkpoint.
+
+OTHER_SEED = 1_000_003
+"""Added to the seeds of jobs that score the best checkpoint, so that other episodes score it than chose it."""
+
+
+def shift_seeds(document: dict[str, Any], offset: int) -> None:
+    """Add `offset` to every seed of a job file in place, including those of conditions and sweeps."""
+    for block in (document, document["defaults"], *document["jobs"]):
+        for key in ("seed", "arena_env_args.placement_seed"):
+            _change(block, key, lambda seed: _shifted(seed, offset))
+    # An explicit null counts as no seed: the job takes the default seed, which is `offset` if there is none.
+    for job in document["jobs"]:
+        if job.get("seed", offset) is None:
+            del job["seed"]
+    if document["defaults"].get("seed") is None:
+        document["defaults"]["seed"] = offset
+
+
+def with_shifted_seed(words: Sequence[str], offset: int) -> tuple[str, ...]:
+    """Return command-line options with `offset` added to the seed of the initial conditions."""
+    names = ("--placement_seed", "--placement-seed")
+    shifted = []
+    for before, word in zip(("", *words), words, strict=False):
+        name, is_joined, value = ("", "", word) if before in names else word.partition("=")
+        is_seed = value.isdecimal() and (before in names or name in names)
+        shifted.append(f"{name}{is_joined}{_shifted(int(value), offset)}" if is_seed else word)
+    return tuple(shifted)
+
+
+def _shifted(seed: Any, offset: int) -> Any:
+    """Return another seed; a value that is not a number yet, such as an interpolation, stays."""
+    return (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed
+
+
+def take_unused_conditions(document: Mapping[str, Any], directory: Path) -> None:
+    """Let jobs with saved conditions use the next ones in their files, if there are enough."""
+    # The jobs of the document are changed; their new conditions are written below `directory`.
+    for number, job in enumerate(document["jobs"]):
+        whole = job_over_defaults(document["defaults"], job)
+        reference, played = whole.get(_CONDITIONS), whole.get("num_episodes")
+        if not isinstance(reference, str) or type(played) is not int:
+            continue
+        sets = [
+            replace(each, episodes=each.episodes[played : 2 * played])
+            for each in load_conditions(reference, Path())
+            if len(each.episodes) >= 2 * played
+        ]
+        if sets:
+            file = directory / f"conditions_{number}.json"
+            write_text(file, json_text(ConditionFile(sets=sets)), overwrite=True)
+            job[_CONDITIONS] = str(file.absolute())
+
+
+# Evaluate one checkpoint by the runner of job files, in a process of its own.
+
+Evaluate: TypeAlias = Callable[[Checkpoint, Path, int], int]
+"""Evaluates a checkpoint in a directory, with an offset of all seeds, and returns the exit code of the runner."""
+
+INTERRUPTED = 130
+_INTERRUPTED = (-2, -15, INTERRUPTED, 143)
+_REFUSED = 2
+_RUNNER = (sys.executable, "-m", "isaaclab_arena.evaluation.eval_runner")
+
+
+def run_checkpoint(
+    settings: WatchSettings,
+    document: Mapping[str, Any],
+    runner_options: Sequence[str],
+    checkpoint: Checkpoint,
+    directory: Path,
+    seed_offset: int = 0,
+    *,
+    runner: Sequence[str] = _RUNNER,
+) -> int:
+    """Evaluate a checkpoint in a directory, or resume its run there. Return the exit code of the runner."""
+    made = jobs_of_checkpoint(
+        document,
+        checkpoint,
+        training=settings.training,
+        pattern=settings.pattern,
+        seed_offset=seed_offset,
+        directory=settings.eval_jobs_config.parent,
+    )
+    job_file = directory.parent / "watch" / directory.name / "jobs.json"
+    job_file.parent.mkdir(parents=True, exist_ok=True)
+    # Other seeds do not change saved conditions, so other episodes take the unused ones.
+    if seed_offset:
+        take_unused_conditions(made, job_file.parent)
+    write_text(job_file, json_text(made), overwrite=True)
+    is_begun = (directory / RUN_PLAN_FILE).is_file()
+    command = [
+        *(["nice", "-n", str(settings.nice)] if settings.nice else []),
+        *runner,
+        "--eval_jobs_config",
+        str(job_file),
+        *(["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]),
+        *with_shifted_seed(runner_options, seed_offset),
+    ]
+    return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
+
+
+# Promote the checkpoints of a watch that reach a bar: copy what was evaluated, with the files needed to load it.
+
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promoted:
+    """The checkpoint that was promoted last."""
+
+    step: int
+    source: str  # path where it was found
+    name: str  # path for a policy, below the directory of promoted checkpoints
+    success_rate: float  # mean of the jobs' rates
+    success_low: float  # lower end of the interval of all episodes together
+    success_high: float  # upper end
+    episodes: int | None = None  # with measured success
+    distinct_conditions: int | None = None  # of these episodes
+    compared_with: int | None = None  # step of the previous one, None for the first
+    verdict: str | None = None  # of that comparison; None if there is none
+    schema_version: int = _SCHEMA_VERSION
+
+
+def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names: Sequence[str]) -> Path | None:
+    """Copy a checkpoint that reached the bar, if it beats the one before. Return the path of the copy, else None."""
+    # A copy `step_<n>` is complete or absent, with `params/agent.yaml` if there is one. Beside it lie `promoted.json`
+    # about the last promotion, and `comparison_<step>/` with the paired comparison with the one before.
+    told = directory / "promoted.json"
+    before = read_versioned(told, Promoted, _SCHEMA_VERSION) if told.is_file() else None
+    if before is not None and (before.step == score.step or before.success_rate >= score.success_rate):
+        return None
+    target = _copied(record, directory / f"step_{score.step}")
+    if target is None:
+        _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, record.path)
+        return None
+
+    # Compare with the checkpoint promoted before. A comparison that fails does not prevent the promotion.
+    verdict = None
+    if before is not None:
+        renamed = {f"{job}-{before.step}": f"{job}-{score.step}" for job in names}
+        runs = [run_directory(watch, step) for step in (before.step, score.step)]
+        question = Question(alpha=0.05, margin=None)
+        try:
+            report = compare_directories(runs, question, baseline=None, names=renamed, partial=False)
+            write_comparison(directory / f"comparison_{score.step}", report)
+            verdict = str(report.verdict)
+        except ArenaError as error:
+            _LOG.warning("steps %d and %d cannot be compared: %s", before.step, score.step, error)
+    promoted = Promoted(
+        step=score.step,
+        source=record.path,
+        name=target.relative_to(directory).as_posix(),
+        success_rate=score.success_rate,
+        success_low=score.interval.low,
+        success_high=score.interval.high,
+        episodes=score.scored,
+        distinct_conditions=score.distinct,
+        compared_with=None if before is None else before.step,
+        verdict=verdict,
+    )
+    write_text(told, json_text(promoted), overwrite=True)
+    return target
+
+
+def _copied(record: Evaluated, target: Path) -> Path | None:
+    """Copy the evaluated files. Return the path that a policy loads, None if they have changed."""
+    source, temporary = Path(record.path), temporary_path(target)
+    name = source.name if source.is_file() else ""
+    copy = temporary / name
+    try:
+        with storage_errors("copy", target):
+            shutil.rmtree(temporary, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                for place, path in _files(source).items():
+                    (temporary / place).parent.mkdir(parents=True, exist_ok=True)
+                    (shutil.copytree if path.is_dir() else shutil.copy2)(path, temporary / place)
+
+            # Check the copy, not the source, which may change at any time. A record of an earlier version has the
+            # fingerprint only.
+            found = look_at(source).fingerprint if record.content is None else content_of(copy)
+            if not copy.exists() or found != (record.content or record.fingerprint):
+                return None
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target / name
+
+
+def content_of(checkpoint: Path) -> str:
+    """Return a hash of a checkpoint file or directory and of the files needed to load it."""
+    files = _files(checkpoint).items()
+    hashes = {"checkpoint" if path == checkpoint else str(place): content_hash(path) for place, path in files}
+    return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()
+
+
+def _files(checkpoint: Path) -> dict[Path, Path]:
+    """Map a checkpoint and the files needed beside it by their paths in a copy."""
+    if checkpoint.is_dir():
+        return {Path(): checkpoint}
+    agent, tensors = find_agent_file(checkpoint), checkpoint.with_name(f"{checkpoint.name}.data")
+    found = {Path(checkpoint.name): checkpoint} | ({} if agent is None else {AGENT_FILE: agent})
+    # An ONNX file may keep its tensors in a file beside it.
+    return found | ({Path(tensors.name): tensors} if tensors.is_file() else {})
+
+
+# The watch itself: wait for checkpoints that are complete, evaluate each once, and show the outcome.
+
+_LONGEST_WAIT_S = 3_600.0
+_TRIES_AT_END = 3
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """A watch of a training; a second one of the same directory waits until the first has ended."""
+
+    settings: WatchSettings
+    evaluate: Evaluate
+    say: Callable[[str], None] = print  # shows a line
+    sleep: Callable[[float], None] = time.sleep  # [s]
+    now: Callable[[], float] = time.monotonic  # [s]
+    opened: Callable[[str, TrackedRun], Tracker] = open_tracker  # opens a service that shows the curve
+    _records: dict[int, Evaluated] = field(default_factory=dict, init=False)  # in the order of steps
+    _points: dict[int, list[Point]] = field(default_factory=dict, init=False)
+    _last: Checkpoint | None = field(default=None, init=False)  # of the training, once it is over
+    _not_before: dict[int, float] = field(default_factory=dict, init=False)  # by step: time of the next try [s]
+    _told: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._directory = self.settings.directory
+        self._readiness = Readiness(self.settings.quiet_s, now=self.now)
+        told = self._directory / "watch" / "tracking" / "told.json"
+        self._tracked = TrackedSeries(self.settings.tracking, record=told, opened=self.opened)
+
+    def run(self) -> int:
+        """Watch to the end. Return 0 if all checkpoints were evaluated, else 1; 2 if refused; 130 if interrupted."""
+        # Wait until no other watch and no run of a killed one is at work.
+        place = self._directory / "watch"
+        with storage_errors("make", place):
+            place.mkdir(parents=True, exist_ok=True)
+        with RunLock(place) as lock:
+            while not _took(lock):
+                message = f"another watch is at work in {place}, or a run of one: this one waits for its end"
+                self._log_once(logging.WARNING, message)
+                self.sleep(self.settings.poll_s)
+            # The runner inherits the lock, and so holds it even if this process is killed.
+            os.set_inheritable(lock.descriptor, True)  # noqa: FBT003 - takes no keywords
+            self._records = curve.read_records(self._directory)
+            if exit_code := self._follow() or self._score_again():
+                return exit_code
+            self._show()
+            left = [each for each in self._records.values() if self._wants(each.step) and not each.is_done]
+            for record in left:
+                self.say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
+            return 1 if left else 0
+
+    def _follow(self) -> int:
+        """Evaluate checkpoints until the end; return 0, or the exit code if the watch ends before."""
+        settings, until = self.settings, self.settings.last_step
+        while True:
+            # One evaluation takes long, so look for new checkpoints before each.
+            found = find_checkpoints(settings.training, settings.pattern)
+            self._last = last_checkpoint(found, until)
+            wanted = [each for each in found if self._wants(each.step) and (until is None or each.step <= until)]
+            ready = next((each for each in wanted if self._is_ready(each)), None)
+            exit_code = 0 if ready is None else self._evaluated(ready)
+            if exit_code in _INTERRUPTED:
+                return INTERRUPTED
+            done = [step for step, each in self._records.items() if each.is_done and self._wants(step)]
+            # One checkpoint may be damaged; if none was ever accepted, the job file is wrong.
+            if exit_code == _REFUSED and not done:
+                return _REFUSED
+
+            new = [step for step in done if step not in self._points]
+            for step in new:
+                self._points[step] = curve.points_of(run_directory(self._directory, step), step)
+                for score in curve.scores_of(self._points[step]).values():
+                    self.say(f"step {step}: {score.in_words}")
+            if new:
+                self._show()
+                self._reach_bar()
+            if settings.stop_file is not None and settings.stop_file.exists():
+                return 0
+
+            # The watch ends if it has an end, the training has reached it, and no checkpoint is left to try.
+            if ready is None:
+                begun = [self._records.get(each.step) for each in wanted]
+                are_over = all(each is not None and (each.is_done or each.tries >= _TRIES_AT_END) for each in begun)
+                is_reached = self._last is not None or any(until is not None and each.step >= until for each in found)
+                if settings.once or (until is not None and is_reached and are_over):
+                    return 0
+                self.sleep(settings.poll_s)
+
+    @property
+    def _all_points(self) -> list[Point]:
+        return [point for step in sorted(self._points) for point in self._points[step]]
+
+    def _wants(self, step: int) -> bool:
+        return step % self.settings.every == 0 or (self._last is not None and step == self._last.step)
+
+    def _is_ready(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is complete, not evaluated yet, and due for a try."""
+        step, record = checkpoint.step, self._records.get(checkpoint.step)
+        if (record is not None and record.is_done) or self.now() < self._not_before.get(step, 0.0):
+            return False
+        why_not = self._readiness.why_not(checkpoint.path)
+        if why_not is None and not _is_free(run_directory(self._directory, step)):
+            why_not = "an earlier evaluation of it is still at work"
+        if why_not is not None:
+            self._log_once(logging.INFO, f"waiting for {checkpoint.path}: {why_not}")
+        return why_not is None
+
+    def _log_once(self, level: int, message: str) -> None:
+        """Log a message once for reasons that differ in their numbers only."""
+        if message.rpartition(":")[0] not in self._told:
+            self._told.add(message.rpartition(":")[0])
+            _LOG.log(level, "%s", message)
+
+    def _evaluated(self, checkpoint: Checkpoint) -> int:
+        """Evaluate a checkpoint, and keep a record of it; return the exit code."""
+        path, step, before = checkpoint.path, checkpoint.step, self._records.get(checkpoint.step)
+        fingerprint, run = self._readiness.fingerprint(path), run_directory(self._directory, step)
+        if before is not None and before.fingerprint != fingerprint:
+            # The episodes so far belong to other weights.
+            shutil.rmtree(run, ignore_errors=True)
+        tries = 0 if before is None else before.tries
+
+        def recorded(**outcome: Any) -> None:
+            known = {"step": step, "path": str(path), "fingerprint": fingerprint, "tries": tries}
+            record = Evaluated(**known | outcome)
+            curve.write_record(self._directory, record)
+            self._records = dict(sorted({**self._records, step: record}.items()))
+
+        recorded()
+        exit_code = self.evaluate(checkpoint, run, 0)
+        if exit_code in _INTERRUPTED:
+            return exit_code
+
+        # The weights may have changed during the evaluation. The fingerprint is taken after the hash, and is empty if
+        # the checkpoint is gone.
+        content = None
+        with suppress(StorageError):
+            content = content_of(path)
+        self._readiness.why_not(path)
+        now, reason = self._readiness.fingerprint(path), _reason(exit_code)
+        if now not in ("", fingerprint):
+            exit_code, reason = 1, "it changed while it was evaluated"
+        if reason is None:
+            recorded(is_done=True, content=content if now else None)
+            return exit_code
+        recorded(tries=tries + 1, reason=reason)
+        wait_s = min(self.settings.retry_s * 2**tries, _LONGEST_WAIT_S)
+        self._not_before[step] = self.now() + wait_s
+        _LOG.warning("%s failed: %s; it is tried again in %.0f s", path, reason, wait_s)
+        return exit_code
+
+    def _show(self) -> None:
+        points = self._all_points
+        if not points:
+            return
+        curve.write_curve(self._directory, points)
+        curve.write_watch_page(self._directory, points)
+        run = TrackedRun(
+            run_id="",
+            name=self._directory.resolve().name,
+            # Files of services without a server are in it.
+            directory=self._directory / "logs",
+            settings={"training": str(self.settings.training)},
+            jobs={},
+            series=sorted({point.job for point in points}),
+        )
+        self._tracked.tell(run, curve.checkpoint_measures(self._directory, points))
+
+    def _reach_bar(self) -> None:
+        """Promote each checkpoint that reaches the bar, and tell the training to stop."""
+        settings, points = self.settings, self._all_points
+        names = list(dict.fromkeys(point.job for point in points if not point.is_baseline))
+        for step, score in curve.scores_of(points).items():
+            if settings.bar is None or score.interval.low < settings.bar:
+                continue
+            record = self._records[step]
+            if settings.promote is not None and Path(record.path).exists():
+                target = promote(settings.promote, score, record, self._directory, names)
+                if target is not None:
+                    self.say(f"step {step} was promoted: {target}")
+            if settings.stop_file is not None and not settings.stop_file.exists():
+                write_text(settings.stop_file, f"step {step}: {score.in_words}\n", overwrite=True)
+                self.say(f"step {step} reached the bar of {100 * settings.bar:g} %: {settings.stop_file}")
+
+    def _score_again(self) -> int:
+        """Score the best checkpoint in episodes that did not choose it, unless that is done; 0, or 130 if stopped."""
+        chosen = curve.best_of(curve.scores_of(self._all_points))
+        if chosen is None:
+            return 0
+        best, reason = curve.best_of_watch(self._directory, chosen), None
+        checkpoint = Checkpoint(step=chosen.step, path=Path(self._records[chosen.step].path))
+        if best is None and not checkpoint.path.exists():
+            reason = f"{checkpoint.path} is gone"
+        elif best is None:
+            run = curve.fresh_run(self._directory, chosen.step)
+            while not _is_free(run):
+                self.sleep(self.settings.poll_s)
+            exit_code = self.evaluate(checkpoint, run, OTHER_SEED)
+            if exit_code in _INTERRUPTED:
+                return INTERRUPTED
+            points, reason = [], _reason(exit_code)
+            if reason is None:
+                points, reason = curve.points_of(run, chosen.step), "of no episode is known whether it succeeded"
+            fresh = curve.scores_of(points).get(chosen.step)
+            if fresh is not None:
+                alike = curve.count_alike(points, self._points[chosen.step])
+                best = Best(chosen=chosen, fresh=fresh, alike=alike)
+                write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
+        self.say(f"the best is step {chosen.step}: {chosen.in_words} in the episodes that it was chosen by")
+        again = f"in others it could not be scored: {reason}"
+        self.say(f"  {again if best is None else f'{best.in_words}: {best.fresh.in_words}'}")
+        return 0
+
+
+def _is_free(run: Path) -> bool:
+    """Whether no rank works in the directory of a run; those of a runner that was killed end a little after it."""
+    if not run.is_dir():
+        return True
+    with RunLock(run) as lock:
+        return _took(lock)
+
+
+def _took(lock: RunLock) -> bool:
+    """Take a lock alone, if no other process holds it."""
+    try:
+        lock.hold(alone=True)
+    except ConfigError:
+        return False
+    return True
+
+
+def _reason(exit_code: int) -> str | None:
+    """Return the reason why an evaluation failed, by the exit code of the runner; None if it did not."""
+    reasons = {0: None, 1: "not every job has all its episodes; its table says why"}
+    reasons[_REFUSED] = "it was refused; the message stands above"
+    return reasons.get(exit_code, f"its process ended with {exit_code}")

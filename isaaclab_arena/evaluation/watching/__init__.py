@@ -1,1 +1,0 @@
-"""Evaluate the checkpoints of a training as they appear."""

@@ -1,1 +1,0 @@
-"""Policies of LeRobot, which run in workers of LeRobot's own interpreter."""

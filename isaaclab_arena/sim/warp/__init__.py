@@ -1,1 +1,0 @@
-"""Physics and cameras by MuJoCo-Warp; the only room that imports Warp."""

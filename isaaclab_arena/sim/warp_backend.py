@@ -1,0 +1,573 @@
+"""GPU physics: MuJoCo-Warp, with all worlds resident on one device."""
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import mujoco
+import mujoco_warp
+import numpy as np
+import torch
+import warp
+
+from isaaclab_arena.device_reads import on_cpu, on_device
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim import backend
+from isaaclab_arena.sim.backend import Backend, Capture, ModelChange, ModelNames, Replayed, StartState
+from isaaclab_arena.sim.math import rotate
+from isaaclab_arena.sim.warp_kernels import Launcher
+
+_FOLLOWING = (
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
+    *("actuator_acc0", "geom_rbound", "geom_aabb", "geom_size", "eq_data"),
+    *("cam_pos0", "cam_poscom0", "cam_mat0", "light_pos0", "light_poscom0", "light_dir0"),
+)
+"""Fields that `mujoco_warp.set_const` computes from others, so they differ between worlds if those do."""
+
+
+_SHARED = frozenset({"geom_priority"})  # fields that MuJoCo-Warp shares among all worlds
+
+
+class VariedModel:
+    """The fields of a model on Warp's device that differ between worlds, and their values."""
+
+    def __init__(self, model: mujoco.MjModel, put: mujoco_warp.Model, num_envs: int) -> None:
+        self._model, self._put, self._num_envs = model, put, num_envs
+        self.changed: set[str] = set()  # fields of which worlds have their own values
+        self.fields: tuple[str, ...] = ()  # changed in some world, or derived from such a field
+
+    def widen(self, names: set[str]) -> None:
+        """Give each world its own values of these fields and of all derived ones; the arrays are new."""
+        self.changed |= names
+        following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
+        self.fields = tuple(sorted(self.changed | following))
+        for name in (*self.changed, *_FOLLOWING):
+            array = getattr(self._put, name, None)
+            if array is None or name in _SHARED or array.shape[0] == self._num_envs:
+                continue
+            per_world = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
+            setattr(self._put, name, warp.array(per_world, dtype=array.dtype, device=array.device))
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Set the worlds' own values of widened fields, one list per world; derived fields are not updated."""
+        # Values of an earlier call are dropped: each field starts from the compiled model's.
+        wanted = {
+            name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0) for name in self.changed
+        }
+        backend.write_changes(changes, wanted, np.arange(len(changes)))
+        # A world without any variation has no say in a shared field.
+        asking = np.array([bool(own) for own in changes])
+        for name in wanted.keys() & _SHARED:
+            values, per_world = warp.to_torch(getattr(self._put, name)), wanted.pop(name)[asking]
+            if len(per_world) == 0:
+                continue
+            if (per_world != per_world[0]).any():
+                reason = f"has one '{name}' for all worlds, and they are to differ"
+                raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
+            values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
+        put, own = [warp.to_torch(getattr(self._put, name)) for name in wanted], []
+        for per_world, values in zip(wanted.values(), put, strict=True):
+            own.append(torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype))
+        for values, there in zip(put, on_device(own, env_ids.device), strict=True):
+            values[env_ids] = there
+
+    def field(self, name: str) -> np.ndarray:
+        """Return a copy of a field in every world. Shape: (num_envs, ...)."""
+        own = shared = np.asarray(getattr(self._model, name))
+        if name in self.fields:
+            own = getattr(self._put, name).numpy().reshape(-1, *shared.shape).astype(shared.dtype)
+        return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
+
+
+class StartSender:
+    """Makes the start state of worlds on their device."""
+
+    def __init__(self, names: ModelNames, at_rest: Mapping[str, torch.Tensor]) -> None:
+        # ``at_rest`` has the value of each field that a start state does not name: (1, ...), float32, on one device.
+        self._names = names
+        self._shapes = {name: tuple(values.shape[1:]) for name, values in at_rest.items()}
+        self._rest = torch.cat([values.reshape(1, -1) for values in at_rest.values()], dim=1).cpu()
+        self._device = next(iter(at_rest.values())).device
+
+    def send(self, starts: Sequence[StartState]) -> Mapping[str, torch.Tensor]:
+        """Return the start state of worlds, on the device. Shape of each: (len(starts), ...), float32."""
+        # Pinned memory is copied without a wait of the process.
+        packed = torch.empty((len(starts), self._rest.shape[1]), pin_memory=self._device.type == "cuda")
+        packed.copy_(self._rest.expand_as(packed))
+        host = {name: values.numpy() for name, values in self._fields(packed).items()}
+        backend.write_starts(starts, self._names, host, np.arange(len(starts)))
+        return self._fields(packed.to(self._device, non_blocking=True))
+
+    def _fields(self, packed: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return views of the fields, which are columns of one packed array."""
+        parts = packed.split([prod(shape) for shape in self._shapes.values()], dim=1)
+        # Not reshaped, which might copy: writes to these views have to reach the packed tensor.
+        return {
+            name: part.unflatten(1, shape) if len(shape) > 1 else part.view(len(packed), *shape)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+        }
+
+
+# Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they overflow.
+#
+# MuJoCo-Warp has arrays of fixed sizes, and drops what does not fit. So a backend starts with the sizes that a
+# simulation on the CPU needed, checks every control step for an overflow, and repeats that step with more room.
+
+_PROBE_STEPS = 400
+_PROBE_EVERY = 20
+_HEADROOM = 2.0
+_AT_LEAST_CONTACTS, _AT_LEAST_CONSTRAINTS = 32, 64
+_GROWTH = 1.5
+
+_BITS = mujoco_warp.OverflowType
+_TOO_SMALL = int(_BITS.NEFC | _BITS.NJMAX_NNZ | _BITS.BROADPHASE | _BITS.NARROWPHASE | _BITS.CCD)
+"""Bits of ``Data.overflow`` that more room mends."""
+
+_LEFT_OUT = int(_BITS.HFIELD | _BITS.CONTACT_MATCH | _BITS.EPA_HORIZON)
+"""Bits of contacts that were left out and need no more room. The iteration limit of a solver is not among them: MuJoCo
+has it too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferSizes:
+    """Buffer sizes of a batch of worlds."""
+
+    contacts: int  # of a world, on average; all worlds share one array
+    constraints: int  # of any one world
+
+
+def probed_sizes(model: mujoco.MjModel) -> BufferSizes:
+    """Measure a model's buffer sizes on the CPU under random controls, and add headroom."""
+    data = mujoco.MjData(model)
+    generator = np.random.default_rng(0)
+    # Random controls provoke contacts; unlimited actuators get -1 to 1.
+    limited = model.actuator_ctrllimited.astype(bool)
+    low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
+    high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
+    contacts = constraints = 0
+    for step in range(_PROBE_STEPS):
+        if step % _PROBE_EVERY == 0:
+            data.ctrl[:] = generator.uniform(low, high)
+        mujoco.mj_step(model, data)
+        contacts, constraints = max(contacts, data.ncon), max(constraints, data.nefc)
+    return BufferSizes(
+        contacts=max(_AT_LEAST_CONTACTS, round(_HEADROOM * contacts)),
+        constraints=max(_AT_LEAST_CONSTRAINTS, round(_HEADROOM * constraints)),
+    )
+
+
+class Room:
+    """Live counters of the room that worlds needed, and its limits."""
+
+    def __init__(self, data: mujoco_warp.Data) -> None:
+        # Contacts, and candidate pairs of geoms, of all worlds: (1,), (1,).
+        self.contacts = (warp.to_torch(data.nacon), warp.to_torch(data.ncollision))
+        self.constraints = warp.to_torch(data.nefc)  # (num_envs,)
+        self.overflow = warp.to_torch(data.overflow)  # (num_envs,)
+        self.most_contacts = data.naconmax  # capacity for contacts, and for candidate pairs
+        self.most_constraints = data.njmax  # capacity of each world
+
+    def used(self) -> tuple[int, int, int]:
+        """Return `Data.overflow` of all worlds together, their contacts, and the most constraints of a world."""
+        # Room that was needed since ``overflow`` was cleared, available or not.
+        contacts = torch.cat(self.contacts).max()
+        # Torch has no bitwise OR of all numbers.
+        masks = self.overflow
+        bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
+        any_bits = (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
+        # One read for all three: each read from a GPU takes as long as a small network.
+        missed, most_contacts, constraints = torch.stack((any_bits, contacts, self.constraints.max())).tolist()
+        return int(missed), int(most_contacts), int(constraints)
+
+    def was_enough(self) -> torch.Tensor:
+        """Return a tensor that is True if everything fitted since ``overflow`` was cleared. Shape: (), bool."""
+        # Only integration sets the bits of contacts and constraints: a forward pass shows in the counts alone. An
+        # overflow early in several steps shows in the bits alone.
+        missed = self.overflow & (_TOO_SMALL | _LEFT_OUT)
+        too_many = (torch.cat(self.contacts) > self.most_contacts).any()
+        too_many = too_many | (self.constraints > self.most_constraints).any()
+        return ~(too_many | (missed != 0).any())
+
+
+def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mujoco_warp.Data:
+    """Return worlds with buffers of these sizes, on Warp's current device."""
+    return mujoco_warp.make_data(model, nworld=num_envs, nconmax=sizes.contacts, njmax=sizes.constraints)
+
+
+def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferSizes) -> mujoco_warp.Data:
+    """Return the same worlds with larger buffers; an array whose size does not change is the same object."""
+    larger = make_data(model, data.nworld, sizes)
+    for field in dataclasses.fields(larger):
+        old, new = getattr(data, field.name), getattr(larger, field.name)
+        # Shared arrays keep the views of positions and sensors valid.
+        if isinstance(old, warp.array) and old.shape == new.shape and old.dtype == new.dtype:
+            setattr(larger, field.name, old)
+    return larger
+
+
+# Keep the states before a step, to restore worlds that did not make it or broke down in it.
+
+SENSORS = "sensordata"
+WARM_START = "qacc_warmstart"
+
+_LARGEST = 1e10  # MuJoCo's mjMAXVAL: a world with a larger number has broken down
+_MAY_BREAK = ("qpos", "qvel", WARM_START, "act")
+
+
+class StepRollback:
+    """Keeps the states of all worlds for the length of a step."""
+
+    def __init__(
+        self, state: Mapping[str, torch.Tensor], sensordata: torch.Tensor, room: Room, capture: Capture | None
+    ) -> None:
+        # ``state`` (each (num_envs, ...)) and ``sensordata`` (num_envs, nsensordata) are live. All memory stays in
+        # place between steps, so a GPU can run most of this as graphs.
+        self._live = {**state, SENSORS: sensordata}
+        self._before = {name: torch.empty_like(tensor) for name, tensor in self._live.items()}
+        self._room = room
+        # The model's default state, each (1, ...).
+        self.at_rest = {name: tensor[:1].clone() for name, tensor in state.items()}
+        # Worlds that have broken down since their reset.
+        self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
+        self._chosen = torch.zeros_like(self.diverged)
+
+        def copy_all() -> None:
+            for name, before in self._before.items():
+                before.copy_(self._live[name])
+
+        def put_back_sensors() -> None:
+            self._restore({SENSORS: self._before[SENSORS]}, ~self._chosen)
+            self._live[WARM_START].copy_(self._before[WARM_START])
+
+        # Keeps the current state of all worlds, before a step or a partial update.
+        self.keep = Replayed(copy_all, capture, name="keeping worlds")
+        # A tensor that is True if everything fitted in the present room, which `move_into` replaces.
+        self.had_room = Replayed(lambda: self._room.was_enough(), capture, name="whether worlds had room")  # noqa: PLW0108
+        self._settle = Replayed(partial(self._put_back, may_fail=False), capture, name="putting worlds back")
+        self._settle_if_room = Replayed(
+            partial(self._put_back, may_fail=True), capture, name="putting worlds back that had no room"
+        )
+        self._release = Replayed(put_back_sensors, capture, name="putting sensors back")
+
+    def put_back(self, names: Iterable[str] | None = None) -> None:
+        """Restore the named parts of all worlds' states, by default all parts and the sensors."""
+        for name in self._before if names is None else names:
+            self._live[name].copy_(self._before[name])
+
+    def settle(self, moved: torch.Tensor, *, may_fail: bool = False) -> torch.Tensor:
+        """Restore worlds outside ``moved`` (num_envs,), bool, put those that broke down to rest, and return ``moved``.
+
+        With ``may_fail`` all worlds are restored if the step overflowed, and the returned mask is then empty.
+        """
+        self._chosen.copy_(moved)
+        if may_fail:
+            return self._settle_if_room().clone()
+        self._settle()
+        return moved
+
+    def release(self, env_ids: torch.Tensor) -> None:
+        """Restore the sensors of worlds not in ``env_ids`` (n,), int64, and the warm starts of all."""
+        self._chosen.zero_()
+        self._chosen[env_ids] = True
+        self._release()
+
+    def move_into(self, room: Room) -> None:
+        """Read another room from now on, because the buffers have grown."""
+        self._room = room
+        self.forget()
+
+    def forget(self) -> None:
+        """Release the captured graphs."""
+        for each in (self.keep, self.had_room, self._settle, self._settle_if_room, self._release):
+            each.forget()
+
+    def _put_back(self, *, may_fail: bool) -> torch.Tensor:
+        made = self._chosen & self._room.was_enough() if may_fail else self._chosen
+        self._restore(self._before, ~made)
+        numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
+        broken = made & ~(numbers.abs() < _LARGEST).all(dim=1)
+        self.diverged |= broken
+        self.to_rest(broken)
+        return made
+
+    def to_rest(self, worlds: torch.Tensor) -> None:
+        """Put worlds (num_envs,), bool, into the model's default state."""
+        self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, worlds)
+
+    def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
+        for name, values in kept.items():
+            if values.numel():
+                mask = worlds.reshape(-1, *(1 for _ in values.shape[1:]))
+                self._live[name].copy_(torch.where(mask, values, self._live[name]))
+
+
+# GPU physics: MuJoCo-Warp, with all worlds resident on one device. On the CPU it serves for comparison with MuJoCo.
+
+_LOG = logging.getLogger(__name__)
+
+_STATE = ("time", "qpos", "qvel", "act", WARM_START, "ctrl", "mocap_pos", "mocap_quat")
+"""What a world's future depends on."""
+_DERIVED = ("xpos", "xquat", "site_xpos", "sensordata")
+_INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+class WarpBackend(Backend):
+    """Worlds of a model on one device, in single precision."""
+
+    renders = True
+    most_growths = 12  # of the buffers for one step
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        *,
+        num_envs: int,
+        device: torch.device,
+        deterministic: bool = False,
+        sizes: BufferSizes | None = None,
+        launcher: Launcher | None = None,
+    ) -> None:
+        # Agreement with `MujocoBackend` is limited by single precision and the order of operations; see the parity
+        # tests. A world that breaks down goes back to the model's default state, so that it cannot affect others.
+        # ``deterministic`` turns MuJoCo-Warp's own determinism on: it fixes the order of sums, but in MuJoCo-Warp 4 not
+        # that of contacts and constraints on a GPU.
+        self.model = model
+        self.num_envs = num_envs
+        self.device = device
+        # On a GPU the order of contacts is a race in MuJoCo-Warp 4, with any option.
+        self.reproducible = device.type == "cpu"
+        self.physics_dt = float(model.opt.timestep)
+        self.names = backend.model_names(model)
+        self._has_early_sensors = bool((model.sensor_needstage < int(mujoco.mjtStage.mjSTAGE_ACC)).any())
+        self.sizes = sizes or probed_sizes(model)
+        self.launcher = launcher or Launcher(device)
+        with self.launcher.compiling():
+            try:
+                self._model = mujoco_warp.put_model(model)
+            except NotImplementedError as error:
+                reason = f"MuJoCo-Warp cannot simulate this scene: {error}; use backend 'mujoco'"
+                raise EnvironmentBuildError(reason) from error
+            # This backend handles overflows, so the kernels do not print them.
+            self._model.opt.warn_overflow = 0
+            if deterministic:
+                self._model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
+            self._data = make_data(model, num_envs, self.sizes)
+        self._varied = VariedModel(model, self._model, num_envs)
+        self._state = {name: self._view(name) for name in _STATE}
+        self.qpos, self.qvel, self.ctrl = (self._state[name] for name in ("qpos", "qvel", "ctrl"))
+        self.xpos, self.xquat, self.site_xpos, self.sensordata = map(self._view, _DERIVED)
+        self._room = Room(self._data)
+        self.capture = self.launcher.capture
+        self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
+        self._starts = StartSender(self.names, self._rollback.at_rest)
+        # By body and site: translation and rotation (2, num_envs, 3, nv), float32; points in the world frame [m]
+        # (num_envs, 3), float32; index of the body (num_envs,), int32. At fixed addresses for graphs.
+        self._jacobians: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        self.diverged = self._rollback.diverged
+        # The first call compiles the kernels.
+        self._substeps(1)
+        self._rollback.to_rest(torch.ones_like(self.diverged))
+        self._forward()
+        self._scratch = mujoco.MjData(model)
+        self._shown_model: mujoco.MjModel | None = None
+
+    def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
+        """Reset the given worlds to their start states; see `Backend.reset`."""
+        env_ids = env_ids.to(self.device)
+        for name, values in self._starts.send(starts).items():
+            self._state[name][env_ids] = values
+        self.diverged[env_ids] = False
+        self._renew(env_ids)
+
+    def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
+        """Advance worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
+        self._rollback.keep()
+        if may_fail:
+            self._room.overflow.zero_()
+            self._substeps(num_substeps)
+        else:
+            self._run_with_room(partial(self._substeps, num_substeps))
+        made = self._rollback.settle(moved, may_fail=may_fail)
+        self._derive()
+        return made
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Set model values of single worlds; see `Backend.vary`."""
+        # Widened fields are new arrays, which captured graphs do not know.
+        new = {change.field for own in changes for change in own} - self._varied.changed
+        if new:
+            self.launcher.forget_graphs()
+            with self.launcher.work():
+                self._varied.widen(new)
+        self._varied.vary(env_ids.to(self.device), changes)
+        if not self._varied.fields:
+            return
+
+        def derive() -> None:
+            mujoco_warp.set_const(self._model, self._data)
+            mujoco_warp.kinematics(self._model, self._data)
+
+        self.launcher.replay("constants", derive)
+        # MuJoCo-Warp sets the geoms of bodies that never move only at creation, so they move to their poses here.
+        static = torch.from_numpy(np.flatnonzero(self.model.body_weldid[self.model.geom_bodyid] == 0)).to(self.device)
+        bodies = torch.from_numpy(self.model.geom_bodyid).to(self.device)[static].long()
+        positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
+        self._view("geom_xpos")[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
+
+    def model_field(self, name: str) -> np.ndarray:
+        """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
+        return self._varied.field(name)
+
+    def jacobian(self, body: str, site: str) -> torch.Tensor:
+        """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
+        if (body, site) not in self._jacobians:
+            zeros = partial(torch.zeros, dtype=torch.float32, device=self.device)
+            bodies = torch.full((self.num_envs,), self.names.bodies[body], dtype=torch.int32, device=self.device)
+            found = zeros((2, self.num_envs, 3, self.model.nv))
+            self._jacobians[body, site] = found, zeros((self.num_envs, 3)), bodies
+        found, points, bodies = self._jacobians[body, site]
+
+        def launch() -> None:
+            translation, rotation = warp.from_torch(found[0]), warp.from_torch(found[1])
+            places = warp.from_torch(points, dtype=warp.vec3)
+            mujoco_warp.jac(self._model, self._data, translation, rotation, places, warp.from_torch(bodies))
+
+        points.copy_(self.site_xpos[:, self.names.sites[site]])
+        self.launcher.replay(f"jacobian of {site} on {body}", launch)
+        return torch.cat((found[0], found[1]), dim=1)
+
+    def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
+        """Return copies of the worlds' mjSTATE_INTEGRATION. Shape: (len(env_ids), state_size), float64."""
+        states = np.empty((len(env_ids), mujoco.mj_stateSize(self.model, _INTEGRATION)))
+        for state, data in zip(states, self._on_host(env_ids), strict=True):
+            mujoco.mj_getState(self.model, data, state, _INTEGRATION)
+        return states
+
+    def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
+        """Set a world to an mjSTATE_INTEGRATION. Shape: (state_size,)."""
+        mujoco.mj_setState(self.model, self._scratch, state, _INTEGRATION)
+        for name, tensor in self._state.items():
+            value = np.asarray(getattr(self._scratch, name), dtype=np.float32)
+            tensor[env_id] = torch.from_numpy(value.reshape(tensor.shape[1:])).to(self.device)
+        self._renew(torch.tensor([env_id], device=self.device))
+
+    def snapshot(self) -> Mapping[str, torch.Tensor]:
+        """Return a copy of all worlds' states and all that can be read of them; see `Backend.snapshot`."""
+        kept = {name: tensor.clone() for name, tensor in self._state.items()}
+        derived = {name: getattr(self, name).clone() for name in _DERIVED}
+        return {**kept, **derived, "diverged": self.diverged.clone()}
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Restore all worlds; see `Backend.restore_snapshot`."""
+        for name, tensor in self._state.items():
+            tensor.copy_(snapshot[name])
+        self.diverged.copy_(snapshot["diverged"])
+        self._derive()
+        for name in _DERIVED:
+            getattr(self, name).copy_(snapshot[name])
+
+    def engine(self) -> str:
+        """Return MuJoCo-Warp's version and device."""
+        return f"mujoco_warp {mujoco_warp.__version__} on {self.device}"
+
+    def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """Return a world's model and state with current poses of all visible things; valid until the next call."""
+        model = self.model
+        if self._varied.fields:
+            self._shown_model = model = self._shown_model or copy.copy(self.model)
+            for name in self._varied.fields:
+                getattr(model, name)[:] = self.model_field(name)[env_id]
+        return backend.posed(model, next(self._on_host([env_id])))
+
+    def close(self) -> None:
+        """Release the memory of graphs; see `Backend.close`."""
+        self.launcher.forget_graphs()
+        self._rollback.forget()
+
+    @property
+    def warp_worlds(self) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
+        """The worlds as MuJoCo-Warp objects, valid until the next call of `step` or `vary`."""
+        return self._model, self._data
+
+    def _run_with_room(self, run: Callable[[], None], undone: Sequence[str] | None = None) -> None:
+        """Run work on all worlds, and repeat it with larger buffers until everything fits."""
+        for _ in range(self.most_growths):
+            self._room.overflow.zero_()
+            run()
+            if self._rollback.had_room():  # waits for the GPU
+                return
+            missed, contacts, constraints = self._room.used()
+            if missed & _LEFT_OUT:
+                names = repr(_BITS(missed & _LEFT_OUT))
+                reason = f"left out contacts ({names}), for which it cannot make room"
+                raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
+            before = self.sizes
+            self.sizes = now = BufferSizes(
+                contacts=round(_GROWTH * max(before.contacts, contacts / self.num_envs)),
+                constraints=round(_GROWTH * max(before.constraints, constraints)),
+            )
+            grown = f"from {before.contacts} to {now.contacts}, for constraints from {before.constraints}"
+            _LOG.info("room for contacts grows %s to %d to a world", grown, now.constraints)
+            self.launcher.forget_graphs()
+            with self.launcher.compiling():
+                self._data = with_more_room(self.model, self._data, now)
+            self._room = Room(self._data)
+            self._rollback.move_into(self._room)
+            # The parts in ``undone`` (None: all) are restored before the repetition.
+            self._rollback.put_back(undone)
+        raise EnvironmentBuildError(
+            f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
+            f"{self.sizes.constraints} constraints to a world; use the backend 'mujoco', or fewer environments"
+        )
+
+    def _substeps(self, number: int) -> None:
+        """Make ``number`` physics steps in all worlds."""
+
+        def launch() -> None:
+            for _ in range(number):
+                mujoco_warp.step(self._model, self._data)
+
+        self.launcher.replay(f"{number} steps", launch)
+
+    def _forward(self) -> None:
+        """Compute all that follows from the state of all worlds."""
+        self.launcher.replay("forward", lambda: mujoco_warp.forward(self._model, self._data))
+
+    def _derive(self) -> None:
+        """Update poses to the state; contact sensors keep the values of the last physics step."""
+
+        def launch() -> None:
+            mujoco_warp.fwd_kinematics(self._model, self._data)
+            if self._has_early_sensors:
+                mujoco_warp.sensor_pos(self._model, self._data)
+                mujoco_warp.com_vel(self._model, self._data)
+                mujoco_warp.sensor_vel(self._model, self._data)
+
+        self.launcher.replay("derive", launch)
+
+    def _renew(self, env_ids: torch.Tensor) -> None:
+        """Compute all that follows from the state of some worlds; the others keep their sensors and warm starts."""
+        self._rollback.keep()
+        self._run_with_room(self._forward, (WARM_START,))
+        self._rollback.release(env_ids)
+
+    def _view(self, name: str) -> torch.Tensor:
+        return warp.to_torch(getattr(self._data, name))
+
+    def _on_host(self, env_ids: Sequence[int]) -> Iterator[mujoco.MjData]:
+        """Yield the state of each world, read in one copy; valid until the next is yielded."""
+        worlds = torch.tensor(list(env_ids), dtype=torch.int64).to(self.device, non_blocking=True)
+        states = on_cpu([tensor[worlds] for tensor in self._state.values()])
+        data = self._scratch
+        for number in range(len(env_ids)):
+            for name, values in zip(self._state, states, strict=True):
+                value = values[number].numpy()
+                if name == "time":
+                    data.time = float(value)
+                else:
+                    getattr(data, name)[:] = value
+            yield data

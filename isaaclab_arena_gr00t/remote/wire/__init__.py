@@ -1,1 +1,0 @@
-"""Encode and decode the messages of policy servers."""

@@ -1,1 +1,0 @@
-"""Messages between policy server and client as bytes."""
