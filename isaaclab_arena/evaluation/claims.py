@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,22 +73,22 @@ class Measured:
         return Measured(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
+@dataclass
 class Measurements:
-    """Sums of measured work by job, by kind of job, and over all jobs. `kinds` maps each job index to its kind."""
+    """Sums of measured work by job, by kind of job, and over all jobs."""
 
-    def __init__(self, kinds: Mapping[int, str]) -> None:
-        self._kinds = kinds
-        self._totals: dict[int | str | None, Measured] = {}
+    kinds: Mapping[int, str]  # by job index
+    _totals: dict[int | str | None, Measured] = field(default_factory=dict)
 
     def add(self, job_index: int, measured: Measured) -> None:
         """Add a measurement of a job."""
-        for group in (job_index, self._kinds[job_index], None):
+        for group in (job_index, self.kinds[job_index], None):
             known = self._totals.get(group)
             self._totals[group] = measured if known is None else known + measured
 
     def of(self, job_index: int) -> tuple[Measured, ...]:
         """Return the sums of the job, its kind and all jobs, in this order, without those not measured yet."""
-        groups = (job_index, self._kinds[job_index], None)
+        groups = (job_index, self.kinds[job_index], None)
         return tuple(self._totals[group] for group in groups if group in self._totals)
 
 
@@ -177,17 +177,17 @@ class Blamed:
     deaths: tuple[Death, ...]  # of the ranks, in order
 
 
+@dataclass
 class Suspects:
     """The episodes that ranks are playing, and those over which ranks may have died."""
 
     # The size grows with the number of ranks and of deaths, not with that of episodes.
-    def __init__(self, jobs: Mapping[int, DividedJob]) -> None:
-        self._jobs = jobs
-        self._deaths: dict[_Key, dict[int, tuple[Death, ...]]] = {}
-        # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
-        self._begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = {}
-        self._begun_jobs: set[int] = set()
-        self._deaths_of_jobs: dict[int, tuple[Death, ...]] = {}
+    jobs: Mapping[int, DividedJob]
+    _deaths: dict[_Key, dict[int, tuple[Death, ...]]] = field(default_factory=dict)
+    # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
+    _begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
+    _begun_jobs: set[int] = field(default_factory=set)
+    _deaths_of_jobs: dict[int, tuple[Death, ...]] = field(default_factory=dict)
 
     def pieces(self, job_index: int) -> frozenset[int]:
         """Return the pieces of a job that have suspected episodes."""
@@ -212,7 +212,7 @@ class Suspects:
         self._begun.get(rank, {}).pop(claim.key, None)
         self._clear(claim.key, of_ranges(claim.suspects))
         played = of_ranges(claim.committed) | of_ranges(claim.suspects)
-        return not claim.suspects or of_ranges(self._jobs[claim.job_index].pieces[claim.piece] or ()) <= played
+        return not claim.suspects or of_ranges(self.jobs[claim.job_index].pieces[claim.piece] or ()) <= played
 
     def leave(self, rank: int) -> None:
         """Forget the running episodes of a rank that has ended."""
@@ -232,7 +232,7 @@ class Suspects:
         for key in (key for key in pieces if key in begun):
             ended, (_, first, last) = committed(key), begun[key]
             self._clear(key, ended)
-            for begin, end in self._jobs[key[0]].pieces[key[1]] or ():
+            for begin, end in self.jobs[key[0]].pieces[key[1]] or ():
                 running += [
                     (key, index) for index in range(max(begin, first), min(end, last + 1)) if index not in ended
                 ]
@@ -288,6 +288,7 @@ class _Claimed:
     is_given_back: bool = False  # lapsed by `ClaimTable.give_back` or `release`
 
 
+@dataclass(eq=False)
 class ClaimTable:
     """The pieces of all jobs as one rank knows them: free, claimed or done. May raise `StorageError`."""
 
@@ -297,44 +298,36 @@ class ClaimTable:
     #
     # One process may keep the table for several ranks. It then names the rank in each call, and calls `give_back` if
     # that rank ends. Without `watch` it is the only one that makes claims in the directory, so it need not read them.
-    def __init__(
-        self,
-        jobs: Sequence[DividedJob],
-        output_directory: Path,  # on a disk that all ranks share
-        attempt: Attempt,
-        watch: RankWatch | None,  # used by this table only
-        *,
-        rank: int,
-        lease_s: float,  # longest silence of a rank
-        is_over: Callable[[str], bool] = lambda _: False,  # job name -> it needs no further episode
-        clock: Callable[[], float] = time.monotonic,  # monotonic [s], the one of `watch`
-    ) -> None:
-        self.jobs: Mapping[int, DividedJob] = {divided.index: divided for divided in jobs}
-        self._output_directory = output_directory
-        self._attempt = attempt
-        self._directory = directory = claims_directory(output_directory, attempt)
-        self._watch = watch
-        self._rank = rank
-        self._lease_s = lease_s
-        self._is_over = is_over
-        self._clock = clock
+    divided: Sequence[DividedJob]
+    output_directory: Path  # on a disk that all ranks share
+    attempt: Attempt
+    watch: RankWatch | None  # used by this table only
+    _: KW_ONLY
+    rank: int
+    lease_s: float  # longest silence of a rank
+    is_over: Callable[[str], bool] = lambda _: False  # job name -> it needs no further episode
+    clock: Callable[[], float] = time.monotonic  # monotonic [s], the one of `watch`
+    _claimed: dict[tuple[int, int], _Claimed] = field(default_factory=dict, init=False)
+    _done: set[tuple[int, int]] = field(default_factory=set, init=False)
+    _failed: set[int] = field(default_factory=set, init=False)
+    _names: set[str] = field(default_factory=set, init=False)
+    _order: list[OpenWork] | None = field(default=None, init=False)
+    _refreshed_at: float | None = field(default=None, init=False)
+    _watching_since: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.jobs: Mapping[int, DividedJob] = {each.index: each for each in self.divided}
+        self._directory = claims_directory(self.output_directory, self.attempt)
         # Jobs of one kind can share an environment and a policy.
-        kinds = {each.index: f"{each.environment_key} {each.job.policy_key}" for each in jobs}
+        kinds = {each.index: f"{each.environment_key} {each.job.policy_key}" for each in self.divided}
         self._measurements = Measurements(kinds)
-        self._open = {divided.index: set(range(len(divided.pieces))) for divided in jobs}
-        self._claimed: dict[tuple[int, int], _Claimed] = {}
-        self._done: set[tuple[int, int]] = set()
-        self._failed: set[int] = set()
-        self._names: set[str] = set()
-        self._order: list[OpenWork] | None = None
-        self._refreshed_at: float | None = None
-        self._watching_since = 0.0
-        with storage_errors("make", directory):
-            directory.mkdir(parents=True, exist_ok=True)
+        self._open = {each.index: set(range(len(each.pieces))) for each in self.divided}
+        with storage_errors("make", self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
 
     def refresh(self, *, now: bool = False) -> None:
         """Read the claims of other ranks, at most once a second unless `now`."""
-        at = self._clock()
+        at = self.clock()
         since = None if self._refreshed_at is None else at - self._refreshed_at
         if since is not None and since < 1.0 and not now:
             return
@@ -342,15 +335,15 @@ class ClaimTable:
         if since is None or since > 5.0:
             self._watching_since = at
         self._refreshed_at = at
-        if self._watch is not None:
+        if self.watch is not None:
             self._read_names(at)
-            self._find_lapsed(at, self._watch.look())
+            self._find_lapsed(at, self.watch.look())
         self._order = None
 
     def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
         """Claim a piece of the next job for `rank` (None: this rank). None if no piece is free."""
         # The table may be a second old, and other ranks' pieces may have become free: then look again.
-        for is_new in (False, True) if self._watch is not None else (False,):
+        for is_new in (False, True) if self.watch is not None else (False,):
             self.refresh(now=is_new)
             # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
             self._order = order = order_of_work(list(self._open_work())) if self._order is None else self._order
@@ -377,7 +370,7 @@ class ClaimTable:
     def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
         """Claim a piece for `rank` (None: this rank). None if another rank has it, it is done or its job failed."""
         self.refresh()
-        rank = self._rank if rank is None else rank
+        rank = self.rank if rank is None else rank
         if piece not in self.open_pieces(job_index):
             return None
         before = self._claimed.get((job_index, piece))
@@ -387,13 +380,13 @@ class ClaimTable:
             generation=1 if before is None else before.generation + 1,
             taken_from=None if before is None else before.owner,
         )
-        content = {"rank": rank, "run_id": self._attempt.run_id, "claimed_at": now()}
+        content = {"rank": rank, "run_id": self.attempt.run_id, "claimed_at": now()}
         is_held = self._create(claim_name(claim), content)
         # The piece is taken in both cases: by this rank, or by the rank that made the file first.
         self._open[job_index].discard(piece)
         self._claimed[job_index, piece] = _Claimed(
             generation=claim.generation,
-            first_seen_s=self._clock(),
+            first_seen_s=self.clock(),
             owner=rank if is_held else None,
             is_held=is_held,
         )
@@ -406,8 +399,8 @@ class ClaimTable:
         # Only this attempt's commits count: errors of an earlier one may have to run again.
         divided = self.jobs[key[0]]
         name, piece = divided.job.config.name, divided.pieces[key[1]]
-        lines = read_commits(self._output_directory / name, name).lines
-        committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
+        lines = read_commits(self.output_directory / name, name).lines
+        committed = frozenset(line.episode_index for line in lines if line.attempt == self.attempt.number)
         return committed if piece is None else committed & of_ranges(piece)
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
@@ -420,20 +413,20 @@ class ClaimTable:
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Mark a piece as finished, unless it was taken over; then its new owner does."""
         key, claimed = claim.key, self._claimed.get(claim.key)
-        rank = self._rank if claimed is None or claimed.owner is None else claimed.owner
+        rank = self.rank if claimed is None or claimed.owner is None else claimed.owner
         if claimed is not None:
             claimed.is_held = False
         if self.holds(claim):
             content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
             self._create(f"j{claim.job_index:06d}_p{claim.piece:05d}.done", content)
-            if self._watch is None:
+            if self.watch is None:
                 self._close(key)
                 self._measurements.add(key[0], measured)
 
     def give_up(self, job_index: int) -> None:
         """Mark a job as failed, so that no rank claims more of it."""
         self._failed.add(job_index)
-        self._create(f"j{job_index:06d}.failed", {"rank": self._rank, "failed_at": now()})
+        self._create(f"j{job_index:06d}.failed", {"rank": self.rank, "failed_at": now()})
 
     def give_back(self, rank: int) -> list[tuple[int, int]]:
         """Release all claims of a rank that were made here; return their (job index, piece)."""
@@ -479,7 +472,7 @@ class ClaimTable:
     def _ends_early(self, job_index: int) -> bool:
         divided = self.jobs[job_index]
         # A missing report is written even if the job is decided.
-        return divided.pieces != ((),) and self._is_over(divided.job.config.name)
+        return divided.pieces != ((),) and self.is_over(divided.job.config.name)
 
     def _open_work(self) -> Iterator[OpenWork]:
         ranks_at: dict[int, set[int | None]] = {}
@@ -551,7 +544,7 @@ class ClaimTable:
         lost = {
             report.rank
             for report in reports
-            if report.fate is not RankFate.WORKING or min(report.silent_s, watched_s) >= self._lease_s
+            if report.fate is not RankFate.WORKING or min(report.silent_s, watched_s) >= self.lease_s
         }
         for key, claimed in self._claimed.items():
             if claimed.is_held or claimed.is_given_back:
@@ -561,13 +554,13 @@ class ClaimTable:
                 claim = Claim(job_index=key[0], piece=key[1], generation=claimed.generation)
                 content = self._read(claim_name(claim))
                 rank = content.get("rank")
-                if isinstance(rank, int) and content.get("run_id") == self._attempt.run_id:
+                if isinstance(rank, int) and content.get("run_id") == self.attempt.run_id:
                     claimed.owner = rank
             if claimed.owner is None:
-                claimed.has_lapsed = at - claimed.first_seen_s >= self._lease_s
+                claimed.has_lapsed = at - claimed.first_seen_s >= self.lease_s
             else:
                 # This rank owns the claim but does not hold it: the reply to its creation was lost on a network disk.
-                claimed.has_lapsed = claimed.owner == self._rank or claimed.owner in lost
+                claimed.has_lapsed = claimed.owner == self.rank or claimed.owner in lost
             if claimed.has_lapsed:
                 self._open[key[0]].add(key[1])
             else:

@@ -4,7 +4,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,25 +46,25 @@ class AssignedJob:
     observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
 
+@dataclass(eq=False)
 class FixedQueue:
     """Jobs that were assigned before the start, in order; a job that takes turns is there once for each turn."""
 
-    def __init__(self, assigned: Iterable[AssignedJob], is_over: Callable[[str], bool] = lambda _: False) -> None:
-        self._pending = iter(assigned)
-        # By the job's name: whether no further episode of it is needed.
-        self._is_over = is_over
-        self._begun: set[str] = set()
-        self._failed: set[str] = set()
+    assigned: list[AssignedJob]
+    is_over: Callable[[str], bool] = lambda _: False  # job name -> it needs no further episode
+    _begun: set[str] = field(default_factory=set, init=False)
+    _failed: set[str] = field(default_factory=set, init=False)
 
     def next_job(self) -> AssignedJob | None:
         """Return the next job that has something left to do, None at the end."""
-        for assigned in self._pending:
+        while self.assigned:
+            assigned = self.assigned.pop(0)
             name = assigned.job.config.name
             # The first turn of a job is never left out: the job may owe its report.
             if name not in self._begun:
                 self._begun.add(name)
                 return assigned
-            if name not in self._failed and not self._is_over(name):
+            if name not in self._failed and not self.is_over(name):
                 return assigned
         return None
 
@@ -170,57 +170,46 @@ class Claims(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class DynamicQueue:
     """The jobs that a rank claims, one after the other, until nothing is left for any rank."""
 
-    def __init__(
-        self,
-        claims: Claims,
-        *,
-        world_size: int,
-        stop_requested: Callable[[], bool] = lambda: False,
-        is_over: Callable[[str], bool] = lambda _: False,
-        rest_s: float = 0.5,
-        pause: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._claims = claims
-        self._world_size = world_size
-        # True ends the wait for other ranks.
-        self._stop_requested = stop_requested
-        # By the job's name: whether no further episode of it is needed.
-        self._is_over = is_over
-        self._rest_s = rest_s  # between two looks for a free piece
-        self._pause = pause
-        self._clock = clock  # monotonic [s]
-        self._built_environment: str | None = None
-        self._current: ClaimedEpisodes | None = None
-        self._said_that_it_waits = False
+    claims: Claims
+    _: KW_ONLY
+    world_size: int
+    stop_requested: Callable[[], bool] = lambda: False  # True ends the wait for other ranks
+    is_over: Callable[[str], bool] = lambda _: False  # job name -> it needs no further episode
+    rest_s: float = 0.5  # between two looks for a free piece
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic  # monotonic [s]
+    _built_environment: str | None = field(default=None, init=False)
+    _current: "ClaimedEpisodes | None" = field(default=None, init=False)
+    _said_that_it_waits: bool = field(default=False, init=False)
 
     def next_job(self) -> AssignedJob | None:
         """Claim a job, or wait while other ranks work. None if all jobs are done or failed, or on a stop request."""
         while True:
-            if self._stop_requested():
+            if self.stop_requested():
                 return None
-            claim = self._claims.claim_next(self._built_environment)
+            claim = self.claims.claim_next(self._built_environment)
             if claim is not None:
                 break
             # Pieces that other ranks hold may become free, so this rank stays as long as there are any.
-            pieces = self._claims.pieces_of_others()
+            pieces = self.claims.pieces_of_others()
             if not pieces:
                 return None
             if not self._said_that_it_waits:
                 _LOG.info("nothing is left to claim; waiting for other ranks, which work on %d pieces", pieces)
                 self._said_that_it_waits = True
-            left_s = self._rest_s
-            while left_s > 0 and not self._stop_requested():
-                self._pause(min(left_s, 0.5))
+            left_s = self.rest_s
+            while left_s > 0 and not self.stop_requested():
+                self.pause(min(left_s, 0.5))
                 left_s -= 0.5
 
         # If none of the piece's episodes is missing, the job may still owe its report.
-        divided = self._claims.jobs[claim.job_index]
-        is_over = partial(self._is_over, divided.job.config.name)
-        supply = ClaimedEpisodes(claim, self._claims, world_size=self._world_size, is_over=is_over, clock=self._clock)
+        divided = self.claims.jobs[claim.job_index]
+        is_over = partial(self.is_over, divided.job.config.name)
+        supply = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
         missing = supply.num_missing
         if claim.generation > 1:
             _LOG.info(
@@ -240,8 +229,8 @@ class DynamicQueue:
         current, self._current = self._current, None
         if failed:
             self._built_environment = None
-            self._claims.give_up(job.config.index)
-        elif current is not None and not self._stop_requested():
+            self.claims.give_up(job.config.index)
+        elif current is not None and not self.stop_requested():
             current.finish_pieces()
 
 

@@ -360,9 +360,9 @@ def start_run(request: planning.RunRequest, context: DistributedContext, ranks: 
             attempt = begin.begin()
             said = "nothing" if attempt is None else str(attempt.number)
             announce_run_directory(path)
-            lock = begin.lock.share()
+            lock = begin.lock.hold(alone=False)
     said = ranks.share_from_rank_zero("attempt", said)
-    lock = lock or RunLock(path).share()
+    lock = lock or RunLock(path).hold(alone=False)
     # No rank may leave before all of them hold the lock.
     ranks.gather("lock", "held")
     attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
@@ -377,7 +377,7 @@ def start_run_alone(request: planning.RunRequest, context: DistributedContext, d
     attempt = begin.begin()
     announce_run_directory(begin.path)
     plan = ledger.read_run_plan(begin.path)
-    return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.share())
+    return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.hold(alone=False))
 
 
 def _check_reruns(request: planning.RunRequest) -> None:
@@ -442,7 +442,7 @@ class _Beginning:
         self.path = resumed or make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
-        self.lock = RunLock(self.path).hold_alone()
+        self.lock = RunLock(self.path).hold(alone=True)
 
     def begin(self) -> ledger.Attempt | None:
         """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""

@@ -579,7 +579,7 @@ def _is_free(run: Path) -> bool:
 def _took(lock: RunLock) -> bool:
     """Take a lock alone, if no other process holds it."""
     try:
-        lock.hold_alone()
+        lock.hold(alone=True)
     except ConfigError:
         return False
     return True

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from io import BytesIO
@@ -116,27 +116,25 @@ TASKS_UNDONE = 64  # most unfinished tasks per thread, which bounds their memory
 Task: TypeAlias = Callable[[], None]
 
 
+@dataclass(eq=False)
 class FilmThreads:
     """Run the tasks of a job's films on `number` threads: in order within a film; a failure stops no later task."""
 
-    def __init__(self, number: int) -> None:
-        # A thread takes the next task of any film, so none is idle while tasks of several films wait. One core is the
-        # loop's: of several threads one rests, unless the loop itself waits for films. Threads start with the first
-        # film.
-        self._number = number
-        self._threads: list[Thread] = []
-        # The tasks of each film that no thread works on; the first one is next.
-        self._waiting: deque[deque[Task]] = deque()
-        self._num_undone = 0
-        self._num_at_work = 0
-        self._loop_waits = False
-        self._is_closing = False
-        self._changed = Condition()
-        self._failure: BaseException | None = None
+    # A thread takes the next task of any film, so none is idle while tasks of several films wait. One core is the
+    # loop's: of several threads one rests, unless the loop itself waits for films. Threads start with the first film.
+    number: int
+    _threads: list[Thread] = field(default_factory=list)
+    _waiting: deque[deque[Task]] = field(default_factory=deque)  # tasks of each film that no thread works on
+    _num_undone: int = 0
+    _num_at_work: int = 0
+    _loop_waits: bool = False
+    _is_closing: bool = False
+    _changed: Condition = field(default_factory=Condition)
+    _failure: BaseException | None = None
 
     def for_a_film(self) -> Callable[[Task], None]:
         """Return a function that queues tasks of a new film; it blocks while too many tasks are unfinished."""
-        while len(self._threads) < self._number:
+        while len(self._threads) < self.number:
             # Daemons: a program that ends without `close` must not wait for films.
             self._threads.append(Thread(target=self._work, name="film", daemon=True))
             self._threads[-1].start()
@@ -160,7 +158,7 @@ class FilmThreads:
     def _do(self, film: deque[Task], task: Task) -> None:
         with self._changed:
             # Wait for room. The resting thread may work meanwhile.
-            while self._num_undone >= self._number * TASKS_UNDONE:
+            while self._num_undone >= self.number * TASKS_UNDONE:
                 self._loop_waits = True
                 self._changed.notify_all()
                 self._changed.wait()
@@ -174,7 +172,7 @@ class FilmThreads:
 
     def _work(self) -> None:
         def may_go_on() -> bool:
-            most = self._number if self._loop_waits else max(1, self._number - 1)
+            most = self.number if self._loop_waits else max(1, self.number - 1)
             may_take_one = bool(self._waiting) and self._num_at_work < most
             return may_take_one or (self._is_closing and not self._num_undone)
 
@@ -270,13 +268,13 @@ _COLOURS: dict[Outcome | None, tuple[int, int, int]] = {
 _LARGEST_KEPT_BYTES = 2**20  # largest frame that is kept whole; larger ones are scaled at once
 
 
+@dataclass(eq=False)
 class FrameSamples:
     """A few frames spread over an episode of unknown length."""
 
-    def __init__(self) -> None:
-        self._frames: list[np.ndarray] = []
-        self._stride = 1
-        self._seen = 0
+    _frames: list[np.ndarray] = field(default_factory=list)
+    _stride: int = 1
+    _seen: int = 0
 
     def add(self, frame: np.ndarray) -> None:
         """Take the next frame, which must not change afterwards. Shape: (height, width, 3), uint8."""
@@ -325,34 +323,28 @@ Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 """Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
 
 
+@dataclass(eq=False, kw_only=True)
 class EpisodeVideo:
     """The videos of one episode. Each frame is written with the next one, so the last one can show the outcome."""
 
-    def __init__(
-        self,
-        start: EpisodeStart,
-        job: str,
-        files: Mapping[str, VideoFile],
-        do: Callable[[Task], None],
-        *,
-        steps_per_frame: int,
-    ) -> None:
-        # The loop calls the public methods, which wait only for room for a task. A video with a frame that could not be
-        # drawn or written never gets its final name. `do` queues tasks of this film in order.
-        self._episode, self._job = f"episode {start.episode.episode_index}", job
-        self.files = files  # by camera
-        self._do, self._steps_per_frame = do, steps_per_frame
-        self._num_steps = 0
-        self.shows_latest_step = True  # the last counted step has a frame
-        self._is_wanted = True
-        self._latest: Mapping[str, np.ndarray] = {}
-        self._samples = FrameSamples()
-        self._bars: dict[int, np.ndarray] = {}
+    # The loop calls the public methods, which wait only for room for a task. A video with a frame that could not be
+    # drawn or written never gets its final name.
+    episode: str  # in words
+    job: str
+    files: Mapping[str, VideoFile]  # by camera
+    do: Callable[[Task], None]  # queues tasks of this film in order
+    steps_per_frame: int
+    shows_latest_step: bool = True  # the last counted step has a frame
+    _num_steps: int = 0
+    _is_wanted: bool = True
+    _latest: Mapping[str, np.ndarray] = field(default_factory=dict)
+    _samples: FrameSamples = field(default_factory=FrameSamples)
+    _bars: dict[int, np.ndarray] = field(default_factory=dict)
 
     def step_ends_with_a_frame(self) -> bool:
         """Count a control step. True if its result is due for a frame."""
         self._num_steps += 1
-        self.shows_latest_step = self._num_steps % self._steps_per_frame == 0
+        self.shows_latest_step = self._num_steps % self.steps_per_frame == 0
         return self.shows_latest_step
 
     def add(self, draw: Draw) -> None:
@@ -363,7 +355,7 @@ class EpisodeVideo:
             self._latest = draw()
             self._samples.add(self._latest[next(iter(self.files))])
 
-        self._do(partial(self._try, add))
+        self.do(partial(self._try, add))
 
     def finish(self, record: EpisodeRecord, sheet: list[Strip] | None) -> None:
         """Complete the videos and their posters of the last frame, and append a strip to the contact sheet, if any."""
@@ -379,12 +371,12 @@ class EpisodeVideo:
                 frames = *self._samples.first_and_middle(), self._latest[next(iter(self.files))]
                 sheet.append((record, [thumbnail(each, _STRIP_HEIGHT) for each in frames]))
 
-        self._do(partial(self._try, finish))
+        self.do(partial(self._try, finish))
 
     def discard(self) -> None:
         """Delete the videos; queued frames are not drawn any more."""
         self._is_wanted = False
-        self._do(self._discard_files)
+        self.do(self._discard_files)
 
     def _try(self, task: Callable[[], None]) -> None:
         if not self._is_wanted:
@@ -405,8 +397,8 @@ class EpisodeVideo:
         for camera, frame in self._latest.items():
             width = frame.shape[1]
             if width not in self._bars:
-                text = f"{self._episode}{ending}"
-                self._bars[width] = caption_bar(width, [f"{self._job}, {text}", text, text.removeprefix("episode ")])
+                text = f"{self.episode}{ending}"
+                self._bars[width] = caption_bar(width, [f"{self.job}, {text}", text, text.removeprefix("episode ")])
             self.files[camera].add(np.concatenate([frame, self._bars[width]]))
 
 
@@ -496,7 +488,13 @@ class VideoRecorder(Observer):
                     frames_per_second=1 / (steps_per_frame * environment.control_dt),
                     title=f"{self._job}, episode {index}, {camera}",
                 )
-            film = EpisodeVideo(start, self._job, files, self._threads.for_a_film(), steps_per_frame=steps_per_frame)
+            film = EpisodeVideo(
+                episode=f"episode {index}",
+                job=self._job,
+                files=files,
+                do=self._threads.for_a_film(),
+                steps_per_frame=steps_per_frame,
+            )
             self._films.setdefault(environment, {})[start.env_id] = film
         self._film(environment, [start.env_id for start in filmed])
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import count
 from pathlib import Path
 
@@ -28,36 +29,32 @@ _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.2
 
 
+@dataclass(eq=False)
 class AnswerWatch(Observer):
     """Follow the commit lines of all ranks for answers to a run's questions, and for jobs that fail by errors."""
 
     sees_pictures = False
 
-    def __init__(
-        self,
-        output_directory: Path,
-        questions: Sequence[Question],
-        *,
-        runs_again: Callable[[CommitLine], bool] = lambda _: False,
-        max_equal_errors: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        # Each line is read once. Ranks need not agree: a rank that has not seen the last line yet continues for a
-        # while. Jobs without questions are read only after one of their episodes ended in an error, hence the observer.
-        self._output_directory = output_directory
-        self._questions = questions
-        self._asked = {job for question in questions for job in question.jobs}
-        self._runs_again = runs_again  # whether the episode of a line will run again, so that the line does not count
-        self._max_equal_errors = max_equal_errors  # equal errors in a row before the job ends; 0 for no limit
-        self._clock = clock  # monotonic [s]
-        self._read_bytes: dict[Path, int] = {}
-        self._lines: defaultdict[str, dict[int, CommitLine]] = defaultdict(dict)
+    # Each line is read once. Ranks need not agree: a rank that has not seen the last line yet continues for a while.
+    # Jobs without questions are read only after one of their episodes ended in an error, hence the observer.
+    output_directory: Path
+    questions: Sequence[Question]
+    _: KW_ONLY
+    # Whether the episode of a line will run again, so that the line does not count.
+    runs_again: Callable[[CommitLine], bool] = lambda _: False
+    max_equal_errors: int = 0  # equal errors in a row before the job ends; 0 for no limit
+    clock: Callable[[], float] = time.monotonic  # monotonic [s]
+    _read_bytes: dict[Path, int] = field(default_factory=dict, init=False)
+    _lines: dict[str, dict[int, CommitLine]] = field(default_factory=lambda: defaultdict(dict), init=False)
+    _looked_at: dict[str, float] = field(default_factory=dict, init=False)
+    _begun: set[str] = field(default_factory=set, init=False)
+    _suspects: Counter[str] = field(default_factory=Counter, init=False)
+    _over: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._asked = {job for question in self.questions for job in question.jobs}
         self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._asked}
-        self._answering = [Answering(each, num_questions=len(self._questions)) for each in self._questions]
-        self._looked_at: dict[str, float] = {}
-        self._begun: set[str] = set()
-        self._suspects: Counter[str] = Counter()
-        self._over: set[str] = set()
+        self._answering = [Answering(each, num_questions=len(self.questions)) for each in self.questions]
 
     def look(self, *, now: bool = False) -> tuple[Answer, ...]:
         """Return the answers. Commit files are read at most every `_LOOK_INTERVAL_S`, unless `now`."""
@@ -82,7 +79,7 @@ class AnswerWatch(Observer):
         """Whether a job needs no further episode, or more of them would end in the same error; see `look`."""
         if job in self._asked and needed_episodes(job, self.look(now=now)) is not None:
             return True
-        most, in_a_row = self._max_equal_errors, self._suspects[job]
+        most, in_a_row = self.max_equal_errors, self._suspects[job]
         may_end = most > 0 and in_a_row > 0 and job not in self._over
         # Unequal errors may continue for long, and are not urgent.
         if may_end and self._is_time(job, now=now or most <= in_a_row <= 2 * most):
@@ -134,7 +131,7 @@ class AnswerWatch(Observer):
 
     def _is_time(self, what: str, *, now: bool) -> bool:
         """Whether the next read of a job is due, or, for "", of all jobs with questions."""
-        at, before = self._clock(), self._looked_at.get(what)
+        at, before = self.clock(), self._looked_at.get(what)
         if not now and before is not None and at - before < _LOOK_INTERVAL_S:
             return False
         self._looked_at[what] = at
@@ -143,9 +140,9 @@ class AnswerWatch(Observer):
     def _read(self, job: str) -> None:
         """Read the new commit lines of a job."""
         lines = self._lines[job]
-        for line in fresh_lines(self._output_directory / job, job, self._read_bytes):
+        for line in fresh_lines(self.output_directory / job, job, self._read_bytes):
             known = lines.get(line.episode_index)
-            if self._runs_again(line) or (known is not None and not counts_before(line, known)):
+            if self.runs_again(line) or (known is not None and not counts_before(line, known)):
                 continue
             lines[line.episode_index] = line
             if job not in self._asked:
@@ -153,4 +150,4 @@ class AnswerWatch(Observer):
             self._finished[job][line.episode_index] = finished_episode(line)
             if known is not None:
                 # A later attempt replaced an error, which may change earlier answers, so all of them start again.
-                self._answering = [Answering(each, num_questions=len(self._questions)) for each in self._questions]
+                self._answering = [Answering(each, num_questions=len(self.questions)) for each in self.questions]

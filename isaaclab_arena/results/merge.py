@@ -1,6 +1,7 @@
 """The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
-from isaaclab_arena.results.freshness import RESULTS_FILE, sizes_of_sources, tables_are_current
+from isaaclab_arena.results.freshness import RESULTS_FILE, tables_are_current
 from isaaclab_arena.results.rows import JobEvidence, metrics_of, suites_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
@@ -39,9 +40,8 @@ from isaaclab_arena.storage.ledger import (
     read_attempts,
     read_commits,
     read_run_plan,
-    times_rerun,
 )
-from isaaclab_arena.storage.reports import JobResultStatus, ReportedStatus, read_job_reports
+from isaaclab_arena.storage.reports import JobResultStatus, ReportedStatus, read_job_reports, sizes_of_sources
 
 # The tables of a run as data frames.
 
@@ -223,7 +223,8 @@ class RunFiles:
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
-        contents, reruns = contents_in_effect(self._plan.jobs, self._attempts), times_rerun(self._attempts)
+        contents = contents_in_effect(self._plan.jobs, self._attempts)
+        reruns = Counter(work.job for attempt in self._attempts for work in attempt.jobs if work.is_rerun)
         return [
             self._evidence(job, contents[name], reruns[name])
             for name, job in self.jobs.items()

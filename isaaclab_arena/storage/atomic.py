@@ -8,7 +8,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Self
@@ -181,7 +181,7 @@ def _refuse_existing(path: Path, *, overwrite: bool) -> None:
 # they exit, so no other run can begin while one of them may still write.
 
 
-class RunLock:
+class RunLock(AbstractContextManager["RunLock"]):
     """The lock of one existing output directory, held by this process."""
 
     def __init__(self, output_directory: Path) -> None:
@@ -191,29 +191,10 @@ class RunLock:
             # inherits the descriptor on purpose holds the lock as long as it runs.
             self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def hold_alone(self) -> Self:
-        """Take the lock exclusively. ConfigError if another run holds it."""
-        return self._take(fcntl.LOCK_EX)
-
-    def share(self) -> Self:
-        """Share the lock with this run's ranks, also from an exclusive hold. ConfigError if another run holds it."""
-        return self._take(fcntl.LOCK_SH)
-
-    def release(self) -> None:
-        """Release the lock. May be called more than once; the end of the process releases it too."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
-
-    def _take(self, kind: int) -> Self:
+    def hold(self, *, alone: bool) -> Self:
+        """Hold the lock alone, or share it with this run's ranks; either may follow. ConfigError if it is taken."""
         try:
-            fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 # The error is not from another run: this file system has no locks, and reports that in one of several
@@ -224,6 +205,15 @@ class RunLock:
             message = "another run is at work in this directory; wait until it has ended, or choose another one"
             raise ConfigError(Problem(message, file=str(self._path.parent))) from error
         return self
+
+    def release(self) -> None:
+        """Release the lock. May be called more than once; the end of the process releases it too."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
 
 
 # Set files aside: they move to a directory such as ``set_aside/`` of a job.

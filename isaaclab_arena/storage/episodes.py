@@ -9,7 +9,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import util
 from pathlib import Path
@@ -292,32 +292,32 @@ class OpenRecording:
         return array
 
 
+@dataclass
 class EpisodeExaminer:
     """Read and check episodes one by one; equal structure makes the next one twenty times as fast."""
 
-    def __init__(self, opened: Callable[[Path], AbstractContextManager[OpenRecording]] = opened) -> None:
-        self._opened = opened
-        self._template: EpisodeTemplate | None = None  # structure of the last episode
+    opened: Callable[[Path], AbstractContextManager[OpenRecording]] = opened
+    template: EpisodeTemplate | None = None  # structure of the last episode
 
     def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
         """Return an intact episode, None if only the library can judge it. StorageError if the file lacks it."""
         group = recording.group(episode_index)
         address = h5o.get_info(group).addr
-        whole = None if self._template is None else self._template.read(content, address)
+        whole = None if self.template is None else self.template.read(content, address)
         # The structure changed since the last episode: derive it through the library once, then try again.
         if whole is None:
-            self._template = recording.template(group)
-            whole = None if self._template is None else self._template.read(content, address)
+            self.template = recording.template(group)
+            whole = None if self.template is None else self.template.read(content, address)
         return whole
 
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
         """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
         # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
-        if self._template is not None and len(episode_indices) == 1:
-            attributes = self._examine_part(path, episode_indices[0], self._template)
+        if self.template is not None and len(episode_indices) == 1:
+            attributes = self._examine_part(path, episode_indices[0], self.template)
             if attributes is not None:
                 return [attributes]
-        with self._opened(path) as recording:
+        with self.opened(path) as recording:
             content = mapped(path)
             indices = told(episode_indices, "checking", path.name)
             return [self._examined(recording, index, content) for index in indices]
@@ -653,17 +653,16 @@ class RecordedArray:
     name: str  # path below the episode's group
 
 
+@dataclass(eq=False)
 class RecordedSteps:
     """Access control steps of arrays in recordings without a writer. `read` loads a compressed array."""
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES, read: Callable[[Path, int, str], np.ndarray] = read_array) -> None:
-        # Compressed arrays can only be read whole, so the most recent ones are cached up to `kept_bytes`.
-        self._read_array = read
-        self._places: dict[tuple[Path, int], dict[str, ArrayPlace]] = {}
-        self._mapped: dict[Path, np.memmap] = {}
-        self._read: OrderedDict[RecordedArray, np.ndarray] = OrderedDict()
-        self._kept_bytes = kept_bytes
-        self._held_bytes = 0
+    kept_bytes: int = KEPT_BYTES  # compressed arrays can only be read whole, so the most recent ones are cached
+    read: Callable[[Path, int, str], np.ndarray] = read_array
+    _places: dict[tuple[Path, int], dict[str, ArrayPlace]] = field(default_factory=dict, init=False)
+    _mapped: dict[Path, np.memmap] = field(default_factory=dict, init=False)
+    _read: OrderedDict[RecordedArray, np.ndarray] = field(default_factory=OrderedDict, init=False)
+    _held_bytes: int = field(default=0, init=False)
 
     def names(self, file: Path, episode_index: int) -> list[str]:
         """Return the paths of an episode's arrays."""
@@ -685,10 +684,10 @@ class RecordedSteps:
         if wanted in self._read:
             self._read.move_to_end(wanted)
             return self._read[wanted]
-        array = self._read_array(file, wanted.episode_index, wanted.name)
+        array = self.read(file, wanted.episode_index, wanted.name)
         self._read[wanted] = array
         self._held_bytes += array.nbytes
-        while self._held_bytes > self._kept_bytes and len(self._read) > 1:
+        while self._held_bytes > self.kept_bytes and len(self._read) > 1:
             self._held_bytes -= self._read.popitem(last=False)[1].nbytes
         return array
 

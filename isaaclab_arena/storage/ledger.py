@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -336,11 +335,6 @@ def policy_batches_in_effect(
             if settled is not None:
                 batches[job] = settled.policy_batch
     return batches
-
-
-def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:
-    """Count the reruns of each job: its episodes were set aside because its contents changed."""
-    return Counter(work.job for attempt in attempts for work in attempt.jobs if work.is_rerun)
 
 
 def attempt_numbers(output_directory: Path) -> list[int]:

@@ -199,7 +199,7 @@ class EpisodeCommits(ledger.CommitWriter):
         self.write(replace(line, dataset_file=None, episode_file=None))
 
 
-# Diagnose a job: its recordings against their checksums and commit lines.
+# Compare the recordings of a job with their checksums and commit lines.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +271,7 @@ def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
     return said if isinstance(said, str) else None
 
 
-# Diagnose a job: compare its commit lines with its recordings, and decide the repairs. This writes nothing.
+# Diagnose a job: decide the repairs of its commit lines and its recordings. This writes nothing.
 #
 # An episode is finished if a line commits it and its recording matches that line, or if recording was off. An episode
 # with an error is finished even if its recording is lost, because a second try would favour policies that fail by
@@ -541,7 +541,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
-    with RunLock(output_directory).hold_alone():
+    with RunLock(output_directory).hold(alone=True):
         try:
             ledger.read_run_plan(output_directory)
         except ConfigError:

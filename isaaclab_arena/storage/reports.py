@@ -1,8 +1,10 @@
 """The reports of ranks on the jobs of a run, and the standing of a job from its files."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +251,31 @@ def job_standing(
     else:
         status = JobResultStatus.MISSING if job.is_to_run else JobResultStatus.SKIPPED
     return JobStanding(status=status, planned=planned, missing=missing)
+
+
+# What the ranks have written so far.
+
+
+def sizes_of_sources(output_directory: Path) -> dict[str, int]:
+    """Return the size of each commit file and report of a run [bytes]."""
+    # These files only grow, so equal sizes mean equal files. Modification times are not compared: clocks are set back.
+    patterns, sizes = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN), {}
+    for directory in _entries(output_directory):
+        try:
+            is_directory = directory.is_dir()
+        except OSError:
+            # A link in a loop.
+            is_directory = False
+        for file in _entries(directory) if is_directory else ():
+            if any(fnmatchcase(file.name, pattern) for pattern in patterns):
+                sizes[f"{directory.name}/{file.name}"] = file.stat(follow_symlinks=False).st_size
+    return dict(sorted(sizes.items()))
+
+
+def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    # A run has as many directories as jobs, and waiting ranks scan them: `Path` would be too slow.
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []

@@ -396,7 +396,7 @@ def train_rank(
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
-            stack.callback(RunLock(run_directory).hold_alone().release)
+            stack.callback(RunLock(run_directory).hold(alone=True).release)
         evaluation = _evaluation(config, run_directory, ranks, device=options.device)
         resume = options.resume is not None
         run = TrainingRun(config, run_directory, ranks, learner, evaluation, command_line, resume, began_with)

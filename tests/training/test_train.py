@@ -98,7 +98,7 @@ def test_an_evaluation_that_nobody_took_note_of_is_made_up_for(tmp_path):
 
 
 def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
-    lock = RunLock(undisturbed).hold_alone()
+    lock = RunLock(undisturbed).hold(alone=True)
     try:
         assert main(["--resume", str(undisturbed), "--max_iterations", "7"]) == 2
     finally:

@@ -192,7 +192,7 @@ class ClaimServer:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
-        self.lock = RunLock(output_directory).share()
+        self.lock = RunLock(output_directory).hold(alone=False)
         self._watch = answer_watch(
             output_directory,
             request.questions,

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,62 +129,54 @@ _RESTARTS_PER_RANK = 3
 """Restarts for each rank of the run. A restart after a life that finished something costs none."""
 
 
+@dataclass(eq=False)
 class RankSupervisor:
     """The ranks of a run. As under torchrun, their status files say which are at work, and which are silent."""
 
-    def __init__(
-        self,
-        cluster: "RayEngine",
-        orders: RunOrders,
-        look: Callable[[], Sequence[RankReport]],
-        interruption: Interruption,  # request of the user to stop
-        *,
-        fail_fast: bool = False,  # stop the run after the first failed job
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.failure: Exception | None = None  # first error of a rank, which ended the run; None without
-        self._cluster = cluster
-        self._orders = orders
-        self._look = look
-        self._interruption = interruption
-        self._fail_fast = fail_fast
-        self._clock = clock
-        self._lives: dict[int, Life] = {}  # of the ranks that have not ended
-        self._max_restarts = self._restarts_left = _RESTARTS_PER_RANK * orders.num_ranks
-        self._stop_by: float | None = None
-        self._started_at: dict[int, float] = {}
-        self._said_waiting_at: float | None = None
-        self._refused: dict[str, str] = {}
+    cluster: "RayEngine"
+    orders: RunOrders
+    look: Callable[[], Sequence[RankReport]]
+    interruption: Interruption  # request of the user to stop
+    _: KW_ONLY
+    fail_fast: bool = False  # stop the run after the first failed job
+    clock: Callable[[], float] = time.monotonic
+    failure: Exception | None = None  # first error of a rank, which ended the run; None without
+    _lives: dict[int, Life] = field(default_factory=dict, init=False)  # of the ranks that have not ended
+    _restarts: int = field(default=0, init=False)  # that count
+    _stop_by: float | None = field(default=None, init=False)
+    _started_at: dict[int, float] = field(default_factory=dict, init=False)
+    _said_waiting_at: float | None = field(default=None, init=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False)
 
     def work(self, start_timeout_s: float) -> None:
         """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
-        for rank in range(self._orders.num_ranks):
+        for rank in range(self.orders.num_ranks):
             self._start(Life(rank=rank))
         # `start_timeout_s` [s] limits the wait for the first rank only.
-        began_s = looked_s = watching_since_s = self._clock()
+        began_s = looked_s = watching_since_s = self.clock()
         has_begun = False
         while True:
-            for life, outcome in self._cluster.wait(_INTERVAL_S):
+            for life, outcome in self.cluster.wait(_INTERVAL_S):
                 self._take_note(life, outcome)
-            num_unfinished_jobs: int = self._cluster.ask([("num_unfinished_jobs", (), None)])
-            heard = {each.rank: each.silent_s for each in self._look() if each.status is not None}
+            num_unfinished_jobs: int = self.cluster.ask([("num_unfinished_jobs", (), None)])
+            heard = {each.rank: each.silent_s for each in self.look() if each.status is not None}
             has_begun = has_begun or bool(heard)
 
             # Ranks without a message for too long are killed and treated as dead.
-            at = self._clock()
+            at = self.clock()
             if at - looked_s > _BLIND_AFTER_S:
                 watching_since_s = at
             looked_s = at
             for rank in heard.keys() & self._lives.keys():
                 silent_s, life = min(heard[rank], at - watching_since_s), self._lives[rank]
                 if silent_s > _SILENT_S:
-                    self._cluster.kill(life)
+                    self.cluster.kill(life)
                     self._take_note(life, RankDiedError(f"nothing was heard of it for {silent_s:.0f} s"))
                     heard.pop(rank)
 
             # The run is over if no rank or no work is left, or if the ranks take too long to stop.
-            if self._interruption.signal_number is not None:
-                self._stop(self._interruption.signal_number)
+            if self.interruption.signal_number is not None:
+                self._stop(self.interruption.signal_number)
             is_late = self._stop_by is not None and at > self._stop_by
             nothing_left = num_unfinished_jobs == 0 or self._stop_by is not None
             if is_late or not self._lives or (nothing_left and not heard.keys() & self._lives.keys()):
@@ -191,21 +184,21 @@ class RankSupervisor:
             unheard = {life for rank, life in self._lives.items() if rank not in heard}
             self._check_waiting(unheard, None if has_begun else began_s + start_timeout_s, start_timeout_s)
         for life in self._lives.values():
-            self._cluster.kill(life)
+            self.cluster.kill(life)
 
     def _check_waiting(self, unheard: set[Life], start_by: float | None, start_timeout_s: float) -> None:
         """Log the ranks that wait or start up now and then; `DistributedError` if the first one does not begin."""
         # `start_by` is the moment by which the first rank must have begun, None if it has.
-        if start_by is not None and self._refused and not self._cluster.has_nodes():
+        if start_by is not None and self._refused and not self.cluster.has_nodes():
             raise DistributedError("; ".join(self._refused.values()))
-        at, needs = self._clock(), self._orders.needs
+        at, needs = self.clock(), self.orders.needs
         late = {life for life in unheard if at - self._started_at[life.rank] > _SAY_EVERY_S}
         is_over = start_by is not None and at > start_by
         is_time = self._said_waiting_at is None or at - self._said_waiting_at > _SAY_EVERY_S
         if not (is_over or (late and is_time)):
             return
-        waiting, gpus = set(self._cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
-        asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self._cluster.resources()}"
+        waiting, gpus = set(self.cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
+        asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self.cluster.resources()}"
         if num_processes := len(set(self._lives.values()) - waiting) if is_over else 0:
             raise DistributedError(
                 f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
@@ -218,9 +211,9 @@ class RankSupervisor:
             )
         self._said_waiting_at, num_waiting = at, len(late & waiting)
         if num_waiting:
-            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, self._orders.num_ranks, asked_and_had)
+            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, self.orders.num_ranks, asked_and_had)
         if num_waiting < len(late):
-            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, self._orders.num_ranks)
+            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, self.orders.num_ranks)
 
     def _take_note(self, life: Life, outcome: str | Exception) -> None:
         """Note the final state of a rank that has ended, or its error."""
@@ -229,19 +222,19 @@ class RankSupervisor:
             return
         # Only if the process died its running episodes are suspected.
         reason = str(outcome) if isinstance(outcome, RankDiedError) else ""
-        end = adapter(LifeEnd).validate_python(self._cluster.ask([("end", (life, reason), None)]))
+        end = adapter(LifeEnd).validate_python(self.cluster.ask([("end", (life, reason), None)]))
         del self._lives[rank]
         costs, open_again = int(not end.was_fruitful), f"{end.pieces} pieces are open to others again"
         # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
         match outcome:
             case RankDiedError():
                 _LOG.error("rank %d has died: %s; %s", rank, reason, open_again)
-                self._restarts_left = min(self._restarts_left + end.lives_explained, self._max_restarts)
+                self._restarts = max(0, self._restarts - end.lives_explained)
             case RefusedError(host=host, node=node):
                 if node not in self._refused:
                     self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
                     _LOG.error("%s", self._refused[node])
-                    self._cluster.avoid(node)
+                    self.cluster.avoid(node)
                 costs = 0
             case DistributedError():
                 _LOG.error("rank %d has ended: %s; %s", rank, outcome, open_again)
@@ -256,25 +249,25 @@ class RankSupervisor:
                     self._stop(signal.SIGTERM)
                 return
             case _:
-                if outcome == RankState.FAILED and self._fail_fast:
+                if outcome == RankState.FAILED and self.fail_fast:
                     _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
                     self._stop(signal.SIGTERM)
                 return
         if self._stop_by is not None:
             return
-        if self._restarts_left < costs:
+        if self._restarts + costs > _RESTARTS_PER_RANK * self.orders.num_ranks:
             _LOG.error("rank %d does not begin anew: ranks of this run have died too often", rank)
             return
-        self._restarts_left -= costs
-        status_path(Path(self._orders.output_directory), rank).unlink(missing_ok=True)
+        self._restarts += costs
+        status_path(Path(self.orders.output_directory), rank).unlink(missing_ok=True)
         self._start(Life(rank=rank, number=life.number + 1))
 
     def _start(self, life: Life) -> None:
         self._lives[life.rank] = life
-        self._cluster.start_rank(life)
-        self._started_at[life.rank] = self._clock()
+        self.cluster.start_rank(life)
+        self._started_at[life.rank] = self.clock()
 
     def _stop(self, signal_number: int) -> None:
         if self._stop_by is None:
-            self._stop_by = self._clock() + _GRACE_S
-            self._cluster.ask([("stop", (signal_number,), None)])
+            self._stop_by = self.clock() + _GRACE_S
+            self.cluster.ask([("stop", (signal_number,), None)])

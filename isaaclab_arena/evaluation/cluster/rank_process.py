@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -58,41 +58,38 @@ _MAX_BYTES = 16_000_000
 _MAX_CALLS = 2_000
 
 
+@dataclass(eq=False)
 class RemoteLedger:
     """What `ClaimTable` and `EpisodeCommits` are for ranks that share the run's directory. A context manager."""
 
     # The rank only waits for the claim server's answer if it claims a piece, or begins an episode. All else goes in a
     # thread, in the order in which it came about; each delivery is a heartbeat. On exit it delivers what is left.
-    def __init__(
-        self,
-        orders: RunOrders,
-        life: Life,
-        jobs: Sequence[DividedJob],
-        ask: Ask,
-        directory: Path,  # of this rank's files
-        *,
-        is_own: bool,  # False: the run's directory, so neither episodes nor files are delivered
-        stop: Callable[[int], None] = lambda _: None,  # called with the signal that stops the run
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.jobs: Mapping[int, DividedJob] = {divided.index: divided for divided in jobs}
-        self.failure: Exception | None = None  # error that ended the deliveries, so this rank must end
-        self.jobs_over: frozenset[str] = frozenset()  # names of jobs that need no further episode
-        self._life = life
-        self._ask = ask
-        self._directory = directory
-        self._claims_directory = None if is_own else claims_directory(directory, orders.attempt)
-        self._interval_s = interval_s(orders.num_ranks)
-        self._stop = stop
-        self._clock = clock
-        # The last answer, and the job and the open pieces that it was about.
-        self._said, self._said_at, self._said_of = ClaimAnswer(), 0.0, -1
-        self._open: set[int] = set()
-        # Calls that are to be made, each with the file of its content.
-        self._outbox: deque[tuple[str, Sequence[Any], Path | None]] = deque()
-        self._log, self._log_sent = directory / "logs" / f"rank{life.rank}.log", 0  # [bytes]
-        self._kept: set[Path] = set()  # delivered files that the rank still needs
-        self._closing = threading.Event()
+    orders: RunOrders
+    life: Life
+    divided: Sequence[DividedJob]
+    ask: Ask
+    directory: Path  # of this rank's files
+    _: KW_ONLY
+    is_own: bool  # False: the run's directory, so neither episodes nor files are delivered
+    stop: Callable[[int], None] = lambda _: None  # called with the signal that stops the run
+    clock: Callable[[], float] = time.monotonic
+    failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
+    jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
+    # The last answer, and the job and the open pieces that it was about.
+    _said: ClaimAnswer = field(default=ClaimAnswer(), init=False)
+    _said_at: float = field(default=0.0, init=False)
+    _said_of: int = field(default=-1, init=False)
+    _open: set[int] = field(default_factory=set, init=False)
+    # Calls that are to be made, each with the file of its content.
+    _outbox: deque[tuple[str, Sequence[Any], Path | None]] = field(default_factory=deque, init=False)
+    _log_sent: int = field(default=0, init=False)  # [bytes]
+    _kept: set[Path] = field(default_factory=set, init=False)  # delivered files that the rank still needs
+    _closing: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.jobs: Mapping[int, DividedJob] = {each.index: each for each in self.divided}
+        self._claims_directory = None if self.is_own else claims_directory(self.directory, self.orders.attempt)
+        self._log = self.directory / "logs" / f"rank{self.life.rank}.log"
         self._thread = threading.Thread(target=self._deliver_until_closed, name="deliveries", daemon=True)
 
     def __enter__(self) -> Self:
@@ -113,19 +110,19 @@ class RemoteLedger:
         # Without the run's directory the rank needs a copy of the job's settled batch size.
         if answer.claim is not None and answer.settled is not None and self._claims_directory is None:
             name = self.jobs[answer.claim.job_index].job.config.name
-            write_text(self._directory / name / SETTLED_FILE, answer.settled, overwrite=True)
+            write_text(self.directory / name / SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
         """Claim a piece; None if it is not open."""
-        if self._said_of != job_index or self._clock() - self._said_at >= 1.0:
+        if self._said_of != job_index or self.clock() - self._said_at >= 1.0:
             self._hear(None, job_index)
         return self._hear(None, job_index, piece).claim if piece in self._open else None
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Report the episodes that may run from now on; they are suspected if this rank dies."""
         # This call waits for the claim server, because the rank may die of the episodes at once.
-        self._ask([("begin", (self._life, claim, first, last), None)])
+        self.ask([("begin", (self.life, claim, first, last), None)])
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
@@ -135,11 +132,11 @@ class RemoteLedger:
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Report a finished piece, after its episodes."""
-        self._outbox.append(("finish", (self._life, claim, measured), None))
+        self._outbox.append(("finish", (self.life, claim, measured), None))
 
     def give_up(self, job_index: int) -> None:
         """Report a failed job."""
-        self._outbox.append(("give_up", (self._life, job_index), None))
+        self._outbox.append(("give_up", (self.life, job_index), None))
 
     def open_episodes(self, job_index: int) -> int:
         """Return the number of episodes in open pieces of the current job, 0 for another job."""
@@ -162,14 +159,20 @@ class RemoteLedger:
             # The rank may have played the episode before, in a piece that it lost.
             path.unlink(missing_ok=True)
             write(path)
-        self._outbox.append(("commit", (self._life, text), path))
+        self._outbox.append(("commit", (self.life, text), path))
 
     def deliver(self) -> None:
         """Deliver everything written until now, in as many deliveries as it takes."""
         is_done = False
         while not is_done:
-            # Files are listed before results, so that the report of a job does not come before its last episode.
-            files, waiting = self._files(), list(self._outbox)
+            # Files are listed before results, so that the report of a job does not come before its last episode: the
+            # status first, then those of jobs, then the log.
+            files: list[Path] = []
+            if self._claims_directory is None:
+                of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self.directory.glob(f"*/{pattern}")))
+                fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
+                files = [status_path(self.directory, self.life.rank), *fresh, self._log]
+            waiting = list(self._outbox)
             calls: list[Call] = []
             size, number = 0, 0
             for method, arguments, path in waiting[:_MAX_CALLS]:
@@ -191,12 +194,12 @@ class RemoteLedger:
                 with suppress(FileNotFoundError), path.open("rb") as stream:
                     stream.seek(offset or 0)
                     content = stream.read(-1 if offset is None else _MAX_BYTES)
-                    calls.append(("keep", (self._life, str(path.relative_to(self._directory)), offset), content))
+                    calls.append(("keep", (self.life, str(path.relative_to(self.directory)), offset), content))
                     sent.append(path)
                     size += len(content)
                     self._log_sent += 0 if offset is None else len(content)
-            calls.append(("beat", (self._life, machine_identity()), None))
-            stop_signal, jobs_over = self._ask(calls)
+            calls.append(("beat", (self.life, machine_identity()), None))
+            stop_signal, jobs_over = self.ask(calls)
 
             # The claim server has everything by now, so it can be removed here.
             of_episodes = [self._outbox.popleft()[2] for _ in range(number)]
@@ -205,28 +208,20 @@ class RemoteLedger:
                 path.unlink(missing_ok=True)
             self.jobs_over = frozenset(jobs_over)
             if stop_signal is not None:
-                self._stop(stop_signal)
+                self.stop(stop_signal)
             is_done = is_done and size < _MAX_BYTES
 
-    def _files(self) -> list[Path]:
-        """Return this rank's files besides episodes: the status first, then those of jobs, then the log."""
-        if self._claims_directory is not None:
-            return []
-        of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self._directory.glob(f"*/{pattern}")))
-        fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
-        return [status_path(self._directory, self._life.rank), *fresh, self._log]
-
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
-        said = adapter(ClaimAnswer).validate_python(self._ask([("claim", (self._life, built, job_index, piece), None)]))
+        said = adapter(ClaimAnswer).validate_python(self.ask([("claim", (self.life, built, job_index, piece), None)]))
         about = said.claim.job_index if said.claim is not None else job_index
-        self._said, self._said_at, self._said_of = said, self._clock(), -1 if about is None else about
+        self._said, self._said_at, self._said_of = said, self.clock(), -1 if about is None else about
         self._open = set(of_ranges(said.open_pieces))
         return said
 
     def _deliver_until_closed(self) -> None:
         try:
             self.deliver()
-            while not self._closing.wait(self._interval_s):
+            while not self._closing.wait(interval_s(self.orders.num_ranks)):
                 self.deliver()
         except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
             self.failure = error

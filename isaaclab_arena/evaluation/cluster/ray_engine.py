@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
@@ -154,32 +155,31 @@ def refusal(address: str, error: Exception) -> Problem:
     return Problem(f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}", key="--ray_address")
 
 
+@dataclass(eq=False)
 class RayEngine:
     """A Ray cluster that runs the processes of a run. A context manager: `ConfigError` if it cannot be reached."""
 
     # On exit the remaining processes end.
-    def __init__(self, options: ClusterOptions) -> None:
-        self._address = options.ray_address
-        self._options = options
-        self._orders: RunOrders | None = None
-        self._claim_server: Any = None
-        self.ask: Ask = lambda _: None  # of the claim server, once it is started
-        self._actors: dict[Life, Any] = {}
-        self._running: dict[Any, Life] = {}
-        self._avoided: set[str] = set()
+    options: ClusterOptions
+    ask: Ask = lambda _: None  # of the claim server, once it is started
+    _orders: RunOrders | None = None
+    _claim_server: Any = None
+    _actors: dict[Life, Any] = field(default_factory=dict)
+    _running: dict[Any, Life] = field(default_factory=dict)
+    _avoided: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Self:
         own: dict[str, Any] = {}
-        if self._address == "local":
+        if self.options.ray_address == "local":
             # Ray starts a process for each core of its own cluster. Its default nice value is 15, with which ranks get
             # little time beside other programs.
-            cores = cores_to_use(self._options, num_cores=int(get_num_cpus()))
+            cores = cores_to_use(self.options, num_cores=int(get_num_cpus()))
             own = {"include_dashboard": False, "num_cpus": cores, "_system_config": {"worker_niceness": 0}}
         namespace = f"arena-{uuid.uuid4().hex}"
         try:
             # Ray would try for ten minutes if no cluster answers.
-            host, colon, port = self._address.rpartition(":")
-            if self._address.startswith("ray://"):
+            host, colon, port = self.options.ray_address.rpartition(":")
+            if self.options.ray_address.startswith("ray://"):
                 raise ValueError("start the command on a node of the cluster, or by ray job submit")  # noqa: TRY301
             if colon:
                 with socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S) as connection:
@@ -189,10 +189,10 @@ class RayEngine:
                         answer = connection.recv(9)
                 if answer[3:4] != _SETTINGS and answer[:1] != _TLS_ALERT:
                     raise ValueError("something listens there, but no Ray cluster")  # noqa: TRY301
-                GcsClient(address=self._address)
-            ray.init(address=self._address, namespace=namespace, logging_level=logging.WARNING, **own)
+                GcsClient(address=self.options.ray_address)
+            ray.init(address=self.options.ray_address, namespace=namespace, logging_level=logging.WARNING, **own)
         except (OSError, RuntimeError, ValueError, RayError) as error:
-            raise ConfigError(refusal(self._address, error)) from error
+            raise ConfigError(refusal(self.options.ray_address, error)) from error
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -215,7 +215,7 @@ class RayEngine:
         prefix = check(lambda: sys.prefix).options(scheduling_strategy=_on(here))
         nodes = [node for node in ray.nodes() if _could_have(node, needs)]
         is_here = {node["NodeID"] for node in nodes} >= {here}
-        is_same = is_here and (self._address == "local" or ray.get(prefix.remote()) == sys.prefix)
+        is_same = is_here and (self.options.ray_address == "local" or ray.get(prefix.remote()) == sys.prefix)
         asked = [(node, ask(node)) for node in nodes if not (is_same and node["NodeID"] == here)]
         problems = []
         for node, pending in asked:

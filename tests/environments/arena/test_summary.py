@@ -2,7 +2,7 @@ import pytest
 
 from isaaclab_arena.cli.commands.listing import catalog_text
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.policy.scripted import SCRIPTS
+from isaaclab_arena.policy.scripted import TASKS
 from tests.environments.building import ALL_ENVIRONMENTS
 
 
@@ -29,4 +29,4 @@ def test_the_list_shows_instruction_success_length_and_robots():
 
 
 def test_every_environment_has_a_plan():
-    assert set(ALL_ENVIRONMENTS) == set(SCRIPTS)
+    assert set(ALL_ENVIRONMENTS) == set(TASKS)

@@ -11,7 +11,7 @@ from isaaclab_arena.environments.tasks.pick_by_colour import PickByColour
 from isaaclab_arena.environments.variations.catalogue import word_distance
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.scripted import SCRIPTS
+from isaaclab_arena.policy.scripted import scripts
 from tests.environments.building import ALL_ENVIRONMENTS, build
 from tests.environments.variations.varying import build_varied, catalogue_of, conditions_of, fixed
 
@@ -43,7 +43,7 @@ def test_paraphrases_name_the_object_whatever_it_is(name):
 
 def test_the_episodes_own_colour_is_in_its_paraphrases_where_the_scripted_policy_looks_for_it():
     env = build_varied("pick_by_colour", {})
-    candidates = SCRIPTS["pick_by_colour"](env.sizes).candidates
+    candidates = scripts(env.sizes)["pick_by_colour"].candidates
     for index in range(4):
         conditions = conditions_of(env, index)
         own = [role for role in candidates if role in env.instruction(conditions).split()]

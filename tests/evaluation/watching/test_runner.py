@@ -94,7 +94,7 @@ def test_a_killed_watch_leaves_a_run_that_the_next_one_waits_for(settings, caplo
 def is_free() -> bool:
     with RunLock(Path("watch/watch")) as lock:
         try:
-            lock.hold_alone()
+            lock.hold(alone=True)
         except ConfigError:
             return False
     return True

@@ -238,7 +238,7 @@ def test_a_second_watch_waits_for_the_first_and_goes_on_after_it(watching):
 @pytest.mark.parametrize("run", ["step_0", "best_step_0"])
 def test_a_run_in_which_ranks_of_a_killed_runner_are_at_work_waits(watching, run):
     (watching.directory / "watch" / run).mkdir(parents=True)
-    lock = RunLock(watching.directory / "watch" / run).share()
+    lock = RunLock(watching.directory / "watch" / run).hold(alone=False)
     at_work: dict[str, bool] = {}
 
     def play(checkpoint, directory, seed_offset):
