@@ -22,8 +22,8 @@ from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
-from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.planning import Machinery, settle_backends
+from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
