@@ -15,12 +15,11 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
-from isaaclab_arena.evaluation.options import MAX_FPS
 from isaaclab_arena.evaluation.process import signals_handled
 from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
-from isaaclab_arena.recording import VideoOptions
+from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.results.freshness import EpisodeVerification, RunVerification, write_verification
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
