@@ -110,7 +110,7 @@ def test_each_reason_to_wait_is_logged_once_for_all_its_numbers(watching, caplog
     watching.meanwhile = [
         lambda: save(watching.training, 50, content=b"weights"),
         lambda: None,
-        lambda: (watching.directory / "watch" / "stop").touch(),
+        (watching.directory / "watch" / "stop").touch,
     ]
     assert watching.run(Evaluations(), until="100", quiet_s=10.0, stop_file=watching.directory / "watch" / "stop") == 0
     told = [line for line in caplog.messages if "model_50.pt: " in line]
