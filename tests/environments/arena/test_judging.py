@@ -52,6 +52,14 @@ def test_every_task_gives_the_same_where_its_verdicts_are_replayed(name, caplog)
     assert "not replayed" not in caplog.text
 
 
+def test_a_task_may_call_a_tensor_of_its_own_cleared():
+    task = built("cartpole").task
+    vars(task)["cleared"] = torch.ones(NUM_ENVS, dtype=torch.bool)
+    task.held_steps[:] = 5
+    task.begin(built("cartpole").backend, torch.tensor([1]))
+    assert task.held_steps.tolist() == [5, 0, 5]
+
+
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
 def test_every_task_says_that_it_can_be_captured(name):
     assert built(name).task.capturable
