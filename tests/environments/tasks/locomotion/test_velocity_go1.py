@@ -100,7 +100,10 @@ def test_the_time_before_it_has_settled_does_not_count():
     steps = [env.step(torch.zeros(1, 12)) for _ in range(env.max_episode_length)]
     settled = round(SETTLING_S / 0.02)
     assert steps[settled - 1].metrics["worst_speed_error_m_s"] == 0
-    assert [bool(steps[index].metrics["mean_speed_error_m_s"].isnan()) for index in (settled - 1, settled)] == [True, False]
+    assert [bool(steps[index].metrics["mean_speed_error_m_s"].isnan()) for index in (settled - 1, settled)] == [
+        True,
+        False,
+    ]
     assert solved(steps[-1])
 
 
