@@ -203,9 +203,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         stop_kept_workers(ANSWERS)
         try:
             slots = EnvSlots(source, num_envs, None if config.python is None else options, begun)
-        except ArenaError:
-            raise
-        except Exception as error:  # in this process an environment may raise anything
+        except Exception as error:
+            if config.python is not None:
+                raise
+            # In this process an environment may raise anything.
             message = f"'{self.name}' cannot be made: {type(error).__name__}: {error}"
             raise EnvironmentBuildError(message) from error
 
@@ -356,7 +357,7 @@ class RobosuiteConfig(GymConfig):
     camera_size: Count = 84
 
     def maker_arguments(self) -> dict[str, Any]:
-        """Return the arguments of `robosuite_tasks.make`; no cameras without ``enable_cameras``."""
+        """Return the arguments of `gymnasium_tasks.Robosuite.make`; no cameras without ``enable_cameras``."""
         cameras = list(self.cameras) if self.enable_cameras else []
         return {**self.make_kwargs, "robots": list(self.robots), "cameras": cameras, "camera_size": self.camera_size}
 
