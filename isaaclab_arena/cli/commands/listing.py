@@ -124,9 +124,10 @@ def _summary(entry: Any) -> str:
     if isinstance(entry, type):
         documented = entry.__doc__
     elif hasattr(entry, "config_class"):
-        # The module describes a builder: that of its task or, without a task, that of its options.
+        # Without words of its own the module describes a builder: that of its task or, without one, of its options.
         defined = getattr(entry, "make_task", entry.config_class)
-        documented = inspect.getdoc(sys.modules[defined.__module__])
+        words = getattr(entry, "words", None)
+        documented = words if isinstance(words, str) else inspect.getdoc(sys.modules[defined.__module__])
     else:
         documented = getattr(entry, "words", None)
     return (documented or "").strip().partition("\n")[0]

@@ -115,6 +115,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     name: str = field(kw_only=False)  # the environment's name in its source
     config_class: type[_Config]
     kind: str  # key of `worker.answers.SOURCES`
+    words: str | None = None  # description in the list of environments
     install_hint: str  # advice if its package is missing
     worker_install_hint: str | None = None  # the same for another interpreter; None: install_hint
     # True if its closed environments leave nothing in a process that would change the behaviour of the next ones.
@@ -465,6 +466,7 @@ gymnasium_environment = functools.partial(
     GymBuilder,
     config_class=GymConfig,
     kind="gym",
+    words="Build environments of Gymnasium's registry, ``gym:<id>``.",
     install_hint="install the package that has it (gymnasium[mujoco] for Gymnasium's own MuJoCo environments)",
 )
 """Builder of ``gym:<name>``."""
@@ -474,6 +476,7 @@ meta_world_environment = functools.partial(
     GymBuilder,
     config_class=MetaWorldConfig,
     kind="metaworld",
+    words="Build the tasks of Meta-World, ``metaworld:<task>``.",
     install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
     worker_install_hint="pip install metaworld==3.1.1 packaging",
     leaves_nothing=True,
@@ -484,6 +487,7 @@ robosuite_environment = functools.partial(
     GymBuilder,
     config_class=RobosuiteConfig,
     kind="robosuite",
+    words="Build the tasks of robosuite, ``robosuite:<task>``, in workers of an interpreter that has it.",
     install_hint=f"robosuite needs an older MuJoCo, so name an interpreter with python; there {ROBOSUITE_INSTALLATION}",
     worker_install_hint=ROBOSUITE_INSTALLATION,
     leaves_nothing=True,
@@ -494,6 +498,7 @@ vla_eval_environment = functools.partial(
     VlaEvalBuilder,
     config_class=VlaEvalConfig,
     kind="vla_eval",
+    words="Build benchmark classes of vla-eval, ``vla_eval:<module>:<Class>``, in workers of an interpreter with it.",
     install_hint=f"name an interpreter with python; there {VLA_EVAL_INSTALLATION}",
     worker_install_hint=VLA_EVAL_INSTALLATION,
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from isaaclab_arena.cli.commands.listing import catalog_text
-from isaaclab_arena.environments.catalog import EMBODIMENTS
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.registry import Registry
 from tests.fakes import CoinBuilder, ShrugPolicy
@@ -45,6 +45,13 @@ def test_an_environment_is_summed_up_by_its_module():
     registry.register("coin", CoinBuilder())
 
     assert catalog_text(registry).startswith("coin  Fakes that replace mocks")
+
+
+def test_environments_of_one_module_are_told_apart():
+    text = catalog_text(ENVIRONMENTS)
+    said = dict(line.split(maxsplit=1) for line in text.splitlines() if not line.startswith(" "))
+    assert said["open_drawer"] == "Pull a drawer open by its handle."
+    assert len(set(said.values())) == len(said)
 
 
 def test_an_empty_catalog_is_an_empty_text():
