@@ -1,4 +1,4 @@
-"""Robots that a YAML file describes by the parts of an MJCF file: a user's own, and those of MuJoCo Menagerie."""
+"""Robots of MuJoCo Menagerie and a user's own: a YAML file describes each by the parts of an MJCF file."""
 
 import importlib
 import importlib.util
