@@ -63,9 +63,9 @@ def _models(inside: Path, description: str) -> Iterator[Path]:
 
     # The model file that each object class names in its code, by category.
     named = {
-        "_".join(_WORD.sub(r" \1", name).split()).lower(): found.models[0]
+        found.category: found.models[0]
         for path in sorted((inside / "envs" / "objects").glob("*.py"))
-        for name, found in _classes(path, stamps([path])).items()
+        for found in _classes(path, stamps([path])).values()
         if found.models
     }
 
@@ -109,6 +109,7 @@ def _scene(inside: Path, description: str) -> Iterator[Path]:
 class _Class(NamedTuple):
     """A class of a checkout's code: its first base class, and the files and styles that its body names."""
 
+    category: str  # of its objects
     base: str
     models: list[str]
     scenes: list[str]
@@ -120,10 +121,11 @@ class _Class(NamedTuple):
 def _classes(path: Path, key: ContentKey) -> Mapping[str, _Class]:
     del key
     parts = _CLASS.split(path.read_text())
-    return {
-        name: _Class(base, _MODEL.findall(body), _SCENE_FILE.findall(body), _STYLE.findall(body))
-        for name, base, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
-    }
+    classes = {}
+    for name, base, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        category = "_".join(_WORD.sub(r" \1", name).split()).lower()
+        classes[name] = _Class(category, base, _MODEL.findall(body), _SCENE_FILE.findall(body), _STYLE.findall(body))
+    return classes
 
 
 def _add_with_references(path: Path, seen: set[Path]) -> None:

@@ -267,30 +267,32 @@ def unpacked(data: bytes, device: torch.device) -> typing.Any:
         first, position = position, position + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         return data[first:position]
 
-    def value(described: typing.Any) -> typing.Any:
-        if not isinstance(described, dict):
-            return described
-        kind, of = described["kind"], described["of"]
-        if kind == "tensor":
-            name, shape, stride, place = of
-            dtype = getattr(torch, name)
-            taken = elements(dtype, shape)
-            flat = torch.frombuffer(bytearray(taken), dtype=dtype) if taken else torch.empty(0, dtype=dtype)
-            # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
-            is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
-            laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
-            laid_out.copy_(flat.reshape(shape))
-            return laid_out if place == "cpu" else laid_out.to(device)
-        if kind == "array":
-            return np.frombuffer(elements(np.dtype(of[0]), of[1]), of[0]).reshape(of[1]).copy()
-        if kind == "dict":
-            return {value(key): value(each) for key, each in of}
-        values = [value(each) for each in of]
-        if kind == "deque":
-            return collections.deque(values, described["maxlen"])
-        return tuple(values) if kind == "tuple" else values
+    return _restored(json.loads(data[_HEADER.size : position]), elements, device)
 
-    return value(json.loads(data[_HEADER.size : position]))
+
+def _restored(described: typing.Any, elements: typing.Callable, device: torch.device) -> typing.Any:
+    """Return what `_described` has described; ``elements`` gives the next bytes for a type and a shape."""
+    if not isinstance(described, dict):
+        return described
+    kind, of = described["kind"], described["of"]
+    if kind == "tensor":
+        name, shape, stride, place = of
+        dtype = getattr(torch, name)
+        taken = elements(dtype, shape)
+        flat = torch.frombuffer(bytearray(taken), dtype=dtype) if taken else torch.empty(0, dtype=dtype)
+        # An expanded tensor (stride 0) shares memory between elements, so it cannot be filled in its own layout.
+        is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
+        laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
+        laid_out.copy_(flat.reshape(shape))
+        return laid_out if place == "cpu" else laid_out.to(device)
+    if kind == "array":
+        return np.frombuffer(elements(np.dtype(of[0]), of[1]), of[0]).reshape(of[1]).copy()
+    if kind == "dict":
+        return {_restored(key, elements, device): _restored(each, elements, device) for key, each in of}
+    values = [_restored(each, elements, device) for each in of]
+    if kind == "deque":
+        return collections.deque(values, described["maxlen"])
+    return tuple(values) if kind == "tuple" else values
 
 
 def raw(tensor: torch.Tensor) -> bytes:

@@ -52,19 +52,19 @@ DEFAULT_GROUP = "policy"
 class NetworkInputs:
     """The observations that a network sees of an environment."""
 
-    groups: Mapping[str, Mapping[str, ArraySpec]]  # the terms of each group, all in the order of the network's input
+    # Each group with its terms, all in the order of the network's input, which may take a group more than once.
+    groups: Sequence[tuple[str, Mapping[str, ArraySpec]]]
     missing: tuple[Problem, ...] = ()  # what the network was trained on and the environment lacks
 
     @property
     def size(self) -> int:
         """Numbers per env slot."""
-        return sum(prod(spec.shape) for terms in self.groups.values() for spec in terms.values())
+        return sum(prod(spec.shape) for _, terms in self.groups for spec in terms.values())
 
     def flat(self, observation: Observation, num_envs: int, device: torch.device) -> torch.Tensor:
         """Return the network's input. Shape: (num_envs, size), float32."""
         parts = [
-            flattened(observation[name], tuple(terms), num_envs=num_envs, device=device)
-            for name, terms in self.groups.items()
+            flattened(observation[name], tuple(terms), num_envs=num_envs, device=device) for name, terms in self.groups
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
@@ -74,7 +74,7 @@ class NetworkInputs:
         if self.missing or num_inputs in {None, self.size}:
             return list(self.missing)
         shown = []
-        for name, terms in self.groups.items():
+        for name, terms in self.groups:
             sizes = {term: prod(spec.shape) for term, spec in terms.items()}
             listed = ", ".join(f"{term} {size}" for term, size in sizes.items())
             shown.append(f"group '{name}' with {sum(sizes.values())} numbers ({listed})")
@@ -90,7 +90,7 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
     if len(groups) == 1 and groups[0] not in here and DEFAULT_GROUP in here:
         order = terms.get(DEFAULT_GROUP, terms.get(groups[0]))
         groups, terms = (DEFAULT_GROUP,), {} if order is None else {DEFAULT_GROUP: order}
-    found: dict[str, dict[str, ArraySpec]] = {}
+    found: list[tuple[str, dict[str, ArraySpec]]] = []
     missing = [
         Problem(
             f"the network was trained on the observation group '{name}', this environment has "
@@ -105,7 +105,7 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
             continue
         available = {term: spec for term, spec in here[name].items() if isinstance(spec, ArraySpec)}
         shown = terms.get(name, tuple(available))
-        found[name] = {term: available[term] for term in shown if term in available}
+        found.append((name, {term: available[term] for term in shown if term in available}))
         missing += [
             Problem(
                 f"the network was trained on '{term}', which group '{name}' of this environment lacks; it has "
@@ -395,7 +395,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self.refuse_misfit(env)
         inputs = self._meeting_with(env).inputs
         trained_on = tuple(self._trained.observation_groups)
-        shown = tuple(inputs.groups)
+        shown = tuple(name for name, _ in inputs.groups)
         if trained_on != shown:
             logger.warning(
                 "%s was trained on group '%s', which is not here, and is shown '%s'; that both mean the same is "
@@ -408,12 +408,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     def connections(self, env: Environment) -> Connections:
         """Return the network's inputs and the entries that its output sets; see `PolicyBase.connections`."""
         inputs = self._meeting_with(env).inputs
-        terms = [
-            term if name == DEFAULT_GROUP else f"{name}.{term}"
-            for name, group in inputs.groups.items()
-            for term in group
-        ]
-        stated, shown = self._trained.network.stated_terms, [term for group in inputs.groups.values() for term in group]
+        terms = [term if name == DEFAULT_GROUP else f"{name}.{term}" for name, group in inputs.groups for term in group]
+        stated, shown = self._trained.network.stated_terms, [term for _, group in inputs.groups for term in group]
         # The file states the same terms in another order, which sizes alone do not show.
         is_other = stated is not None and list(stated) != shown and sorted(stated) == sorted(shown)
         order = f"{self._trained.file} takes {', '.join(stated or ())} in this order, and is shown {', '.join(shown)}"
@@ -492,7 +488,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return None (all env slots) for a network that sees pictures, and no env slots for any other."""
         del starting
-        return None if CAMERAS in self._meeting_with(env).inputs.groups else ()
+        return None if any(name == CAMERAS for name, _ in self._meeting_with(env).inputs.groups) else ()
 
     def close(self) -> None:
         """Release the environment and the memory, and close the network."""

@@ -122,7 +122,8 @@ def main(memory: int, file: str) -> None:
     os.set_inheritable(memory, False)  # noqa: FBT003  it takes no name
 
     # Python put this program's directory at the front of the path; modules of that directory must shadow no other.
-    sys.path[:] = [each for each in sys.path if each != str(pathlib.Path(__file__).parent)]
+    own = pathlib.Path(__file__).resolve().parent
+    sys.path[:] = [each for each in sys.path if pathlib.Path(each).resolve() != own]
     package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
     package.__path__, name = [str(pathlib.Path(file).parent)], pathlib.Path(file).stem
     worker: typing.Any = None

@@ -7,6 +7,7 @@ import textwrap
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import tyro
@@ -38,21 +39,6 @@ class ListOptions:
     typed after it, such as --embodiment so101 or --enable_cameras."""
     json: bool = False
     """Print it as JSON."""
-
-
-_SUMMARIES = {
-    "open_drawer": "Pull a drawer open by its handle.",
-    "close_drawer": "Push an open drawer shut.",
-    "open_microwave": "Open the door of a microwave oven by its handle.",
-    **dict.fromkeys(
-        ("gym:...", "metaworld:..."),
-        "Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids.",
-    ),
-    "robosuite:...": "Build the tasks of robosuite, ``robosuite:<task>``, in workers of an interpreter that has it.",
-    "vla_eval:...": "Build benchmark classes of vla-eval, ``vla_eval:<module>:<Class>``, in workers of an interpreter "
-    "that has them.",
-}
-"""Of environments whose module has others too, so that its docstring does not describe them."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,8 +74,7 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
         except ConfigError as error:
             found.append({"name": name, "error": str(error)})
             continue
-        told = _SUMMARIES.get(name) if registry is ENVIRONMENTS else None
-        data: dict[str, Any] = {"name": name, "summary": told or _summary(entry), "options": _options_data(entry)}
+        data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": _options_data(entry)}
         summarise = getattr(entry, "summary", None)
         if summarise is not None and not isinstance(entry, type):
             data |= vars(summarise())
@@ -128,10 +113,10 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
         [data] = catalog_data(registry, [name])
         told = data.get("summary", "")
         if "error" in data and name in registry.patterns():
-            # A scheme of names has no entry; the module of its maker describes it.
-            documented = inspect.getdoc(sys.modules[registry.maker(name).__module__])
-            told = (documented or "").partition("\n")[0]
-            told = _SUMMARIES.get(name, told) if registry is ENVIRONMENTS else told
+            # A scheme of names has no entry. Its maker describes it: by its words, or else by its module.
+            maker = registry.maker(name)
+            words = maker.keywords.get("words") if isinstance(maker, partial) else None
+            told = words or (inspect.getdoc(sys.modules[maker.__module__]) or "").partition("\n")[0]
         lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())
         lines += [] if "error" in data else [f"{'':<{width}}    {line}" for line in _details(data)]
     return "\n".join(lines)
@@ -141,9 +126,10 @@ def _summary(entry: Any) -> str:
     if isinstance(entry, type):
         documented = entry.__doc__
     elif hasattr(entry, "config_class"):
-        # The module describes a builder: that of its task or, without a task, that of its options.
+        # Without words of its own the module describes a builder: that of its task or, without one, of its options.
         defined = getattr(entry, "make_task", entry.config_class)
-        documented = inspect.getdoc(sys.modules[defined.__module__])
+        words = getattr(entry, "words", None)
+        documented = words if isinstance(words, str) else inspect.getdoc(sys.modules[defined.__module__])
     else:
         documented = getattr(entry, "words", None)
     return (documented or "").strip().partition("\n")[0]

@@ -122,11 +122,13 @@ class TableTask(_SceneBuilder):
         make_task: Makes the task from the options and the embodiment. It raises `ConfigError` for a combination
             that cannot work, and it simulates nothing.
         make_backend: Makes the worlds, with the arguments of `isaaclab_arena.sim.backends.make_backend`.
+        words: Describes the task in lists, instead of the first line of the module of ``make_task``.
     """
 
     config_class: type
     make_task: Callable[[Any, Embodiment], Task]
     make_backend: Callable[..., Backend] = make_backend
+    words: str | None = None
 
     def check(self, config: Any) -> None:
         """Raise ConfigError for all unknown names at once, else for a combination that cannot work."""

@@ -115,6 +115,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     name: str = field(kw_only=False)  # the environment's name in its source
     config_class: type[_Config]
     kind: str  # key of `worker.answers.SOURCES`
+    words: str | None = None  # description in the list of environments
     install_hint: str  # advice if its package is missing
     worker_install_hint: str | None = None  # the same for another interpreter; None: install_hint
     # True if its closed environments leave nothing in a process that would change the behaviour of the next ones.
@@ -203,9 +204,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         stop_kept_workers(ANSWERS)
         try:
             slots = EnvSlots(source, num_envs, None if config.python is None else options, begun)
-        except ArenaError:
-            raise
-        except Exception as error:  # in this process an environment may raise anything
+        except Exception as error:
+            if config.python is not None:
+                raise
+            # In this process an environment may raise anything.
             message = f"'{self.name}' cannot be made: {type(error).__name__}: {error}"
             raise EnvironmentBuildError(message) from error
 
@@ -356,7 +358,7 @@ class RobosuiteConfig(GymConfig):
     camera_size: Count = 84
 
     def maker_arguments(self) -> dict[str, Any]:
-        """Return the arguments of `robosuite_tasks.make`; no cameras without ``enable_cameras``."""
+        """Return the arguments of `gymnasium_tasks.Robosuite.make`; no cameras without ``enable_cameras``."""
         cameras = list(self.cameras) if self.enable_cameras else []
         return {**self.make_kwargs, "robots": list(self.robots), "cameras": cameras, "camera_size": self.camera_size}
 
@@ -460,10 +462,13 @@ class VlaEvalSuite:
         return [SuiteTask(label=str(each), environment=environment, options={"task": each}) for each in range(count)]
 
 
+_BY_ID = "Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids."
+
 gymnasium_environment = functools.partial(
     GymBuilder,
     config_class=GymConfig,
     kind="gym",
+    words=_BY_ID,
     install_hint="install the package that has it (gymnasium[mujoco] for Gymnasium's own MuJoCo environments)",
 )
 """Builder of ``gym:<name>``."""
@@ -473,6 +478,7 @@ meta_world_environment = functools.partial(
     GymBuilder,
     config_class=MetaWorldConfig,
     kind="metaworld",
+    words=_BY_ID,
     install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
     worker_install_hint="pip install metaworld==3.1.1 packaging",
     leaves_nothing=True,
@@ -483,6 +489,7 @@ robosuite_environment = functools.partial(
     GymBuilder,
     config_class=RobosuiteConfig,
     kind="robosuite",
+    words="Build the tasks of robosuite, ``robosuite:<task>``, in workers of an interpreter that has it.",
     install_hint=f"robosuite needs an older MuJoCo, so name an interpreter with python; there {ROBOSUITE_INSTALLATION}",
     worker_install_hint=ROBOSUITE_INSTALLATION,
     leaves_nothing=True,
@@ -493,6 +500,8 @@ vla_eval_environment = functools.partial(
     VlaEvalBuilder,
     config_class=VlaEvalConfig,
     kind="vla_eval",
+    words="Build benchmark classes of vla-eval, ``vla_eval:<module>:<Class>``, in workers of an interpreter "
+    "that has them.",
     install_hint=f"name an interpreter with python; there {VLA_EVAL_INSTALLATION}",
     worker_install_hint=VLA_EVAL_INSTALLATION,
 )

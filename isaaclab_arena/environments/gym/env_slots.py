@@ -6,7 +6,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ class SlotSource:
 
     def request(self, what: str) -> dict[str, Any]:
         """Return the request to ``find`` or ``make`` such an environment, as plain JSON values."""
-        return {"request": what, **asdict(self)}
+        return {"request": what, **vars(self)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -247,7 +247,11 @@ class OpenDrawer(OpenByHandle):
         )
 
 
-OPEN_DRAWER = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: OpenDrawer(embodiment))
+OPEN_DRAWER = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: OpenDrawer(embodiment),
+    words="Pull a drawer open by its handle.",
+)
 
 
 SHUT_M = 0.01
@@ -317,7 +321,11 @@ class CloseDrawer(MovedByHandTask):
         return self.moved_facts(moments, touched=touched, share=share, met=opening <= SHUT_M, nearly=nearly)
 
 
-CLOSE_DRAWER = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: CloseDrawer(embodiment))
+CLOSE_DRAWER = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: CloseDrawer(embodiment),
+    words="Push an open drawer shut.",
+)
 
 
 OPEN_RAD = 1.0
@@ -368,4 +376,8 @@ class OpenMicrowave(OpenByHandle):
         )
 
 
-OPEN_MICROWAVE = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: OpenMicrowave(embodiment))
+OPEN_MICROWAVE = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: OpenMicrowave(embodiment),
+    words="Open the door of a microwave oven by its handle.",
+)

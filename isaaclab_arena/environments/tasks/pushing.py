@@ -125,6 +125,7 @@ class PushToGoal(ObjectTask):
 PUSH_TO_GOAL = TableTask(
     config_class=ObjectOptions,
     make_task=lambda options, embodiment: PushToGoal(embodiment, OBJECTS.get(options.object)),
+    words="Push an object over the table onto a marked disc, without lifting it.",
 )
 
 
@@ -247,4 +248,8 @@ def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
     return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 
 
-PUSH_CUBE = TableTask(config_class=PushCubeOptions, make_task=lambda _, embodiment: PushCube(embodiment))
+PUSH_CUBE = TableTask(
+    config_class=PushCubeOptions,
+    make_task=lambda _, embodiment: PushCube(embodiment),
+    words="Push a cube to a marked place in any direction, a task that is made to be learned from states.",
+)

@@ -110,7 +110,11 @@ def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
     return is_above & state.touching(_TOUCH) & terms.upright(state.body_orientation("blue/body"))
 
 
-STACK = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: Stack(embodiment))
+STACK = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: Stack(embodiment),
+    words="Put one cube on top of another and let go of it.",
+)
 
 
 LIFT_HEIGHT_M = 0.10
@@ -203,7 +207,11 @@ class PickByColour(grasping.TwoCubesTask):
         )
 
 
-PICK_BY_COLOUR = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: PickByColour(embodiment))
+PICK_BY_COLOUR = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: PickByColour(embodiment),
+    words="Pick up the one of two cubes that the instruction names.",
+)
 
 
 SORTED_STEPS = 5
@@ -329,4 +337,8 @@ class SortTwo(grasping.TwoCubesTask):
         return torch.where(sorted_in[colour], 1.0, on_the_way)
 
 
-SORT_TWO = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: SortTwo(embodiment))
+SORT_TWO = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: SortTwo(embodiment),
+    words="Sort two cubes into two bins, by their colour.",
+)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.gym.env_slots import Failures
-from isaaclab_arena.errors import ArenaError, EnvironmentBuildError
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from tests.environments.gym.gym_mischief import ID
+from tests.environments.gym.gym_mischief import ID, MischiefEnvironment
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 
 NAME = f"gym:{ID}"
@@ -82,6 +82,28 @@ def test_an_environment_that_brings_its_process_down_costs_its_episode_only():
 def test_spaces_that_have_no_flat_form_are_refused_by_name(mischief):
     with pytest.raises(EnvironmentBuildError, match=r"Mischief/Env-v0' cannot be made.* not supported"):
         build(NAME, make_kwargs={"mischief": mischief})
+
+
+def test_whatever_an_environment_raises_while_it_is_made_here_names_it(monkeypatch):
+    def fail(self):
+        raise StorageError("no disk")
+
+    monkeypatch.setattr(MischiefEnvironment, "__init__", fail)
+    with pytest.raises(EnvironmentBuildError, match=r"Mischief/Env-v0' cannot be made: StorageError: no disk"):
+        build(NAME)
+
+
+def test_an_environment_in_this_process_is_made_with_the_arguments_themselves(monkeypatch):
+    made, make = [], MischiefEnvironment.__init__
+
+    def keep(self, mischief):
+        made.append(mischief)
+        make(self)
+
+    monkeypatch.setattr(MischiefEnvironment, "__init__", keep)
+    given = object()
+    build(NAME, make_kwargs={"mischief": given}).close()
+    assert made == [given]
 
 
 def test_an_action_space_without_bounds_has_none_and_is_clipped_by_nobody():

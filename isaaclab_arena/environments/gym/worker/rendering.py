@@ -39,7 +39,7 @@ def drawn_with() -> dict[str, str]:
 
 
 def keep_robosuite_apart() -> None:
-    """Apply `OwnContexts`, and on a CPU renderer `seen_geoms`, to robosuite's loaded classes."""
+    """Apply `OwnContexts`, and on a CPU renderer `leave_out_unseen`, to robosuite's loaded classes."""
     for renderer_class in _loaded(_RENDERERS):
         if os.environ.get("MUJOCO_GL") == "osmesa":  # noqa: TID251  a worker's own
             leave_out_unseen(renderer_class)

@@ -1,7 +1,9 @@
 """What a policy remembers comes back as it was, to the last bit."""
 
+import gc
+import weakref
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -44,6 +46,21 @@ def test_tensors_keep_their_bits(tensor):
     back = there_and_back([tensor])[0]
     assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
     assert packed(back) == packed(tensor)
+
+
+def test_what_was_read_is_free_at_once():
+    class Device:
+        """Stands for whatever is read and can be watched."""
+
+    data, device = packed([torch.ones(3), {"a": (1,)}]), Device()
+    watched = weakref.ref(device)
+    gc.disable()
+    try:
+        unpacked(data, cast("torch.device", device))
+        del device
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 def test_a_tensor_is_laid_out_as_before_in_memory_of_its_own():
