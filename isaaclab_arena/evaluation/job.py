@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -264,14 +265,12 @@ class FixedShare(EpisodeSupply):
         """Yield the candidates that are this rank's and not finished, until the job is over."""
         finished = of_ranges(self.finished)
         share = None if self.share is None else of_ranges(self.share)
-        end = None if share is None else max(share, default=-1)
-        for index in candidates:
-            if end is not None and index > end:
-                return
-            if index in finished or (share is not None and index not in share):
-                continue
-            if self.is_over():
-                return
+        if share is not None:
+            end = max(share, default=-1)
+            candidates = takewhile(lambda index: index <= end, candidates)
+        left = (index for index in candidates if index not in finished and (share is None or index in share))
+        # Asked also if nothing is left: the job may fail by the errors of earlier attempts.
+        while not self.is_over() and (index := next(left, None)) is not None:
             yield index
 
     def ends_early(self) -> bool:

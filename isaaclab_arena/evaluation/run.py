@@ -44,10 +44,15 @@ from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
-from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.storage.recovery import consolidate_leftovers
-from isaaclab_arena.storage.reports import ReportedStatus, failed_report, read_job_reports, write_job_report
+from isaaclab_arena.storage.reports import (
+    ReportedStatus,
+    failed_report,
+    read_job_reports,
+    tables_are_current,
+    write_job_report,
+)
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
-from isaaclab_arena.results.freshness import RESULTS_FILE, tables_are_current
 from isaaclab_arena.results.rows import JobEvidence, metrics_of, suites_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
@@ -41,7 +40,14 @@ from isaaclab_arena.storage.ledger import (
     read_commits,
     read_run_plan,
 )
-from isaaclab_arena.storage.reports import JobResultStatus, ReportedStatus, read_job_reports, sizes_of_sources
+from isaaclab_arena.storage.reports import (
+    RESULTS_FILE,
+    JobResultStatus,
+    ReportedStatus,
+    read_job_reports,
+    sizes_of_sources,
+    tables_are_current,
+)
 
 # The tables of a run as data frames.
 

@@ -1,4 +1,4 @@
-"""The reports of ranks on the jobs of a run, and the standing of a job from its files."""
+"""The reports of ranks, and what follows from the files of a run: jobs' standings, fresh tables, a verification."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.json_values import json_text, read_json, read_versioned
 from isaaclab_arena.storage.ledger import MAX_LIVES, SCHEMA_VERSION, PlanEntry
 
 # ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.
@@ -279,3 +279,82 @@ def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
+
+
+# Whether the tables hold what the ranks have written.
+
+RESULTS_FILE = "results.json"
+"""The table that is written last."""
+
+
+def tables_are_current(output_directory: Path) -> bool:
+    """Whether the tables exist and no rank has written an episode or a report since."""
+    try:
+        document = read_json(output_directory / RESULTS_FILE)
+    except StorageError:
+        return False
+    return isinstance(document, dict) and document.get("sources") == sizes_of_sources(output_directory)
+
+
+# ``verification.json``: the result of the last ``isaaclab-arena verify`` on a run.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeVerification:
+    """The result of one episode's rerun."""
+
+    job: str
+    episode_index: int
+    is_same: bool  # no compared value differs
+    is_bitwise: bool  # the same, and its recording was compared to the last bit
+    verdict: str  # in words, such as ``differs first at control step 17: states/...``
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunVerification:
+    """The result of a verification."""
+
+    verified_at: str  # start, ISO 8601 with time zone
+    sources: Mapping[str, int]  # commit files and reports at that time, with their sizes [bytes]
+    num_episodes: int  # finished episodes whose files were checked
+    problems: tuple[str, ...]  # defects of the run's files
+    episodes: tuple[EpisodeVerification, ...]  # episodes that ran again
+    is_sound: bool  # the files are whole and no episode differs
+    schema_version: int = SCHEMA_VERSION
+
+    def in_words(self) -> str:
+        """Return the result as one sentence."""
+
+        def named(episodes: list[EpisodeVerification], most: int = 12) -> str:
+            by_job: dict[str, list[str]] = {}
+            for each in episodes[:most]:
+                by_job.setdefault(each.job, []).append(str(each.episode_index))
+            jobs = [f"{job} {', '.join(indices)}" for job, indices in by_job.items()]
+            return "; ".join([*jobs, *(["…"] if len(episodes) > most else [])])
+
+        findings = [f"the files of {self.num_episodes:,} episodes are whole"]
+        if self.problems:
+            first, *others = self.problems
+            findings = [f"wrong with the files: {first}" + (f", and {len(others)} more" if others else "")]
+        bitwise = [each for each in self.episodes if each.is_bitwise]
+        ended = [each for each in self.episodes if each.is_same and not each.is_bitwise]
+        if not self.episodes:
+            findings.append("no episode ran again")
+        if bitwise:
+            number = f"{len(bitwise)} of {len(self.episodes)}"
+            findings.append(f"{number} episodes ran again bitwise the same ({named(bitwise)})")
+        if ended:
+            findings.append(f"{len(ended)} ended the same ({named(ended)})")
+        findings += [f"{each.job} {each.episode_index} {each.verdict}" for each in self.episodes if not each.is_same]
+        return "; ".join(findings)
+
+
+def write_verification(output_directory: Path, verification: RunVerification) -> None:
+    """Write ``verification.json`` atomically, over an earlier one."""
+    write_text(output_directory / layout.VERIFICATION_FILE, json_text(verification), overwrite=True)
+
+
+def read_verification(output_directory: Path) -> RunVerification | None:
+    """Return the last verification, None if the run was never verified. ConfigError if the file is damaged."""
+    path = output_directory / layout.VERIFICATION_FILE
+    return read_versioned(path, RunVerification, SCHEMA_VERSION) if path.is_file() else None

@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from isaaclab_arena.report.writing import html_of, page_of
-from isaaclab_arena.results.freshness import RunVerification, write_verification
 from isaaclab_arena.results.merge import Tables, merge_results
+from isaaclab_arena.storage.reports import RunVerification, write_verification
 from tests.analysis.recorded_runs import write_run
 from tests.report.reading import Reader
 from tests.report.test_films import write_films

@@ -7,9 +7,8 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
-from isaaclab_arena.results.freshness import RESULTS_FILE, tables_are_current
 from isaaclab_arena.results.merge import LATER_COLUMNS, merge_results, stale_tables, write_tables
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.reports import RESULTS_FILE, ReportedStatus, tables_are_current
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 

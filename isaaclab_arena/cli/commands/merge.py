@@ -10,9 +10,9 @@ from isaaclab_arena.cli.json_output import stdout_for_json
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.results.console import GROUPS_FILE, group_by, groups_table, print_summary
-from isaaclab_arena.results.freshness import RESULTS_FILE
 from isaaclab_arena.results.merge import csv_text, merge_results, write_tables
 from isaaclab_arena.storage.atomic import read_whole, write_text
+from isaaclab_arena.storage.reports import RESULTS_FILE
 
 
 @dataclass(frozen=True, kw_only=True)

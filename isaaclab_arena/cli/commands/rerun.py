@@ -20,11 +20,11 @@ from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rer
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
-from isaaclab_arena.results.freshness import EpisodeVerification, RunVerification, write_verification
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, demo_name
 from isaaclab_arena.storage.ledger import RunPlan, read_run_plan
+from isaaclab_arena.storage.reports import EpisodeVerification, RunVerification, write_verification
 
 if TYPE_CHECKING:
     from isaaclab_arena.evaluation.filming import FilmedEpisode

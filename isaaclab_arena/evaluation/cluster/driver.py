@@ -238,15 +238,17 @@ class RankSupervisor:
                 costs = 0
             case DistributedError():
                 _LOG.error("rank %d has ended: %s; %s", rank, outcome, open_again)
+            case Exception() if self.failure is not None:
+                _LOG.debug("rank %d has failed too: %s", rank, outcome)
+                return
             case Exception():
                 # The first error ends the run, as with a launcher.
-                is_known, is_first = isinstance(outcome, ArenaError), self.failure is None
+                self.failure = outcome
+                is_known = isinstance(outcome, ArenaError)
                 what = str(outcome) if is_known else f"{type(outcome).__name__}: {first_line(outcome)}"
                 mend = ": make room, then go on with --resume" if isinstance(outcome, DiskUnusableError) else ""
-                if is_first:
-                    self.failure = outcome
-                    _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
-                    self._stop(signal.SIGTERM)
+                _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+                self._stop(signal.SIGTERM)
                 return
             case _:
                 if outcome == RankState.FAILED and self.fail_fast:

@@ -205,9 +205,11 @@ class RayEngine:
     def check_nodes(self, needs: NodeNeeds) -> None:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
         check = _remote(num_cpus=0, max_retries=0)
+        # Made once: Ray sends each remote function to the cluster by itself, and a cluster may have many nodes.
+        problem_there = check(problem_of_node)
 
         def ask(node: dict[str, Any]) -> Any:
-            return check(problem_of_node).options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
+            return problem_there.options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
 
         # This node needs no check if Ray runs here in the Python environment of this process. A lambda is pickled by
         # value, so its process need not import this package.

@@ -211,6 +211,7 @@ def test_a_cluster_whose_every_node_refuses_is_told_at_once():
 
 
 def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(caplog):
+    caplog.set_level("DEBUG")
     full = DiskUnusableError("cannot write e000001.h5: no space left on device")
     story = {3: [raised(0, full)], 5: [raised(1, ValueError("something else"))]}
     cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=99)
@@ -224,6 +225,7 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     )
     told = [each.message for each in caplog.records if each.levelno > logging.DEBUG]
     assert not any("something else" in line for line in told)
+    assert "rank 1 has failed too: something else" in caplog.text
 
 
 def test_a_rank_that_lost_touch_with_the_claim_server_begins_anew_and_suspects_nothing(caplog):

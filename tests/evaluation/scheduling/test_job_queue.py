@@ -121,6 +121,13 @@ def test_a_supply_hands_out_nothing_once_its_job_is_over():
     assert list(supply.take(range(10))) == [0, 1]
 
 
+def test_a_job_that_owes_only_its_report_is_asked_about_too():
+    asked = []
+    start = attempt(2, world_size=1, jobs=(AttemptEntry(job="job1", finished=((0, 10),)),))
+    (assigned,) = jobs_of_rank(JOBS, start, rank=0, split=False, is_over=asked.append)
+    assert (list(assigned.supply.take(range(10))), asked) == ([], ["job1"])
+
+
 def test_a_share_without_an_end_is_handed_out_lazily():
     indices = FixedShare(finished=((0, 2),)).take(iter(range(10**9)))
     assert [next(indices), next(indices)] == [2, 3]

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.freshness import EpisodeVerification, RunVerification, read_verification, write_verification
+from isaaclab_arena.storage.reports import EpisodeVerification, RunVerification, read_verification, write_verification
 
 BITWISE = EpisodeVerification(job="lift", episode_index=3, is_same=True, is_bitwise=True, verdict="bitwise")
 FOUND = RunVerification(
