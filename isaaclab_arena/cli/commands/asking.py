@@ -1,4 +1,4 @@
-"""The question, tables, files and exit code that the commands that compare share."""
+"""The question, files and exit code that the commands that compare share."""
 
 import sys
 from collections.abc import Callable
