@@ -1,1 +1,1 @@
-"""Which policy is better: tests, intervals, numbers of episodes, and decisions while a run goes on."""
+"""Which policy is better: comparisons of jobs, leaderboards, and what changed episodes cost."""

@@ -50,8 +50,8 @@ _GROUPS = {
     "compare": {
         "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
         "robustness": (f"{_HERE}.robustness:RobustnessOptions", "say what is left when episodes are changed"),
-        "leaderboard": (f"{_HERE}.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
-        "plan": (f"{_HERE}.plan:PlanOptions", "say how many episodes tell two policies apart"),
+        "leaderboard": (f"{_HERE}.compare:leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
+        "plan": (f"{_HERE}.compare:plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {
         "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),

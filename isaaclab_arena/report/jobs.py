@@ -124,7 +124,6 @@ class PooledRate:
     distinct: int  # distinct draws of conditions
     rate: float
     interval: Interval  # Wilson interval of the rate
-    jobs: int  # number of jobs
     address: str | None = None  # link to the job's section; None for several jobs
 
     @property
@@ -148,7 +147,6 @@ def pooled_rate(
         distinct=scored.num_distinct,
         rate=scored.successes / len(scored),
         interval=interval,
-        jobs=len(parts),
         address=address,
     )
 

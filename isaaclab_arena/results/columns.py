@@ -151,7 +151,7 @@ def _of_planned(row: Mapping[str, Any]) -> str:
 
 def _succeeded(row: Mapping[str, Any]) -> str:
     scored = row["scored"] if "scored" in row else scored_episodes(row)
-    return f"{row['successes']}/{scored}{of_conditions(row.get('distinct_conditions'), scored)}"
+    return f"{row['successes']}/{scored}{of_conditions(row.get('distinct_conditions'), scored)}" if scored else "-"
 
 
 def _in_five_characters(value: float) -> str:

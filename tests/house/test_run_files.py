@@ -7,8 +7,6 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "isaaclab_arena"
 COMMANDS = (
     "compare",
-    "leaderboard",
-    "plan",
     "robustness",
     "export",
     "merge",

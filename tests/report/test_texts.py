@@ -28,6 +28,13 @@ def test_a_rate_that_is_pasted_says_how_many_conditions_it_has_where_some_repeat
     assert all("3/4 (2 different conditions)" in found[name] for name in ("Markdown", "LaTeX"))
 
 
+def test_a_job_without_a_scored_episode_has_a_dash_and_no_share_of_none(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "run", {"lift": "---", "reach": "eee"}))
+    found = (merged.episodes_of[row["name"]] for row in merged.rows)
+    jobs = [job_on_page(row, own, run=0, label=row["name"]) for row, own in zip(merged.rows, found, strict=True)]
+    assert [line.split(" | ")[3:5] for line in dict(texts(jobs, []))["Markdown"].splitlines()[2:]] == [["-", "-"]] * 2
+
+
 def test_what_is_cited_is_what_the_citation_file_names():
     said = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert said["title"] == PROGRAM

@@ -1,22 +1,64 @@
-"""``isaaclab-arena compare``: say whether the policy of one run or job is better than that of another."""
+"""``isaaclab-arena compare``, ``leaderboard`` and ``plan``: tell policies apart, and say what that takes."""
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import pandas as pd
 import tyro
 from rich.text import Text
 
 from isaaclab_arena.analysis import comparison_files
-from isaaclab_arena.analysis.comparison import NotComparableError, Verdict, compare_directories
-from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, kept, question_of
+from isaaclab_arena.analysis.arms import named_arm, read_run
+from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, compare_directories
 from isaaclab_arena.cli.json_output import print_json
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.console import drawn
+from isaaclab_arena.results.statistics import (
+    independent_power,
+    least_number,
+    pair_chances,
+    paired_power,
+    simulated_stop,
+)
+
+# The question, files and exit code that the commands that compare share.
+
+NOT_COMPARABLE = 3
+"""Exit code where nothing can be compared."""
+
+
+def question_of(*, alpha: float, margin: float | None = None) -> Question:
+    """Return the question of the command line; ConfigError if a number is out of range."""
+    for name, value in (("alpha", alpha), ("margin", margin)):
+        check_share(name, value)
+    return Question(alpha=alpha, margin=margin)
+
+
+def check_share(name: str, value: float | None) -> None:
+    """Refuse by ConfigError an option that is not between 0 and 1."""
+    if value is not None and not 0.0 < value < 1.0:
+        raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"--{name}")
+
+
+def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
+    """Write an answer into files of its run; return one of them, None (and a hint on stderr) if not writable."""
+    try:
+        return write()
+    except StorageError as error:
+        # ``way_out`` is None if the user requested the file, so that its failure is an error.
+        if way_out is None:
+            raise
+        print(plain_text(f"nothing is kept of this: {error}; {way_out}"), file=sys.stderr)
+        return None
+
+
+# Which of two policies is better.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +139,164 @@ def main(argv: Sequence[str]) -> int:
     if report.refused and report.verdict is not Verdict.WORSE:
         return NOT_COMPARABLE
     return {Verdict.BETTER: 0, Verdict.NO_WORSE: 0, Verdict.WORSE: 1, Verdict.UNDECIDED: 4}[report.verdict]
+
+
+# Which policies of many cannot be told apart.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardOptions:
+    """Order runs by their success over the jobs that all of them have; of one run, its suites or its jobs.
+
+    The exit code is 3 if they cannot be compared.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Directories of runs, each of one policy; or one run with a suite or a job for each policy."""
+    alpha: float = 0.05
+    """Probability of telling apart any two equal policies, over all pairs together."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def leaderboard(argv: Sequence[str]) -> int:
+    """Show the leaderboard; ConfigError if a directory is no output of a run, or the level is out of range."""
+    options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
+    question = question_of(alpha=options.alpha)
+    try:
+        found = comparison_files.leaderboard([read_run(path) for path in dict.fromkeys(options.runs)], question)
+    except NotComparableError as error:
+        print(plain_text(error, keep_lines=True), file=sys.stderr)
+        return NOT_COMPARABLE
+
+    repeating = [place for place in found.places if place.distinct < place.episodes]
+    if options.json:
+        # Numbers of different conditions are for leaderboards in which some repeat.
+        places = [vars(place) | {"distinct_conditions": place.distinct} for place in found.places]
+        left_out = {"distinct"} if repeating else {"distinct", "distinct_conditions"}
+        shown = [{name: value for name, value in place.items() if name not in left_out} for place in places]
+        print_json(vars(found) | {"places": shown})
+        return 0
+    console = results_console()
+    console.print(drawn(leaderboard_table(found)))
+    test = "McNemar's mid-p over all pairs of episodes, adjusted by Holm's method"
+    console.print(Text(f"not told apart: {test} for {found.num_comparisons} comparisons, above {options.alpha:g}"))
+    for place in repeating:
+        told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
+        console.print(Text(plain_text(f"{place.name}: {told}")))
+    if found.winner is not None:
+        console.print(Text(plain_text(found.winner.sentence)))
+    return 0
+
+
+def leaderboard_table(found: comparison_files.Leaderboard) -> pd.DataFrame:
+    """Return one line per policy, the best first, as text."""
+    # Numbers stand for names in the last column, which would be too wide with names.
+    numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
+    rows = [
+        (
+            plain_text(place.name),
+            numbers[place.name],
+            str(place.rank),
+            f"{100 * place.mean_rate:.1f} [{100 * place.mean_interval.low:.1f}, {100 * place.mean_interval.high:.1f}]",
+            f"{place.successes}/{place.episodes}",
+            f"{100 * place.interval.low:.1f} to {100 * place.interval.high:.1f}",
+            ", ".join(sorted((numbers[name] for name in place.like), key=int)) or "-",
+        )
+        for place in found.places
+    ]
+    means, alike = "mean of tasks % [95 %]", "not told apart from no."
+    return pd.DataFrame(rows, columns=["policy", "no.", "rank", means, "successes", "95 % of all", alike])
+
+
+# How many episodes it takes to tell two policies apart.
+
+_MOST_PAIRS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Say how many episodes it takes to find a difference of success rates, by the tests that will decide."""
+
+    difference: float
+    """The difference to find: 0.1 for 10 points, negative for a worse policy."""
+    baseline: float | None = None
+    """Success rate of the baseline."""
+    from_run: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Run to take that rate from: of its only job, or of --job."""
+    job: str | None = None
+    """The job of that run."""
+    power: float = 0.8
+    """Probability of finding the difference."""
+    alpha: float = 0.05
+    """Probability of finding a difference if there is none."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def plan(argv: Sequence[str]) -> int:
+    """Show the number of episodes that a comparison needs; ConfigError if a number, run or job is wrong."""
+    options = tyro.cli(PlanOptions, args=argv, prog="isaaclab-arena plan", use_underscores=True)
+    baseline = _baseline(options)
+    for name in ("power", "alpha"):
+        check_share(name, getattr(options, name))
+    candidate = baseline + options.difference
+    if options.difference == 0.0 or not 0.0 <= candidate <= 1.0:
+        message = f"from a rate of {baseline:g} it must lead to another one between 0 and 1, got {options.difference:g}"
+        raise ConfigError(message, key="--difference")
+
+    planned = []
+    for agreement in (0.0, 0.5, 1.0):
+        chances = pair_chances(candidate, baseline, agreement=agreement)
+        pairs = least_number(
+            lambda number, chances=chances: paired_power(number, chances, alpha=options.alpha),
+            power=options.power,
+            at_most=_MOST_PAIRS,
+        )
+        until_stopped = simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS)
+        # ``agreement`` is the share of the conditions that decide alone, ``pairs`` the number for the test with a fixed
+        # number, and ``until_stopped`` its mean if the test stops once it is decided; None for more than 20,000.
+        planned.append({"agreement": agreement, "pairs": pairs, "until_stopped": until_stopped})
+    # For comparison: the same difference without pairs usually needs more episodes.
+    most_independent = 400
+    independent = least_number(
+        lambda number: independent_power(number, candidate, baseline, alpha=options.alpha),
+        power=options.power,
+        at_most=most_independent,
+    )
+
+    if options.json:
+        rates = {"baseline": baseline, "candidate": candidate}
+        print_json({**rates, "paired": planned, "independent": independent})
+        return 0
+    console = results_console()
+    rates = f"{100 * baseline:.1f} % against {100 * candidate:.1f} %"
+    console.print(Text(f"{rates}, to be found in {100 * options.power:g} % of tries:"))
+    said = {0.0: "nothing to do with each other", 0.5: "half as alike as they can be", 1.0: "as alike as they can be"}
+    rows = [(said[each["agreement"]], _shown(each["pairs"]), _shown(each["until_stopped"])) for each in planned]
+    headings = ["the same conditions; outcomes", "pairs (McNemar's mid-p)", "on average, stopped as soon as decided"]
+    console.print(drawn(pd.DataFrame(rows, columns=headings)))
+    number = f"more than {most_independent}" if independent is None else str(independent)
+    console.print(Text(f"other conditions for each policy: {number} episodes of either (Boschloo's test)"))
+    return 0
+
+
+def _baseline(options: PlanOptions) -> float:
+    if (options.baseline is None) == (options.from_run is None):
+        raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
+    if options.baseline is not None:
+        if not 0.0 <= options.baseline <= 1.0:
+            raise ConfigError(f"must be 0 to 1, got {options.baseline:g}", key="--baseline")
+        return options.baseline
+    arms = read_run(options.from_run or Path()).arms
+    if options.job is None and len(arms) != 1:
+        raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
+    arm = named_arm(arms, options.job or next(iter(arms)), option="--job")
+    success = arm.episodes.success
+    if not arm.measures_success:
+        raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
+    return float((success > 0).sum() / (success >= 0).sum())
+
+
+def _shown(number: float | None) -> str:
+    return f"more than {_MOST_PAIRS:,}" if number is None else f"{number:,.0f}"

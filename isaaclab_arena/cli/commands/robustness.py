@@ -9,7 +9,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.robustness import drops, drops_table, sentences, write_robustness
-from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, kept
+from isaaclab_arena.cli.commands.compare import NOT_COMPARABLE, kept
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError

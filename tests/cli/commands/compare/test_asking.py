@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.cli.commands.asking import check_share, question_of
+from isaaclab_arena.cli.commands.compare import check_share, question_of
 from isaaclab_arena.errors import ConfigError
 
 
