@@ -1,7 +1,7 @@
-"""The paths and JSON documents of a LeRobot dataset, and checks of foreign files."""
+"""The paths and JSON documents of a LeRobot dataset, the recordings for one, and checks of foreign files."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,8 +10,10 @@ from typing import Any
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.episodes import find_recordings
+from isaaclab_arena.storage.layout import EPISODES_DIRECTORY
 
 # Version 2.1 has a table and a video per episode; GR00T's finetuning reads it, together with ``modality.json``.
 # Version 3.0 puts many episodes into one file. Two further files of this program hold the rest of a recording.
@@ -216,3 +218,29 @@ def is_inside(path: Path, root: Path) -> bool:
             return found.is_relative_to(inside) or found.parent in blobs
     except RuntimeError as error:
         raise StorageError(f"cannot find {plain_text(path)}: its links lead in a circle") from error
+
+
+# Find the recordings for a dataset or a training.
+
+DATASET_OPTION = "--dataset"
+
+
+def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
+    """Yield the recordings of each job; ConfigError if there is none."""
+    directory = given_path(dataset)
+    below = sorted(path for path in directory.glob("*") if path.is_dir()) if directory.is_dir() else []
+    files: dict[Path, list[Path]] = {}
+    for job in [directory, *below]:
+        try:
+            recordings = find_recordings(str(job), key=DATASET_OPTION)
+        except ConfigError:
+            continue
+        for file in recordings:
+            owner = file.parent.parent if file.parent.name == EPISODES_DIRECTORY else file.parent
+            # If a job's directory was given as a run, its directory of episodes looks like that of a job.
+            known = files.setdefault(owner, [])
+            if file not in known:
+                known.append(file)
+    if not files:
+        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
+    yield from files.values()

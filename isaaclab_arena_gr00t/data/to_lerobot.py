@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from isaaclab_arena.storage.episodes import (
     ArrayPlace,
     RecordedArray,
     RecordedSteps,
-    find_recordings,
     index_episodes,
     locate_arrays,
     read_all_attributes,
@@ -38,7 +37,7 @@ from isaaclab_arena_gr00t.data.features import (
     plan_features,
     png_bytes,
 )
-from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
+from isaaclab_arena_gr00t.data.layout import DATASET_OPTION, DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.tables import (
     ColumnSpool,
     Statistics,
@@ -51,8 +50,6 @@ from isaaclab_arena_gr00t.data.tables import (
 )
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
-
-DATASET_OPTION = "--dataset"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +71,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
     """Return the episodes of a recording, pattern, job or run; ConfigError if there are none or without instruction."""
     found: list[SourceEpisode] = []
     num_recorded = 0
-    for files in jobs_of(dataset):
+    for files in layout.jobs_of(dataset):
         places = index_episodes(files, key=DATASET_OPTION)
         num_recorded += len(places)
         of_job: list[SourceEpisode] = []
@@ -155,27 +152,6 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> No
             continue
         message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
         raise ConfigError(Problem(message, key=DATASET_OPTION))
-
-
-def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
-    """Yield the recordings of each job; ConfigError if there is none."""
-    directory = given_path(dataset)
-    below = sorted(path for path in directory.glob("*") if path.is_dir()) if directory.is_dir() else []
-    files: dict[Path, list[Path]] = {}
-    for job in [directory, *below]:
-        try:
-            recordings = find_recordings(str(job), key=DATASET_OPTION)
-        except ConfigError:
-            continue
-        for file in recordings:
-            owner = file.parent.parent if file.parent.name == recorded.EPISODES_DIRECTORY else file.parent
-            # If a job's directory was given as a run, its directory of episodes looks like that of a job.
-            known = files.setdefault(owner, [])
-            if file not in known:
-                known.append(file)
-    if not files:
-        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
-    yield from files.values()
 
 
 # Write episodes into the files of each version of the layout.

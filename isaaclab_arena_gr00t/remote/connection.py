@@ -181,6 +181,8 @@ class PolicyServerConnection:
                 try:
                     line = identity_line(self.codec.introduced(said))
                 except (WireError, AnswerError):
+                    # A server for one client at a time is free to say what it is.
+                    self.close()
                     self._refuse_another(
                         (_speaker_of(said) if self.codec.scheme else None) or what_listens(self.address)
                     )

@@ -67,7 +67,7 @@ from isaaclab_arena_gr00t.config import (
     read_joint_files,
     read_policy_config,
 )
-from isaaclab_arena_gr00t.data.to_lerobot import jobs_of
+from isaaclab_arena_gr00t.data.layout import jobs_of
 from isaaclab_arena_gr00t.observations import Wiring, wired
 from isaaclab_arena_gr00t.training.trainer import (
     Demonstration,

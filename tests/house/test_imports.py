@@ -30,6 +30,7 @@ def loaded_after(statement: str) -> frozenset[str]:
         # Every run ends with a page, and most pages compare nothing; SciPy loads its statistics when they are used.
         ("isaaclab_arena.report.writing", {"scipy.stats", "torch", "mujoco", "h5py", "PIL", "av"}),
         ("isaaclab_arena.tracking.watched_run", {"torch", "mujoco", "h5py", "PIL", "av"}),
+        ("isaaclab_arena_gr00t.training.finetune", {"pandas", "pyarrow", "av", "mujoco"}),
     ],
 )
 def test_a_module_does_not_load_what_it_may_never_need(module, heavy):

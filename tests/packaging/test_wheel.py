@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
 import subprocess
+import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -83,3 +86,17 @@ def test_it_works_in_a_clean_environment_outside_the_repository(wheel, tmp_path)
     run("run", "--eval_jobs_config", "jobs.json", "--limit", "1", directory=tmp_path / "my_policy")
     assert "lift_object" in run("list", "environments")
     assert "gr00t_closedloop" in run("list", "policies")
+
+
+def test_the_source_archive_of_the_small_model_holds_what_reads_its_messages(tmp_path):
+    model = tmp_path / "submodules" / "Isaac-GR00T"
+    shutil.copytree(ROOT / "arena_wire", tmp_path / "arena_wire")
+    shutil.copytree(
+        ROOT / "submodules" / "Isaac-GR00T", model, symlinks=True, ignore=shutil.ignore_patterns("*.egg-info", "tests")
+    )
+    build = f"from setuptools.build_meta import build_sdist; build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=model, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as members:
+        files = {member.name.partition("/")[2] for member in members if member.isfile()}
+    assert {f"arena_wire/{path.name}" for path in (ROOT / "arena_wire").glob("*.py")} <= files

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 import pytest
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 from websockets.sync.server import ServerConnection
 
 from isaaclab_arena.errors import ConfigError, PolicyError
@@ -58,6 +59,25 @@ def test_a_server_of_another_protocol_is_named_with_the_policy_that_asks_it(clie
             with pytest.raises(PolicyError, match=f"is no {client.server}.*policy_type {server.policy_type} asks"):
                 connection.wait_until_ready()
         connection.close()
+
+
+def test_a_server_that_has_no_time_for_a_second_client_is_named_too():
+    talking: list[ServerConnection] = []
+
+    def refuse(connection: ServerConnection) -> None:
+        talking.append(connection)
+        connection.send("no vla-eval here")
+        for _ in connection:
+            pass
+
+    def idle(connection: ServerConnection, request: Request) -> Response | None:
+        is_busy = any(client.protocol.state is State.OPEN for client in talking)
+        return None if is_busy else healthy("/healthz")(connection, request)
+
+    with serving(refuse, process_request=idle) as port:
+        connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port), VlaEvalCodec())
+        with pytest.raises(PolicyError, match="policy_type openpi_remote asks"):
+            connection.wait_until_ready()
 
 
 @pytest.mark.parametrize("client", [OpenpiCodec, VlaEvalCodec])
