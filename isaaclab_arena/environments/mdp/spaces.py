@@ -191,7 +191,7 @@ class ObservationTerm:
 
 
 def vector_term(
-    names: tuple[str, ...], unit: str, read: Callable[[Backend], torch.Tensor], *, is_point: bool = False
+    names: tuple[str, ...], unit: str | None, read: Callable[[Backend], torch.Tensor], *, is_point: bool = False
 ) -> ObservationTerm:
     """Return a term of named numbers. ``read`` returns shape (num_envs, len(names))."""
     return ObservationTerm(spec=ArraySpec(shape=(len(names),), names=names, unit=unit), read=read, is_point=is_point)
@@ -209,7 +209,7 @@ def offset_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
 
 def orientation_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a unit quaternion, w x y z."""
-    return vector_term(("w", "x", "y", "z"), "", read)
+    return vector_term(("w", "x", "y", "z"), None, read)
 
 
 def number_term(name: str, unit: str, read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
