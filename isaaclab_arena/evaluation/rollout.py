@@ -27,8 +27,7 @@ from isaaclab_arena.evaluation.running_episodes import (
     without_unsound,
 )
 from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, seen_by
-from isaaclab_arena.interfaces.background import Background, background_of
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Background, Environment, Observation, Step, background_of
 from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
