@@ -13,10 +13,10 @@ def environment_id(name: str) -> str:
     return f"arena/{''.join(word[:1].upper() + word[1:] for word in name.split('_'))}-v0"
 
 
-# Under the last id stands whatever environment the keyword argument of this name says.
+# Under the first id stands whatever environment the keyword argument of this name says.
 for _id, _kwargs in {
-    **{environment_id(name): {"environment": name} for name in ENVIRONMENTS.names()},
     environment_id("environment"): {},
+    **{environment_id(name): {"environment": name} for name in ENVIRONMENTS.names()},
 }.items():
     gymnasium.register(
         _id,

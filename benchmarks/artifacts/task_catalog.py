@@ -164,6 +164,9 @@ def page(name: str, builder: TableTask, measured: dict[str, list[str]]) -> Itera
     yield f"| observed besides the robot | {', '.join(f'`{name}`' for name in environment.task.observation_terms())} |"
     numbers = sum(spec.shape[0] for spec in specs.values() if isinstance(spec, ArraySpec))
     yield f"| numbers in observation and action | {numbers} and {environment.action_spec.shape[0]} |"
+    if environment.metrics:
+        told = (f"`{metric.name}`, {metric.better} is better" for metric in environment.metrics)
+        yield f"| [metrics](../results.md#metrics) | {'; '.join(told)} |"
     yield from measured.get(name, [])
     yield from ("", *changes(name, builder, environment))
     yield from ("", "[All tasks](../task_catalog.md)", "")

@@ -380,8 +380,10 @@ class GroupBuilder:
 
         def made(batch: int | None) -> Sequence[PolicyBase]:
             policies = make(fixed if batch is None or own is not None else batch)
-            for each in policies if batch is not None and own is not None else ():
-                each.fill_calls_up_to(batch)
+            # An earlier job, or a probe that failed, may have filled calls up.
+            for each in policies if batch is None or own is not None else ():
+                if "slots_per_call" in each.offers:
+                    each.fill_calls_up_to(batch)
             return policies
 
         batch = None

@@ -34,9 +34,8 @@ from isaaclab_arena.evaluation.options import (
     refuse_unknown,
 )
 from isaaclab_arena.evaluation.planning import RunRequest, show_variations
-from isaaclab_arena.evaluation.robustness import robustness_arms
 from isaaclab_arena.evaluation.run import joined, run
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 

@@ -169,11 +169,12 @@ class RankWatch:
     dead_after_s: float = 60.0  # without a heartbeat, for a rank on another node
     missing_after_s: float = 20.0  # for a rank that has never written a status
     clock: Callable[[], float] = time.monotonic
+    machine: str = field(default_factory=machine_identity)  # the one of this process, as at its start
     last_beat: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank: the latest beat, and its time
 
     def look(self) -> tuple[RankReport, ...]:
         """Read every rank's status, and return one report per rank, by rank."""
-        reports, machine = [], machine_identity()
+        reports = []
         for rank in range(self.world_size):
             status = read_rank_status(self.output_directory, rank, run_id=self.run_id)
 
@@ -189,7 +190,7 @@ class RankWatch:
                 alive = silent_s < self.missing_after_s
             elif status.exited:
                 alive = False
-            elif status.machine == machine:
+            elif status.machine == self.machine:
                 alive = process_is_running(status.pid, status.start_ticks)
             else:
                 alive = silent_s < self.dead_after_s

@@ -132,19 +132,6 @@ class JobRun:
         self._simulated_by: dict[str, str] | None = None
         self._metrics: tuple[Metric, ...] = ()
 
-    def foreign_parts(self) -> str:
-        """Return the parts of the job with code outside this package, in words; both if none is known to have any."""
-        # Settings that foreign code changes are put down to them.
-        job, own = self.job, {"isaaclab_arena", "isaaclab_arena_gr00t"}
-        of_policy, of_builder = (
-            each.__module__.partition(".")[0] for each in (job.policy_class, type(job.builder.own))
-        )
-        is_foreign = {
-            f"policy '{job.config.policy_type}'": of_policy not in own,
-            f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder not in own,
-        }
-        return " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
-
     @contextmanager
     def closed_if_it_fails(self) -> Iterator[None]:
         """Close the job's files if a `with` block raises."""
@@ -476,7 +463,16 @@ class JobRunner:
         eager = [Observer()] if self.settings.options.eager_pictures else []
         with self._surviving(name) as failure, job_run.closed_if_it_fails():
             stopwatch.go_on()
-            foreign, key = job_run.foreign_parts(), job.environment_key + job.policy_key
+            # Settings that foreign code changes are put down to the parts of the job with code outside this package; to
+            # both if none is known to have any.
+            own, classes = {"isaaclab_arena", "isaaclab_arena_gr00t"}, (job.policy_class, type(job.builder.own))
+            of_policy, of_builder = (each.__module__.partition(".")[0] not in own for each in classes)
+            is_foreign = {
+                f"policy '{job.config.policy_type}'": of_policy,
+                f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder,
+            }
+            foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
+            key = job.environment_key + job.policy_key
             with closing(job_run.rebuilds(directory, supply, watchdog)) as rebuilds:
                 for config, indices, groups, writers in rebuilds:
                     single = partial(rollout, groups[0].environment, groups[0].policy)

@@ -19,14 +19,13 @@ from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_i
 from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, refuse
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording import VideoOptions
+from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.registry import check_optional_library
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 _Options = TypeVar("_Options")
 
 MAX_THREADS = 4_096
-MAX_FPS = 1_000
 
 Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
 

@@ -377,8 +377,10 @@ _SHARED = (
     ),
     _Shared(
         "cuDNN's settings",
-        lambda: {name: _readable(lambda name=name: getattr(_CUDNN, name)) for name in _OF_CUDNN},
-        lambda value: [setattr(_CUDNN, name, each) for name, each in value.items() if each != "mixed"],
+        lambda: tuple(_readable(lambda name=name: getattr(_CUDNN, name)) for name in _OF_CUDNN),
+        lambda value: [
+            setattr(_CUDNN, name, each) for name, each in zip(_OF_CUDNN, value, strict=True) if each != "mixed"
+        ],
     ),
     _Shared(
         "torch's kinds of attention",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -218,13 +218,12 @@ def rerun(
         indices, damaged = list(group), list[ReplayedEpisode]()
         file = files[indices[0]]
         first = read(read_episode, file, indices[0])
-        observations = recorded_observations(first)
         with put_back("an environment"):
             job = recorded_environment_job(
                 first.env_args,
                 source=str(file),
                 num_envs=min(settings.num_envs, len(indices)),
-                cameras=observations is RecordedObservations.ALL,
+                cameras=recorded_observations(first) is RecordedObservations.ALL,
                 may_import=settings.may_import,
             )
             # Free its arrays, which may hold pictures, before the replay.
@@ -233,8 +232,11 @@ def rerun(
             environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
             with closing(environment):
                 now = Provenance(facts={**provenance_on(settings.device).facts, **environment.provenance()})
-                judge = ReplayJudge(environment, observations, tell, now, contents)
-                replay_in(environment, intact(indices, damaged), [judge, *observers])
+                recordings = intact(indices, damaged)
+                # A damaged recording may lack its observations.
+                if (whole := next(recordings, None)) is not None:
+                    judge = ReplayJudge(environment, recorded_observations(whole), tell, now, contents)
+                    replay_in(environment, chain((whole,), recordings), [judge, *observers])
         for episode in damaged:
             tell(episode)
 

@@ -317,7 +317,8 @@ class RunningEpisodes:
         self._num_finished += len(endings)
         records = []
         for env_id, ending in endings.items():
-            start = self._starts[env_id]
+            # A recording that is played again is in its start, and large.
+            start, self._starts[env_id] = self._starts[env_id], None
             self._started_s.pop(env_id, None)
             if start is None:
                 raise RuntimeError(f"env slot {env_id} ended an episode that was never started")

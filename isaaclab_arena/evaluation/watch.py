@@ -375,7 +375,7 @@ class Watch:
     _points: dict[int, list[Point]] = field(default_factory=dict, init=False)
     _last: Checkpoint | None = field(default=None, init=False)  # of the training, once it is over
     _not_before: dict[int, float] = field(default_factory=dict, init=False)  # by step: time of the next try [s]
-    _told: set[str] = field(default_factory=set, init=False)
+    _told: set[tuple[str, str]] = field(default_factory=set, init=False)  # reasons in the log
 
     def __post_init__(self) -> None:
         self._directory = self.settings.directory
@@ -391,8 +391,8 @@ class Watch:
             place.mkdir(parents=True, exist_ok=True)
         with RunLock(place) as lock:
             while not _took(lock):
-                message = f"another watch is at work in {place}, or a run of one: this one waits for its end"
-                self._log_once(logging.WARNING, message)
+                work = f"another watch is at work in {place}, or a run of one"
+                self._log_once(logging.WARNING, work, "this one waits for its end")
                 self.sleep(self.settings.poll_s)
             # The runner inherits the lock, and so holds it even if this process is killed.
             os.set_inheritable(lock.descriptor, True)  # noqa: FBT003 - takes no keywords
@@ -458,14 +458,15 @@ class Watch:
         if why_not is None and not _is_free(run_directory(self._directory, step)):
             why_not = "an earlier evaluation of it is still at work"
         if why_not is not None:
-            self._log_once(logging.INFO, f"waiting for {checkpoint.path}: {why_not}")
+            self._log_once(logging.INFO, f"waiting for {checkpoint.path}", why_not)
         return why_not is None
 
-    def _log_once(self, level: int, message: str) -> None:
-        """Log a message once for reasons that differ in their numbers only."""
-        if message.rpartition(":")[0] not in self._told:
-            self._told.add(message.rpartition(":")[0])
-            _LOG.log(level, "%s", message)
+    def _log_once(self, level: int, subject: str, reason: str) -> None:
+        """Log a reason, once for those of a subject that differ in their numbers only."""
+        told = (subject, re.sub(r"\d+", "", reason))
+        if told not in self._told:
+            self._told.add(told)
+            _LOG.log(level, "%s: %s", subject, reason)
 
     def _evaluated(self, checkpoint: Checkpoint) -> int:
         """Evaluate a checkpoint, and keep a record of it; return the exit code."""

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 
+MAX_FPS = 1_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class VideoOptions:

@@ -13,7 +13,7 @@ from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.policy.rsl_rl import flattened
 
-_FIXED = ("episodes", "return", "length", "measured", "success", "lost", "sound")
+_FIXED = ("episodes", "return", "length", "measured", "success", "lost")
 
 
 class EpisodeCounter:
@@ -25,13 +25,14 @@ class EpisodeCounter:
         # Sum of rewards and number of control steps of the episode under way. Shapes: (num_envs,), float64.
         self.returns = torch.zeros(num_envs, dtype=torch.float64, device=device)
         self.lengths = torch.zeros_like(self.returns)
-        # Sums over the episodes that ended since `take`, in the order of `_FIXED` and then the metrics.
+        # Sums over the episodes that ended since `take`, in the order of `_FIXED`; then for each metric the number of
+        # episodes that have it, and their sum.
         self.sums = self.returns.new_zeros(len(_FIXED))
 
     def begin(self, metrics: tuple[str, ...]) -> None:
         """Count from nothing, with these metrics."""
         self.metrics = metrics
-        self.sums = self.returns.new_zeros(len(_FIXED) + len(metrics))
+        self.sums = self.returns.new_zeros(len(_FIXED) + 2 * len(metrics))
 
     def add(self, step: Step, ended: torch.Tensor, cut: torch.Tensor) -> None:
         """Count a control step. Masks of shape (num_envs,): `ended` episodes, and those `cut` and not counted."""
@@ -51,9 +52,10 @@ class EpisodeCounter:
             measured,
             success,
             lost,
-            sound,
-            *(torch.where(sound, step.metrics[name], 0.0) for name in self.metrics or ()),
         ]
+        for name in self.metrics or ():
+            known = sound & ~step.metrics[name].isnan()
+            counted += [known, torch.where(known, step.metrics[name], 0.0)]
         self.sums += torch.stack([values.to(torch.float64) for values in counted]).sum(dim=1)
         begins = ended | cut
         self.returns[begins] = 0
@@ -67,14 +69,15 @@ class EpisodeCounter:
 
     def measures(self, sums: torch.Tensor) -> dict[str, float]:
         """Return the measures of episodes from the sums of one or more ranks, without means of nothing."""
-        episodes, returns, length, measured, success, lost, sound, *others = sums.tolist()
+        episodes, returns, length, measured, success, lost, *others = sums.tolist()
+        of_metrics = zip(self.metrics or (), others[0::2], others[1::2], strict=True)
         # Success may not be measured. Episodes whose physics broke down are lost and have no metrics.
         means = {
             "Train/mean_reward": (returns, episodes),
             "Train/mean_episode_length": (length, episodes),
             "Train/success_rate": (success, measured),
             "Train/lost_rate": (lost, episodes),
-            **{f"Metrics/{name}": (total, sound) for name, total in zip(self.metrics or (), others, strict=True)},
+            **{f"Metrics/{name}": (total, known) for name, known, total in of_metrics},
         }
         return {
             "Train/num_episodes": round(episodes),
@@ -197,7 +200,9 @@ class TrainingEnvironment(VecEnv):
         if _SUMS in snapshot:
             self.counter.begin(metrics)
         for name, value in self._kept().items():
-            value.copy_(snapshot[name])
+            # Checkpoints of before have other sums, which are 0 between iterations.
+            if name != _SUMS or value.shape == snapshot[name].shape:
+                value.copy_(snapshot[name])
 
     def _kept(self) -> dict[str, torch.Tensor]:
         """Return the tensors that a snapshot holds beside the environment's."""

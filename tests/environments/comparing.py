@@ -29,4 +29,4 @@ def assert_the_same(found: Sequence[Mapping[str, torch.Tensor]], wanted: Sequenc
     for got, want in zip(found, wanted, strict=True):
         assert got.keys() == want.keys()
         for name, value in want.items():
-            assert torch.equal(got[name], value), name
+            torch.testing.assert_close(got[name], value, rtol=0, atol=0, equal_nan=True, msg=name)

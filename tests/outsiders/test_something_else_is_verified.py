@@ -51,6 +51,14 @@ def test_verify_says_that_another_configuration_of_the_policy_ran_and_blames_not
     assert "not what was run" not in capsys.readouterr().out
 
 
+def test_verify_shows_a_changed_fact_of_several_lines_as_it_is(finished, tmp_path, capsys):
+    run = Path(shutil.copytree(finished / "out", tmp_path / "out"))
+    for file in run.rglob("*.json"):
+        file.write_text(file.read_text().replace('"agent_cfg_path agent.yaml"', '"agent_cfg_path agent\\nyaml"'))
+    assert main(["verify", str(run), "--sample", "1", "--nproc", "1"]) == 1
+    assert "job 'pole' is not what was run: agent_cfg_path agent\nyaml was " in capsys.readouterr().out
+
+
 def test_replay_says_that_the_robot_is_another_one(finished, tmp_path, capsys):
     dataset = Path(shutil.copy(finished / "out" / "pole" / "dataset_pole.hdf5", tmp_path))
     assert main(["replay", str(dataset)]) == 0

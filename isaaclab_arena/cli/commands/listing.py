@@ -40,6 +40,21 @@ class ListOptions:
     """Print it as JSON."""
 
 
+_SUMMARIES = {
+    "open_drawer": "Pull a drawer open by its handle.",
+    "close_drawer": "Push an open drawer shut.",
+    "open_microwave": "Open the door of a microwave oven by its handle.",
+    **dict.fromkeys(
+        ("gym:...", "metaworld:..."),
+        "Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids.",
+    ),
+    "robosuite:...": "Build the tasks of robosuite, ``robosuite:<task>``, in workers of an interpreter that has it.",
+    "vla_eval:...": "Build benchmark classes of vla-eval, ``vla_eval:<module>:<Class>``, in workers of an interpreter "
+    "that has them.",
+}
+"""Of environments whose module has others too, so that its docstring does not describe them."""
+
+
 def main(argv: Sequence[str]) -> int:
     """Show one catalog, or one entry of it; ConfigError, or EnvironmentBuildError if the entry cannot be built."""
     options, rest = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list", return_unknown_args=True)
@@ -73,7 +88,8 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
         except ConfigError as error:
             found.append({"name": name, "error": str(error)})
             continue
-        data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": _options_data(entry)}
+        told = _SUMMARIES.get(name) if registry is ENVIRONMENTS else None
+        data: dict[str, Any] = {"name": name, "summary": told or _summary(entry), "options": _options_data(entry)}
         summarise = getattr(entry, "summary", None)
         if summarise is not None and not isinstance(entry, type):
             data |= vars(summarise())
@@ -115,6 +131,7 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
             # A scheme of names has no entry; the module of its maker describes it.
             documented = inspect.getdoc(sys.modules[registry.maker(name).__module__])
             told = (documented or "").partition("\n")[0]
+            told = _SUMMARIES.get(name, told) if registry is ENVIRONMENTS else told
         lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())
         lines += [] if "error" in data else [f"{'':<{width}}    {line}" for line in _details(data)]
     return "\n".join(lines)

@@ -15,12 +15,11 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
-from isaaclab_arena.evaluation.options import MAX_FPS
 from isaaclab_arena.evaluation.process import signals_handled
 from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
-from isaaclab_arena.recording import VideoOptions
+from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.results.freshness import EpisodeVerification, RunVerification, write_verification
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
@@ -155,7 +154,7 @@ def _run_again(options: VerifyOptions, plan: RunPlan, sample: "Sample") -> Itera
         _say(f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}")
         verification.run_sample(options.output_dir, directory, may_import=not options.no_import)
 
-        say_once = _SayOnce()
+        say_once = _SayOnce(keep_lines=True)
         for episode in verification.compare_runs(options.output_dir, directory, sample):
             say_once(f"job '{episode.job}' is not what was run: {each}" for each in episode.contents)
             say_once(f"when the run ran, {each}" for each in episode.other_provenance)
@@ -201,18 +200,19 @@ def _num_bitwise(bitwise: Sequence[Any], of: Sequence[Any]) -> str:
 class _SayOnce:
     """Says lines about the surroundings of episodes, which are the same for many, once each."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_lines: bool) -> None:
         self._said: set[str] = set()
+        self._keep_lines = keep_lines
 
     def __call__(self, lines: Iterable[str]) -> None:
         for line in lines:
             if line not in self._said:
                 self._said.add(line)
-                print(plain_text(line), flush=True)
+                _say(line, keep_lines=self._keep_lines)
 
 
-def _say(text: str) -> None:
-    print(plain_text(text, keep_lines=True), flush=True)
+def _say(text: str, *, keep_lines: bool = True) -> None:
+    print(plain_text(text, keep_lines=keep_lines), flush=True)
 
 
 # Replay recordings: simulate them again without their policy, and compare every control step.
@@ -259,7 +259,7 @@ def replay(argv: Sequence[str]) -> int:
 
     # Show episodes in the requested order, each as soon as all before it have ended.
     replayed: list[ReplayedEpisode] = []
-    order, waiting, say_once = list(files), dict[int, ReplayedEpisode](), _SayOnce()
+    order, waiting, say_once = list(files), dict[int, ReplayedEpisode](), _SayOnce(keep_lines=False)
 
     def show(episode: ReplayedEpisode) -> None:
         waiting[episode.episode_index] = episode

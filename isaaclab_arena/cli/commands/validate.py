@@ -16,8 +16,7 @@ from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.robustness import robustness_arms
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.tracking.trackers import check_trackers
 

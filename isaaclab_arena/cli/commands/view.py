@@ -26,7 +26,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.video import VideoFile, caption_bar, line_chart, write_png
+from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend, Window, has_display
 
@@ -200,15 +200,25 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
         return
     endings: list[str] = []
     video = VideoFile(output, frames_per_second=1 / environment.control_dt, title=output.stem)
-    add = _EachStep(
-        lambda: video.add(environment.film([0], [VIEWPORT])[VIEWPORT][0]), lambda _, end: endings.append(end)
-    )
+
+    # A thread draws the pictures beside the loop.
+    threads = FilmThreads(1)
+    do = threads.for_a_film()
+
+    def add() -> None:
+        threads.raise_failure()
+        [draw] = environment.film_later([0], [VIEWPORT])
+        do(lambda: video.add(draw()[VIEWPORT]))
+
     try:
-        rollout(environment, policy, [episode], [add])
+        try:
+            rollout(environment, policy, [episode], [_EachStep(add, lambda _, end: endings.append(end))])
+        finally:
+            threads.close()
+        video.finish()
     except BaseException:
         video.discard()
         raise
-    video.finish()
     print(plain_text(f"wrote {output}: episode {options.episode}, {''.join(endings)}"))
 
 

@@ -158,7 +158,8 @@ class Task(ABC):
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Clear the counters of env slots (n,), int64, that were just reset."""
         del backend
-        for name in self.cleared:
+        # A task may have a tensor of its own that is called ``cleared``.
+        for name in type(self).cleared:
             getattr(self, name)[env_ids] = 0
 
     def memory(self) -> Mapping[str, torch.Tensor]:

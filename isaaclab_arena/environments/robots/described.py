@@ -1,4 +1,4 @@
-"""Robots that a YAML file describes by the parts of an MJCF file: a user's own, and those of MuJoCo Menagerie."""
+"""Robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with our descriptions; and a user's own."""
 
 import importlib
 import importlib.util

@@ -158,7 +158,8 @@ class VelocityGo1(FloorTask):
         self._broke_bounds = self._broke_bounds | _beyond_bounds(errors)
 
         ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
-        judged = (self._length - self.settling_steps).clamp(min=1)
+        # An episode that ended before has no mean error: 0 / 0 is NaN.
+        judged = (self._length - self.settling_steps).clamp(min=0)
         reward = self.control_dt * reward
         lost = _fallen(backend, self.senses)
         metrics = {

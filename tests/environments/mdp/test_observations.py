@@ -24,6 +24,11 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
     assert [term.spec.unit for term in terms.values()] == ["m", "m", "m", None]
 
 
+def test_a_term_without_a_unit_has_none():
+    units = [term.spec.unit for term in (orientation_term(lambda _: POINT), number_term("x", "m", lambda _: POINT))]
+    assert units == [None, "m"]
+
+
 def test_an_observation_does_not_change_when_the_world_goes_on():
     state = torch.ones(2, 3)
     seen = read_terms({"place": position_term(lambda _: state)}, NOWHERE, torch.device("cpu"))

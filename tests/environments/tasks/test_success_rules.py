@@ -14,13 +14,10 @@ from isaaclab_arena.environments.robots.embodiment import PANDA
 from isaaclab_arena.environments.tasks.articulated import CloseDrawer, OpenDrawer, OpenMicrowave
 from isaaclab_arena.environments.tasks.lift_object import LiftObject
 from isaaclab_arena.environments.tasks.pick_and_place import PickAndPlace
-from isaaclab_arena.environments.tasks.pick_by_colour import PickByColour
 from isaaclab_arena.environments.tasks.press_button import PressButton
-from isaaclab_arena.environments.tasks.push_cube import PushCube
-from isaaclab_arena.environments.tasks.push_to_goal import PushToGoal
+from isaaclab_arena.environments.tasks.pushing import PushCube, PushToGoal
 from isaaclab_arena.environments.tasks.reach import Reach
-from isaaclab_arena.environments.tasks.sort_two import SortTwo
-from isaaclab_arena.environments.tasks.stack import Stack
+from isaaclab_arena.environments.tasks.two_cubes import PickByColour, SortTwo, Stack
 from tests.environments.stated_world import StatedWorld, begin, first_success, judged
 
 TCP = "robot/tcp"

@@ -7,7 +7,7 @@ import pytest
 
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, OBJECTS
-from isaaclab_arena.environments.tasks.pick_by_colour import PickByColour
+from isaaclab_arena.environments.tasks.two_cubes import PickByColour
 from isaaclab_arena.environments.variations.catalogue import word_distance
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError

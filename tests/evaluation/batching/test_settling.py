@@ -171,6 +171,38 @@ def test_a_policy_that_cannot_be_asked_beforehand_acts_as_ever_and_is_told_the_w
     assert "say traits = PolicyTraits(batch_invariant=True) in its class" in report.plan_because
 
 
+def test_a_policy_that_divides_its_calls_fills_none_up_where_no_size_is_settled(tmp_path):
+    class Dividing(Network):
+        traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
+        slots: int | None = None
+
+        def slots_per_call(self, num_envs):
+            return 3
+
+        def fill_calls_up_to(self, num_slots):
+            type(self).slots = num_slots
+
+    class Shy(Dividing):
+        def get_action(self, env, observation):
+            if observation["policy"]["heads"].unique().numel() > 2:
+                raise ValueError("what coin is that?")
+            return super().get_action(env, observation)
+
+    class Fickle(CoinBuilder):
+        def build(self, config: CoinConfig, **given) -> CoinEnvironment:
+            environment = super().build(config, **given)
+            environment.reproducible = False
+            return environment
+
+    # A probe that fails, and another job with the same object.
+    assert (played(tmp_path / "shy", Shy).policy_batch, Shy.slots) == (3, None)
+    runner, found = JobRunner(settings(tmp_path)), []
+    for name, builder, config in (("one", CoinBuilder(), CoinConfig()), ("two", Fickle(), CoinConfig(success_step=9))):
+        report = runner.run(coin_job(name, builder, config, policy_class=Dividing))
+        found.append((report.policy_batch, Dividing.slots))
+    assert found == [(4, 4), (3, None)]
+
+
 def test_where_the_environment_promises_nothing_neither_does_the_job(tmp_path):
     class Fickle(CoinBuilder):
         def build(self, config: CoinConfig, **given) -> CoinEnvironment:

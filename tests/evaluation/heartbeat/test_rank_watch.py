@@ -177,5 +177,15 @@ def test_a_rank_that_has_finished_is_there_until_its_process_ends(directory):
     assert [report.rank for report in watch_over(directory, 4).look() if report.alive] == [2, 3]
 
 
+def test_a_machine_that_gets_another_name_still_knows_its_own_processes(directory, monkeypatch):
+    write_rank_status(directory, status_of(0))
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    watch.look()
+    monkeypatch.setattr("socket.gethostname", lambda: "renamed")
+    clock.now_s = 1000.0
+    assert fates(watch.look()) == [RankFate.WORKING]
+
+
 def test_machine_identity_does_not_change():
     assert machine_identity() == machine_identity() != ""

@@ -8,8 +8,7 @@ import pytest
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.robustness import robustness_arms
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
 
 JOB_FILES = sorted(path for path in (Path(__file__).parents[3] / "jobs").iterdir() if path.is_file())
 ELSEWHERE = [path for path in JOB_FILES if "oc.env" in path.read_text()]

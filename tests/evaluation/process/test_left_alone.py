@@ -213,13 +213,17 @@ def test_a_job_that_fails_leaves_the_process_as_it_was_too(tmp_path):
 def test_one_line_names_what_was_changed_and_by_which_class_once(tmp_path, caplog):
     def act() -> None:
         torch.set_default_dtype(torch.float64)
+        torch.backends.cudnn.benchmark = True
         os.environ["MARK"] = "here"
 
     runner = JobRunner(settings(tmp_path))
     for name in ("first", "second"):
         runner.run(coin_job(name, policy_class=meddling("Doubling", act)))
     said = [line for line in caplog.messages if "whole process" in line]
-    what = "torch's default type (torch.float32 to torch.float64), environment variables (MARK)"
+    cudnn = torch.backends.cudnn
+    others = cudnn.deterministic, cudnn.allow_tf32
+    what = "torch's default type (torch.float32 to torch.float64), "
+    what += f"cuDNN's settings ({(True, False, *others)} to {(True, True, *others)}), environment variables (MARK)"
     assert said == [f"policy 'Doubling' has set for the whole process: {what}; other jobs do not see it"]
 
 

@@ -13,7 +13,7 @@ from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated import OPEN_DRAWER
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.robustness import robustness_arms
+from isaaclab_arena.evaluation.validation import robustness_arms
 
 
 def job_of(environment: str = "lift_object", **more: Any) -> JobConfig:

@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.events import Moments
 from isaaclab_arena.environments.tasks.grasping import OBJECT_JOINT
-from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY
+from isaaclab_arena.environments.tasks.pushing import GOAL_BODY
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits

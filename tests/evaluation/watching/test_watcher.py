@@ -104,6 +104,22 @@ def test_a_checkpoint_that_is_half_written_waits(watching, caplog):
     assert caplog.text.count("model_50.pt: is not complete: its list of contents is missing") == 1
 
 
+def test_each_reason_to_wait_is_logged_once_for_all_its_numbers(watching, caplog):
+    caplog.set_level("INFO")
+    save(watching.training, 50, content=b"")
+    watching.meanwhile = [
+        lambda: save(watching.training, 50, content=b"weights"),
+        lambda: None,
+        (watching.directory / "watch" / "stop").touch,
+    ]
+    assert watching.run(Evaluations(), until="100", quiet_s=10.0, stop_file=watching.directory / "watch" / "stop") == 0
+    told = [line for line in caplog.messages if "model_50.pt: " in line]
+    assert [line.partition("model_50.pt: ")[2] for line in told] == [
+        "it is empty",
+        "it has not changed for 0 s of 10 s",
+    ]
+
+
 def test_what_failed_is_tried_again_later_and_is_never_called_done(watching, caplog):
     evaluations = Evaluations(exit_codes=[KILLED, DONE, DONE, DONE, UNFINISHED])
     assert watching.run(evaluations) == 1

@@ -84,6 +84,15 @@ def test_an_env_slot_that_broke_down_is_lost_and_its_numbers_spoil_nothing(count
     assert taken(counter)["distance_m"] == 2.0
 
 
+def test_a_metric_is_the_mean_of_the_episodes_that_have_it(counter):
+    counter.add(step(terminated=mask(0), metric=math.nan), mask(0), NOBODY)
+    assert "distance_m" not in taken(counter)
+    counter.add(step(terminated=mask(0), metric=math.nan), mask(0), NOBODY)
+    counter.add(step(terminated=mask(1), metric=3.0), mask(1), NOBODY)
+    told = taken(counter)
+    assert (told["num_episodes"], told["distance_m"]) == (2, 3.0)
+
+
 def test_an_env_slot_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
     counter.add(step(success=mask(0, 1), diverged=mask(0), terminated=mask(1)), mask(0, 1), NOBODY)
     told = taken(counter)

@@ -61,6 +61,16 @@ def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(wo
     assert list(map(of_episodes, told_later)) == list(map(of_episodes, told[3:])) or words == GRPO
 
 
+def test_a_checkpoint_that_has_other_sums_of_metrics_is_taken_up_as_well():
+    interrupted = small_learner()
+    interrupted.iterate()
+    learned, state = saved(interrupted)
+    state["environment"]["training/sums"] = torch.zeros(11, dtype=torch.float64)
+    resumed = small_learner()
+    assert resumed.load(learned, state)
+    assert of_episodes(resumed.iterate()) == of_episodes(interrupted.iterate())
+
+
 def test_curiosity_is_an_option_of_rsl_rl_that_works():
     words = ("{weight: 1.0, num_outputs: 4, predictor_hidden_dims: [8], target_hidden_dims: [8]}",)
     learner = small_learner(f"agent.algorithm.rnd_cfg={words[0]}", "agent.obs_groups.rnd_state=[policy]")

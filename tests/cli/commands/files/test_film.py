@@ -96,9 +96,11 @@ def change(dataset: Path, array: str, *, by: float, fix_checksum: bool = True) -
 
 
 def test_films_made_afterwards_are_the_films_of_the_run(run, bare, capsys):
-    arguments = ["film", str(bare), "--episodes", "all", "--camera", "all", "--job", "script", "--job", "rest"]
+    arguments = ["film", str(bare), "--episodes", "all", "--camera", "all", "--job", "rest", "--job", "script"]
     assert main(arguments) == 0
-    assert "6 of 6 episodes filmed" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "6 of 6 episodes filmed" in told
+    assert told.index("script demo_0: ") < told.index("rest demo_0: "), "the order of the plan"
     assert films_below(bare) == films_below(run)
     videos = [name for name in films_below(run) if name.endswith(".mp4")]
     assert len(videos) == 3 * 4 + 3 * 2

@@ -102,6 +102,16 @@ def test_a_damaged_recording_is_not_replayed_but_told(run, tmp_path, capsys):
         assert "damaged: its arrays are not what was written" in capsys.readouterr().out
 
 
+def test_the_others_are_compared_whatever_the_first_recording_has_lost(run, tmp_path, capsys):
+    dataset = Path(shutil.copy(run / "varied" / "dataset_varied.hdf5", tmp_path))
+    with h5py.File(dataset, "r+") as file:
+        del file["data/demo_0/obs"]
+    assert main(["replay", str(dataset)]) == 1
+    told = capsys.readouterr().out
+    assert "2 of 3 episodes bitwise" in told
+    assert "compared: initial_state, obs, actions, states, rewards and how it ended" in told
+
+
 def test_another_version_and_another_model_are_named_once(run, tmp_path, capsys):
     dataset = Path(shutil.copy(run / "varied" / "dataset_varied.hdf5", tmp_path))
     with h5py.File(dataset, "r+") as file:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from isaaclab_arena.cli.commands.listing import catalog_text
-from isaaclab_arena.environments.catalog import EMBODIMENTS
+from isaaclab_arena.cli.commands.listing import catalog_data, catalog_text
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.registry import Registry
 from tests.fakes import CoinBuilder, ShrugPolicy
@@ -45,6 +45,14 @@ def test_an_environment_is_summed_up_by_its_module():
     registry.register("coin", CoinBuilder())
 
     assert catalog_text(registry).startswith("coin  Fakes that replace mocks")
+
+
+def test_environments_of_one_module_are_summed_up_each_by_its_own_words():
+    told = catalog_data(ENVIRONMENTS)
+    assert len({each["summary"] for each in told}) == len(told)
+    text = catalog_text(ENVIRONMENTS)
+    assert "close_drawer    Push an open drawer shut.\n" in text
+    assert "robosuite:...   Build the tasks of robosuite, " in text
 
 
 def test_an_empty_catalog_is_an_empty_text():

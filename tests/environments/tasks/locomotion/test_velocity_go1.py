@@ -98,7 +98,12 @@ def test_the_time_before_it_has_settled_does_not_count():
     env, _ = begin(STILL)
     env.backend.qvel[0, 0] = 0.8
     steps = [env.step(torch.zeros(1, 12)) for _ in range(env.max_episode_length)]
-    assert steps[round(SETTLING_S / 0.02) - 1].metrics["worst_speed_error_m_s"] == 0
+    settled = round(SETTLING_S / 0.02)
+    assert steps[settled - 1].metrics["worst_speed_error_m_s"] == 0
+    assert [bool(steps[index].metrics["mean_speed_error_m_s"].isnan()) for index in (settled - 1, settled)] == [
+        True,
+        False,
+    ]
     assert solved(steps[-1])
 
 

@@ -3,8 +3,7 @@ import math
 import pytest
 import torch
 
-from isaaclab_arena.environments.tasks.push_cube import FARTHEST_GOAL_M, NEAREST_GOAL_M, TOLERANCE_M
-from isaaclab_arena.environments.tasks.push_to_goal import HOLD_STEPS
+from isaaclab_arena.environments.tasks.pushing import CUBE_TOLERANCE_M, FARTHEST_GOAL_M, HOLD_STEPS, NEAREST_GOAL_M
 from isaaclab_arena.interfaces.episode import point
 from tests.environments.building import build, episode, start
 from tests.environments.moving import put, solve
@@ -26,7 +25,7 @@ def goal_of(env) -> tuple[float, float]:
 def test_a_pushed_cube_ends_on_the_disc(index):
     steps = solve(build("push_cube"), index)
     assert steps[-1].success
-    assert steps[-1].metrics["final_goal_distance_m"] < TOLERANCE_M
+    assert steps[-1].metrics["final_goal_distance_m"] < CUBE_TOLERANCE_M
 
 
 def test_success_lasts_a_quarter_of_a_second():
@@ -41,7 +40,7 @@ def test_a_cube_beside_the_disc_does_not_count():
     env = build("push_cube")
     start(env)
     x, y = goal_of(env)
-    put(env, "object", (x, y + TOLERANCE_M + 0.01, 0.025))
+    put(env, "object", (x, y + CUBE_TOLERANCE_M + 0.01, 0.025))
     assert not any(env.step(stay(env)).success for _ in range(2 * HOLD_STEPS))
 
 

@@ -1,4 +1,4 @@
-from isaaclab_arena.environments.tasks.push_to_goal import HOLD_STEPS, LIFTED_M
+from isaaclab_arena.environments.tasks.pushing import HOLD_STEPS, LIFTED_M
 from tests.environments.building import build, hold_still, start
 from tests.environments.moving import put, solve
 

@@ -1,4 +1,4 @@
-from isaaclab_arena.environments.tasks.sort_two import HOLD_STEPS
+from isaaclab_arena.environments.tasks.two_cubes import SORTED_STEPS
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, play, start
 from tests.environments.moving import put
@@ -20,7 +20,7 @@ def test_two_sorted_cubes_are_a_success_and_full_progress():
 def test_one_sorted_cube_is_half_the_progress_and_no_success():
     env, places = started()
     put(env, "red", places["left_bin"])
-    steps = [env.step(hold_still(env)) for _ in range(2 * HOLD_STEPS)]
+    steps = [env.step(hold_still(env)) for _ in range(2 * SORTED_STEPS)]
     assert steps[-1].metrics["progress"] == 0.5
     assert steps[-1].metrics["progress.red_in_left_bin"] == 1.0
     assert steps[-1].metrics["progress.blue_in_right_bin"] == 0.0
@@ -31,7 +31,7 @@ def test_cubes_in_each_others_bins_are_no_progress():
     env, places = started()
     put(env, "red", places["right_bin"])
     put(env, "blue", places["left_bin"])
-    steps = [env.step(hold_still(env)) for _ in range(2 * HOLD_STEPS)]
+    steps = [env.step(hold_still(env)) for _ in range(2 * SORTED_STEPS)]
     assert steps[-1].metrics["progress"] == 0.0
     assert not any(step.success for step in steps)
 
@@ -40,4 +40,4 @@ def test_both_in_their_bins_are_a_success():
     env, places = started()
     put(env, "red", places["left_bin"])
     put(env, "blue", places["right_bin"])
-    assert any(env.step(hold_still(env)).success for _ in range(3 * HOLD_STEPS))
+    assert any(env.step(hold_still(env)).success for _ in range(3 * SORTED_STEPS))
