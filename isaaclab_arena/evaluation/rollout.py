@@ -6,6 +6,7 @@ from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from multiprocessing.connection import wait as wait_for_pipes
 from typing import NamedTuple, TypeAlias
 
@@ -26,8 +27,7 @@ from isaaclab_arena.evaluation.running_episodes import (
     without_unsound,
 )
 from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, seen_by
-from isaaclab_arena.interfaces.background import Background, background_of
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Background, Environment, Observation, Step, background_of
 from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
@@ -222,10 +222,11 @@ class PictureReaders:
         """Have the union of all announcements drawn. Return the mask of the env slots that are read, (num_envs,)."""
         named = np.zeros_like(self._after)
         starting = [start.env_id for start in starts]
-        wanted = [
-            (self._policy, announced_pictures(self._policy, self._environment, starting)),
-            *((observer, observer.pictures_to_see(self._environment, starts)) for observer in self._observers),
-        ]
+        # Each reader is asked once the answer of the one before it is checked.
+        wanted = chain(
+            [(self._policy, announced_pictures(self._policy, self._environment, starting))],
+            ((observer, observer.pictures_to_see(self._environment, starts)) for observer in self._observers),
+        )
         for row, (reader, env_ids) in zip(named, wanted, strict=True):
             try:
                 row[slice(None) if env_ids is None else list(env_ids)] = True

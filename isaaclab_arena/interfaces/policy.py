@@ -44,9 +44,13 @@ class PolicyTraits:
     metrics: tuple[Metric, ...] = ()  # the declared ones among the numbers of `episode_metrics`
 
     def __post_init__(self) -> None:
-        if not self.sees_pictures:
+        if not self.sees_pictures and not isinstance(self.sees_pictures, _Derived):
             object.__setattr__(self, "pictures", "none")
-        object.__setattr__(self, "sees_pictures", self.pictures != "none")
+        object.__setattr__(self, "sees_pictures", _Derived(self.pictures != "none"))
+
+
+class _Derived(int):
+    """A truth value that follows from another, so that `replace`, which passes it on, does not say it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +128,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         cls.offers = policy_options.offers_of(cls, PolicyBase)
         if "traits" not in cls.offers and cls.traits.pictures != "all":
             # What a base says of pictures is about its own `get_action`.
-            cls.traits = replace(cls.traits, pictures="all", sees_pictures=True)
+            cls.traits = replace(cls.traits, pictures="all")
         if not cls.traits.remote and any(issubclass(each, PolicyBase) and each.traits.remote for each in cls.__bases__):
             cls.traits = replace(cls.traits, remote=True)
 

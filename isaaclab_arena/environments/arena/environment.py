@@ -161,18 +161,15 @@ class ArenaEnvironment(Environment):
 
     def replay_with(self, capture: Capture | None) -> None:
         """Judge and observe as graphs from now on, if the task does both with tensors alone on the backend's device."""
-        self._is_replayed = capture is not None and self.task.capturable and self.device == self.backend.device
-        self._sound = torch.zeros_like(self._running)
-        name = self.task.spec.name
+        # The work must not hold the environment: with a cycle, its pictures would outlive it.
+        task, backend, terms, device = self.task, self.backend, self._terms, self.device
+        self._is_replayed = capture is not None and task.capturable and device == backend.device
+        self._sound = sound = torch.zeros_like(self._running)
+        name = task.spec.name
         self._judge = Replayed(
-            lambda: self.task.judge(self.backend, self._sound),
-            capture,
-            keeper=self.task,
-            name=f"the verdict of '{name}'",
+            lambda: task.judge(backend, sound), capture, keeper=task, name=f"the verdict of '{name}'"
         )
-        self._read = Replayed(
-            lambda: read_terms(self._terms, self.backend, self.device), capture, name=f"what is seen of '{name}'"
-        )
+        self._read = Replayed(lambda: read_terms(terms, backend, device), capture, name=f"what is seen of '{name}'")
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the start of the task's things."""

@@ -1,3 +1,5 @@
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,18 @@ def test_objects_have_the_same_conditions_so_that_comparisons_are_paired():
     )
     assert point(cube["cube.position"])[:2] == point(can["can.position"])[:2]
     assert cube["robot.joint_position"] == can["robot.joint_position"]
+
+
+def test_an_environment_that_nobody_holds_is_gone_at_once():
+    gc.disable()
+    try:
+        env = build("lift_object")
+        gone = [weakref.ref(each) for each in (env, env.backend, env._cameras)]
+        env.close()
+        del env
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_env_slots_that_are_not_running_rest():

@@ -40,10 +40,10 @@ class FailingExpert(ScriptedPolicy):
             player.named[:] = 1 - player.named
         if known:
             return
-        player.tables.offset[:, 1] += self._beside_m
+        player.tables["offset"][:, 1] += self._beside_m
         if self._swapped is not None and not player.script.candidates:
             first, second = (player.roles.index(role) for role in self._swapped)
-            for roles in (player.tables.role, player.tables.carries, player.tables.toward):
+            for roles in (player.tables[each] for each in ("role", "carries", "toward")):
                 firsts, seconds = roles == first, roles == second
                 roles[firsts], roles[seconds] = second, first
 

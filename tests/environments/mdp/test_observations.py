@@ -21,6 +21,7 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
     torch.testing.assert_close(seen["way"], POINT.float())
     torch.testing.assert_close(seen["number"], POINT[:, :1].float())
     assert seen["orientation"].tolist() == [[1.0] * 4] * 2
+    assert [term.spec.unit for term in terms.values()] == ["m", "m", "m", None]
 
 
 def test_a_term_without_a_unit_has_none():

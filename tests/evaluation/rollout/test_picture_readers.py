@@ -331,8 +331,12 @@ def test_an_announcement_that_names_no_env_slots_is_refused(wrong):
         def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
             return wrong
 
+    class Late(Observer):
+        def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+            raise AssertionError("it is asked before the policy's answer is checked")
+
     with pytest.raises(PolicyError, match=r"Wrong\.pictures_to_see must return env slots below 3, or None"):
-        played(Wrong())
+        played(Wrong(), watches=[Late()])
 
 
 def test_what_somebody_wanted_is_counted_whatever_is_drawn():
