@@ -79,7 +79,7 @@ class PretendGpuBackend(Backend):
 
 
 def there(name: str) -> str:
-    """Return what an environment is called in `pretended_environments` whose worlds are on the pretended GPU."""
+    """Name in `pretended_environments` of an environment on the pretended GPU."""
     return f"{name}_there"
 
 

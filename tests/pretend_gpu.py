@@ -183,7 +183,7 @@ def _without_lists(index: Any) -> Any:
 
 
 def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what an operation gives on the device on which CUDA would compute it."""
+    """Result of an operation on the device on which CUDA would compute it."""
     given = list(_tensors((*args, *kwargs.values())))
     on_gpu = [tensor for tensor in given if isinstance(tensor, GpuTensor)]
     device = kwargs.get("device")
@@ -227,7 +227,7 @@ def _refuse_foreign_generator(kwargs: Mapping[str, Any], *, on_gpu: bool) -> Non
 
 
 def _is_told(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a copy is only told, and not waited for."""
+    """Whether a copy is only enqueued."""
     names = [argument.name for argument in func._schema.arguments]
     return bool({**dict(zip(names, args, strict=False)), **kwargs}.get("non_blocking"))
 

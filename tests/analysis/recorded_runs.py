@@ -66,12 +66,12 @@ def write_run(
 
 
 def failed_by(event: str | None, progress: float = 0.5) -> EpisodeEvents:
-    """Return what happened in an episode that one event decided, or none."""
+    """Events of an episode that one event decided, or no events."""
     return EpisodeEvents(progress=progress, decisive=event, seen={} if event is None else {event: (1, 1)})
 
 
 def suite_of(name: str) -> dict[str, Any]:
-    """Return what the job ``mine:0`` is planned as in the suite ``mine``, nothing for a name without a colon."""
+    """Planned job ``mine:0`` of the suite ``mine``; None for a name without a colon."""
     entry, colon, task = name.partition(":")
     member = SuiteMember(name=entry, suite="garden" if entry == "outside" else "kitchen", task=task)
     return {"suite": member, "environment": f"room/{task}"} if colon else {}

@@ -39,7 +39,7 @@ def finding(p_value: float, difference: float) -> Verdict:
 
 
 def orbits(directory: Path, outcomes: dict[str, str]) -> dict[str, Any]:
-    """Return what orbit-eval says of two files of LeRobot's, which it reads: the candidate less the baseline."""
+    """Difference of candidate minus baseline by orbit-eval, from two LeRobot files."""
     io = pytest.importorskip("orbit_eval.io")
     stats = pytest.importorskip("orbit_eval.stats")
     for name, letters in outcomes.items():
@@ -50,7 +50,7 @@ def orbits(directory: Path, outcomes: dict[str, str]) -> dict[str, Any]:
 
 
 def verdikts(directory: Path) -> Any:
-    """Return what verdikt-eval says of our own tables, which its adapter for CSV reads."""
+    """Verdict of verdikt-eval on our own tables, through its CSV adapter."""
     compare = pytest.importorskip("verdikt.compare")
     csv = pytest.importorskip("verdikt.ingest.generic_csv")
     columns = {"episode_idx": "episode_index", "seed": "episode_seed"}

@@ -135,7 +135,7 @@ class Page:
         return time.monotonic() - began_s
 
     def run(self, script: str) -> Any:
-        """Return what an expression is worth, once it is settled where it is a promise."""
+        """Value of an expression; a promise is awaited."""
         params = {"expression": script, "awaitPromise": True, "returnByValue": True, "userGesture": True}
         answer = self.call("Runtime.evaluate", params)
         if "exceptionDetails" in answer:

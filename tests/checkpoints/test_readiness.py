@@ -45,7 +45,7 @@ def states_of_a_torn_write(directory: Path, files: Files, chance: random.Random)
 
 
 def loaded(path: Path) -> Files:
-    """Return what a policy would read, which is everything that the training wrote for it."""
+    """Files that a policy would read: all that the training wrote for it."""
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     return {each.relative_to(path.parent).as_posix(): each.read_bytes() for each in files}
 

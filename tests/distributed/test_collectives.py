@@ -12,7 +12,7 @@ from tests.distributed.threads import ranks_in_threads
 
 
 def failure_of_rank_zero(error: Exception | None) -> str:
-    """Return what rank 0 says of rank 1, whose training has ended, with an error or without one."""
+    """Message of rank 0 about rank 1, whose training ended with or without an error."""
 
     def train(rank_one: Ranks) -> None:
         with between_neighbours(rank_one, timeout_s=60.0):

@@ -109,7 +109,7 @@ def test_who_wants_gloo_has_no_nccl_tried():
 
 
 def verdicts(*speaks: Callable[[], None], limit_s: float = 20.0) -> list[str | None]:
-    """Return what each of several ranks, which are threads here, believes."""
+    """Conclusion of each rank; ranks are threads here."""
     heard: dict[int, str | None] = {}
 
     def listen(rank: int) -> None:

@@ -41,7 +41,7 @@ def connected(ranks: Sequence[Ranks], timeout_s: float = 20.0) -> list[Neighbour
 
 @pytest.fixture
 def connect():
-    """Return what connects so many ranks; their connections are closed at the end."""
+    """Connections of so many ranks, closed at the end."""
     with ExitStack() as stack:
 
         def connect(world_size: int, timeout_s: float = 20.0) -> list[Neighbours]:

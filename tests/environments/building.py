@@ -59,7 +59,7 @@ def build_on_the_floor(
 
 
 def refusal(name: str, **options) -> ConfigError:
-    """Return what the check of an environment's options says, which has to refuse them."""
+    """Refusal of an environment's options."""
     builder = ENVIRONMENTS.get(name)
     with pytest.raises(ConfigError) as caught:
         builder.check(builder.config_class(**options))

@@ -84,7 +84,7 @@ def begin(task: Task, world: Any, conditions: Sequence[Conditions] = ()) -> None
 
 
 def judged(task: Task, world: Any, steps: int = 1) -> Verdict:
-    """Return what the task says after some steps in which nothing moves."""
+    """Verdict of the task after some steps in which nothing moves."""
     running = torch.ones(world.num_envs, dtype=torch.bool)
     judgements = [task.judge(world, running) for _ in range(steps)]
     return judgements[-1]

@@ -72,7 +72,7 @@ def test_a_rank_says_how_far_long_work_of_its_job_has_come(tmp_path):
 
 
 def what_a_rank_says(output_directory: Path, timeout_s: float = 60.0) -> str | None:
-    """Return what long work a rank does, as soon as it says that it does any."""
+    """Wait until a rank reports long work, and return it."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         status = read_rank_status(output_directory, 0)

@@ -145,7 +145,7 @@ class Query:
 
 
 def network_answer(observation: Mapping[str, Any], noise_seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Return what a random network makes of pictures, state, words and noise; its last digits depend on the batch."""
+    """Output of a random network for pictures, state, words and noise. Its last digits depend on the batch."""
     batch_size = len(noise_seeds)
     pictures = [
         torch.from_numpy(video).float().reshape(batch_size, -1) / 255 for video in observation["video"].values()

@@ -8,7 +8,7 @@ from tests.gr00t.fakes import write_yaml
 
 
 def problems(path: str) -> dict[str | None, str]:
-    """Return what is wrong with a YAML file, by key."""
+    """Problems of a YAML file, by key."""
     with pytest.raises(ConfigError) as refused:
         read_policy_config(path)
     assert {problem.file for problem in refused.value.problems} == {path}

@@ -18,7 +18,7 @@ SIZES = {"state": {"arm": 7, "gripper": 2}, "action": {"arm": 7, "gripper": 1}}
 
 
 def modalities(**keys: list[str]) -> dict[str, Any]:
-    """Return what a checkpoint for the Panda takes and gives, with other keys of some modalities."""
+    """Inputs and outputs of a checkpoint for the Panda, with other keys of some modalities."""
     known = {"video": ["head", "wrist"], "state": ["arm", "gripper"], "action": ["arm", "gripper"], **keys}
     steps = {"action": list(range(HORIZON))}
     return {

@@ -34,7 +34,7 @@ class Training:
         return self.directory / "model_1.pt"
 
     def observation(self, batch_size: int, seed: int = 3) -> torch.Tensor:
-        """Return what a policy might see. Shape: (batch_size, num_observations)."""
+        """Random observations. Shape: (batch_size, num_observations)."""
         generator = torch.Generator().manual_seed(seed)
         return 2.0 * torch.randn(batch_size, self.num_observations, generator=generator)
 

@@ -22,7 +22,7 @@ WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "che
 
 
 def steps(instruction: str) -> list[str]:
-    """Return what the Dockerfile gives to each use of an instruction, in order."""
+    """Arguments of each use of an instruction in the Dockerfile, in order."""
     return [" ".join(line.split()) for line in re.findall(rf"^{instruction} (.+)$", DOCKERFILE, re.MULTILINE)]
 
 

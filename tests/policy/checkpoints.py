@@ -65,7 +65,7 @@ def write_checkpoint(
 
 
 def expected_mean(checkpoint: Path, observation: torch.Tensor) -> torch.Tensor:
-    """Return what the network of `write_checkpoint` without a GRU gives, worked out step by step."""
+    """Output of the network of `write_checkpoint` without a GRU, computed layer by layer."""
     state = torch.load(checkpoint, weights_only=True)["actor_state_dict"]
     seen = (observation - state["obs_normalizer._mean"]) / (state["obs_normalizer._std"] + 0.01)
     hidden = torch.tanh(seen @ state["mlp.0.weight"].T + state["mlp.0.bias"])

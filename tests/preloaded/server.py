@@ -143,7 +143,7 @@ def _is_script(name: str) -> bool:
 
 
 def _first_path(program: Program) -> list[str]:
-    """Return where modules are looked for first; a directory that is run is put there as it begins."""
+    """First directory of the module search path; a directory that is run is put there at its start."""
     if not _is_script(program.words[0]):
         return [program.directory]
     script = Path(program.words[0]).resolve()

@@ -41,7 +41,7 @@ class WaitsOfRecording(Observer):
 def waits_of(
     gpu: PretendGpu, env: ArenaEnvironment, directory: Path, kept: RecordedObservations, steps: int
 ) -> list[int]:
-    """Return how often the CPU waits from one recorded control step to the next."""
+    """Number of CPU waits between two recorded control steps."""
     waits = WaitsOfRecording(gpu)
     options = RecordingOptions(observations=kept)
     recorder = EpisodeRecorder(directory, RecordedJob(name="job", rank=0, world_size=1, attempt=1), options)

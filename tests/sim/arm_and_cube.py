@@ -15,7 +15,7 @@ HOME = (0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.7854)
 
 
 def start_of(env_id: int) -> StartState:
-    """Return what a world starts from, each a little differently."""
+    """Start states of the worlds, each slightly different."""
     arm = {joint: value + 0.01 * env_id for joint, value in zip(JOINTS, HOME, strict=True)}
     return StartState(
         joint_positions={

@@ -35,7 +35,7 @@ class Counting:
         self.replayed = Replayed(self.counters.add, capture, keeper=self.counters, name="the sum")
 
     def add(self, number: float) -> list[list[float]]:
-        """Return what it gave, and all that is remembered."""
+        """Answer, and all remembered values."""
         self.counters.given.fill_(number)
         given = self.replayed().clone()
         kept = self.counters.sum, self.counters.newest, self.counters.second_newest

@@ -175,7 +175,7 @@ def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, 
 
 
 def episodes(directory: Path) -> list[tuple[str, ...]]:
-    """Return what decides of each episode of an evaluation."""
+    """Deciding values of each episode of an evaluation."""
     with (directory / "episodes.csv").open() as file:
         return [
             (line["episode_index"], line["outcome"], line["length"], line["return"]) for line in csv.DictReader(file)

@@ -57,5 +57,5 @@ def write_changed_run(
 
 
 def drops_of(directory: Path) -> dict[tuple[str, int], Drop]:
-    """Return what each level of each axis of a run costs."""
+    """Loss of success rate per axis and level of a run."""
     return {(each.axis, each.level): each for each in drops(read_run(directory).arms.values())}

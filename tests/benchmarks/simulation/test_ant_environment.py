@@ -23,7 +23,7 @@ def gymnasium_ant() -> Iterator[Any]:
 
 
 def forces_at_last_physics_step(ants: Any, action: np.ndarray) -> np.ndarray:
-    """Return what acts on Gymnasium's ant when the last of the five physics steps of an action begins."""
+    """Forces on Gymnasium's ant when the last of an action's five physics steps begins."""
     data = mujoco.MjData(ants.model)
     integration = int(mujoco.mjtState.mjSTATE_INTEGRATION)
     state = np.empty(mujoco.mj_stateSize(ants.model, integration))

@@ -75,7 +75,7 @@ def told(step: Step) -> dict[str, torch.Tensor]:
 
 
 def story(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
-    """Return what a short life gives: steps, a new episode in one env slot, steps, and back to a snapshot."""
+    """Results of steps, a new episode in one env slot, more steps, and a return to a snapshot."""
     pages = [told(env.step(actions(env, index))) for index in range(NUM_STEPS)]
     pages.append(flat(start(env, [1])))
     snapshot = env.snapshot()

@@ -33,7 +33,7 @@ def replay(env: ArenaEnvironment, capture: Capture | None) -> None:
 
 
 def steps_of(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
-    """Return what steps give, in some of which an env slot rests, runs out of time or begins anew."""
+    """Results of steps in some of which an env slot rests, times out or begins anew."""
     start(env, [0, 1])
     env._length[0] = env.max_episode_length - STEPS + 4
     given = []

@@ -52,7 +52,7 @@ def actions(env: ArenaEnvironment, num_steps: int) -> list[torch.Tensor]:
 
 
 def driven(env: ArenaEnvironment, num_steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return what policies see and which env slots are solved after so many steps."""
+    """Observations and solved env slots after so many steps."""
     start(env)
     *_, last = (env.step(action) for action in actions(env, num_steps))
     seen = last.observation["policy"]

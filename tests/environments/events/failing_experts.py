@@ -88,17 +88,17 @@ def once(when: When, *moves: tuple[tuple[float, float, float], float, int]) -> S
 
 
 def higher_than(height_m: float, thing: str = "object") -> When:
-    """Return whether a thing is that high."""
+    """Whether an object is that high."""
     return lambda env: bool(env.backend.body_position(f"{thing}/body")[0, 2] > height_m)
 
 
 def joint_beyond(joint: str, position: float, sign: int = 1) -> When:
-    """Return whether a joint is beyond a position, or below it."""
+    """Whether a joint is beyond a position, or below it."""
     return lambda env: bool(sign * (env.backend.joint_position(joint)[0, 0] - position) > 0)
 
 
 def pushed_near(distance_m: float) -> When:
-    """Return whether the object is that near to the disc."""
+    """Whether the object is that near to the disc."""
 
     def near(env: TableEnvironment) -> bool:
         way = env.backend.body_position("object/body")[0, :2] - env.backend.body_position("goal/body")[0, :2]

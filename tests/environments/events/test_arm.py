@@ -3,7 +3,7 @@ from tests.environments.building import build, hold_still, start
 
 
 def arm_told(joint: int, turn_rad: float):
-    """Return what an arm did that was told to turn one joint for 40 control steps."""
+    """Motion of an arm whose one joint turns for 40 control steps."""
     env = build("lift_object")
     start(env)
     ring = MomentRing(env.backend, num_envs=1, capacity=40)

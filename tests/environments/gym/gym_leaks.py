@@ -108,5 +108,5 @@ for each in (Leaking, GlobalNoise, RareNoise, TorchNoise, *LEAKS):
 
 
 def name_of(maker) -> str:
-    """Return what a job calls an environment."""
+    """Name of an environment in a job."""
     return f"gym:{__name__}:Leak/{maker.__name__}-v0"

@@ -30,7 +30,7 @@ def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved(checkou
 
 
 def drawn(*sizes: int) -> float:
-    """Return where the cabinet stands whose drawers were drawn after these resets with seed 7."""
+    """Position of the cabinet drawn after these resets with seed 7."""
     generator = np.random.RandomState(7)
     return float(np.float32(0.01 * [generator.uniform(size=size)[-1] for size in sizes][-1]))
 

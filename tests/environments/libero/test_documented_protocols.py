@@ -17,7 +17,7 @@ GRIPPERS = {Gripper.RAW: "-1 opens, 1 closes", Gripper.OPEN_IS_ONE: "1 opens, 0 
 
 
 def columns() -> dict[str, list[str]]:
-    """Return what the page's table says of each protocol, from top to bottom."""
+    """Rows of the page's table of protocols, from top to bottom."""
     head, _, *lines = [
         line.strip("| ").split(" | ") for line in PROTOCOL_TEXT.strip().splitlines() if line.startswith("|")
     ][:8]
@@ -28,7 +28,7 @@ def columns() -> dict[str, list[str]]:
 
 
 def in_words(protocol: Protocol) -> list[str]:
-    """Return what the page has to say of a protocol."""
+    """Expected row of a protocol."""
     drawn, shown = protocol.camera_size, protocol.picture_size
     return [
         ", ".join(str(protocol.steps_in(f"libero_{suite}")) for suite in ("spatial", "object", "goal")),

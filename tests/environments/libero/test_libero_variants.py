@@ -50,7 +50,7 @@ def in_workers(checkout: str, task: str, **options: Any) -> GymEnvironment:
 
 
 def kind(name: str) -> str:
-    """Return what LIBERO-plus changed of a task, as its name says it; cameras and noise by what is done to them."""
+    """Change of a LIBERO-plus task, from its name; cameras and noise by their kind."""
     words = []
     for word, number in _CHANGE.findall(name):
         if word == "view":

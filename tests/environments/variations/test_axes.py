@@ -45,7 +45,7 @@ SAYS = {
 
 
 def episode_of(axis: str, level: int, index: int = 3) -> Conditions:
-    """Return what an episode of a level starts from."""
+    """Start state of an episode of a level."""
     env = build_varied("lift_object", AXES[axis].settings(CAN, level), object="can")
     return conditions_of(env, index)
 

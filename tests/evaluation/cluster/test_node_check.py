@@ -51,7 +51,7 @@ def needs(tmp_path, monkeypatch) -> NodeNeeds:
 
 @pytest.fixture
 def told(needs) -> Callable[..., str]:
-    """Return what a node says that has other needs to satisfy, or that has changed since they were written down."""
+    """Refusal of a node whose needs differ from the written ones."""
 
     def say(**changes: object) -> str:
         problem = problem_of_node(json_line(dataclasses.replace(needs, **changes)))

@@ -66,7 +66,7 @@ class PretendedCluster:
         return int(self.now_s < self._jobs_end_s)
 
     def look(self) -> Sequence[RankReport]:
-        """Return what the ranks that have started say of themselves, and how long they have been silent."""
+        """Status and silence [s] of each started rank."""
         reports = []
         for rank, life in self._lives.items():
             is_heard = life not in self._ended and self._starts.get(rank, 10**9) <= self.now_s

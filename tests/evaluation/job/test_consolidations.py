@@ -179,7 +179,7 @@ class FilmedBuilder(CoinBuilder):
         return FilmedCoins(config, num_envs, self.draw)
 
     def draw(self) -> dict[str, np.ndarray]:
-        """Return what the viewport shows."""
+        """Return the viewport's picture."""
         self.in_time.append(all(self.in_time) and self.happened.wait(TIMEOUT_S))
         return {VIEWPORT: np.full((32, 48, 3), 99, np.uint8)}
 

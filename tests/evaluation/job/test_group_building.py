@@ -45,7 +45,7 @@ class SlowToDrawBuilder(CoinBuilder):
 
 
 def loads(tmp_path, policy_class) -> list[int]:
-    """Return how often each group's environment was told to load what draws pictures."""
+    """Number of times each group's environment loaded its renderer."""
     builder = SlowToDrawBuilder()
     job = coin_job(builder=builder, policy_class=policy_class)
     GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))

@@ -13,7 +13,7 @@ CATALOGUE = catalogue_of("lift_object")
 
 
 def ranges(axis: Axis, level: int) -> str:
-    """Return what a level draws from, or that the task has nothing of the kind."""
+    """Range of a level, or the refusal of a task that lacks the axis."""
     on = enabled_variations(CATALOGUE, axis.settings(CATALOGUE, level))
     shown = (f"{variation.name} {described(_brief(variation.sampler))}{_unit(variation.unit)}" for variation in on)
     return "; ".join(dict.fromkeys(shown)) or "-"

@@ -86,7 +86,7 @@ class Seen(Observer):
 
 
 def played(env: ArenaEnvironment, policy: PolicyBase) -> list[tuple[str, bytes]]:
-    """Return what was seen of a few steps."""
+    """Observations of a few steps."""
     seen = Seen()
     rollout(env, policy, map(episode, range(NUM_ENVS)), [seen], limits=RolloutLimits(max_steps=NUM_STEPS))
     return seen.shown

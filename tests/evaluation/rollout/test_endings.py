@@ -95,7 +95,7 @@ def test_episodes_that_nothing_repeats_are_errors():
 
 
 def answered(*, finished: bool | None) -> PolicyAnswer:
-    """Return what a policy answered for one env slot."""
+    """Answers of a policy for one env slot."""
     done = None if finished is None else torch.tensor([finished])
     return PolicyAnswer(action=torch.zeros(1, 1), finished=done, unusable=torch.tensor([False]))
 

@@ -92,7 +92,7 @@ class World:
         return JobRunner(settings(self.directory, rank=rank, world_size=self.attempt.world_size))
 
     def committed_by(self, name: str) -> dict[int, list[int]]:
-        """Return which ranks committed each episode, from every line that was written."""
+        """Ranks that committed each episode, from all commit lines."""
         committed: dict[int, list[int]] = {}
         for path in sorted((self.directory / name).glob("episode_results_rank*.jsonl")):
             for text in path.read_text().splitlines():

@@ -36,7 +36,7 @@ def hosting(options: dict[str, Any], num_slots: int = 3) -> Iterator[PolicyHost]
 
 
 def shown(number: int, step: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return what a client shows in a step."""
+    """Observation that a client sends in a step."""
     generator = np.random.default_rng((number, step))
     spec: Any = LimbEnvironment(1).observation_spec
     return {

@@ -14,7 +14,7 @@ from tests.distributed.threads import ranks_in_threads
 
 
 def seen_by_each(made: Path, options: Sequence[RunOptions]) -> list[str]:
-    """Return what each rank finds, the message where that is an error."""
+    """Finding of each rank, or the message of its error."""
 
     def look(ranks: Ranks) -> str:
         rank = ranks.context.rank

@@ -41,7 +41,7 @@ class Model:
         self.answers: Callable[[dict[str, Any], int], list[bytes]] = self.acting
 
     def action(self, observation: dict[str, Any]) -> np.ndarray:
-        """Return what follows from what one observation shows and says, and from nothing else."""
+        """Action that depends on the content of one observation alone."""
         shown = observation["robot_joint_pos"].sum() + observation["images"]["front"].sum() / 1e4
         return np.sin(np.arange(5) + shown + len(observation["task_description"]))
 

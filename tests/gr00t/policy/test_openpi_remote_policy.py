@@ -57,7 +57,7 @@ class Pi:
 
 
 def conversation(pi: Pi) -> Callable[[ServerConnection], None]:
-    """Return what openpi's server does with a connection: metadata first, then an answer for each observation."""
+    """Handler of a connection as in openpi's server: metadata first, then an answer for each observation."""
 
     def talk(connection: ServerConnection) -> None:
         pi.keys.append(connection.request.headers.get("Authorization") if connection.request else None)

@@ -73,13 +73,13 @@ class LooksBack(TakesTensors):
 
 
 def waits_of_calls(gpu: PretendGpu, directory: Path, policy_class: type[LimbPolicy]) -> tuple[list[int], LimbPolicy]:
-    """Return how often each call of a policy made the CPU wait, from the second chunk on, and the policy."""
+    """Number of CPU waits in each call of a policy from the second chunk on, and the policy."""
     policy = policy_class(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory)))
     return waits_of(gpu, policy), policy
 
 
 def waits_of(gpu: PretendGpu, policy: ClosedloopPolicy[Any] | OpenpiRemotePolicy) -> list[int]:
-    """Return how often each call makes the CPU wait, from the second chunk on."""
+    """Number of CPU waits in each call from the second chunk on."""
     env = LimbsOnGpu(NUM_ENVS)
     conditions = [env.draw_conditions(each.conditions_generator()) for each in episodes(NUM_ENVS)]
     env.reset(torch.arange(NUM_ENVS), conditions)

@@ -73,7 +73,7 @@ def server_of(changes: Mapping[str, tuple[list[int], list[str]]] = {}, **options
 
 
 def actions_here(directory, modalities: Mapping[str, Any]) -> torch.Tensor:
-    """Return what the same model does in this process."""
+    """Actions of the same model in this process."""
     environment = LimbEnvironment(2)
     policy = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory), rows_per_query=2))
     policy.modalities = modalities

@@ -54,7 +54,7 @@ ACTIONS = {
 
 
 def answering(*answers: bytes | str) -> Callable[[ServerConnection], None]:
-    """Return what introduces itself, hears one observation and answers."""
+    """Server that introduces itself, receives one observation and answers."""
 
     def talk(connection: ServerConnection) -> None:
         connection.send(OpenpiCodec.pack({"policy": "pi"}))

@@ -72,7 +72,7 @@ def upgrade(other: sockets.socket) -> None:
 
 
 def without_end(data: bytes, *, first: bytes = b"", upgraded: bool = True) -> Callable[[sockets.socket], None]:
-    """Return what sends the same bytes for ever and reads nothing."""
+    """Server that sends the same bytes forever and reads nothing."""
 
     def talk(other: sockets.socket) -> None:
         if upgraded:

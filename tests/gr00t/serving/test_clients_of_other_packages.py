@@ -32,7 +32,7 @@ def asked(python: str, script: str, port: int, *words: str, path: str = "") -> d
 
 
 def answered(policy_class: type[LookPolicy], session: int) -> list:
-    """Return what a policy answers in this process to what a client shows in a session."""
+    """Answers of a policy in this process to a client's session."""
     policy = HostedPolicy(limb_job(policy_class), 1)
     job = ServedJob(policy=policy, mapping=mapping_of(policy.observation_spec, None, None), contents={})
     policy.start(0, BegunEpisode(episode=job.episode(session), instruction=words(session)))

@@ -178,7 +178,7 @@ def test_what_is_no_message_is_answered_with_a_reason_and_the_next_one_as_ever(p
 
 
 def text_array(text: str, shape: list[int]) -> dict[bytes, Any]:
-    """Return what openpi's client makes of an array of text."""
+    """Bytes that openpi's client makes of an array of text."""
     data, dtype = np.array(text).tobytes(), np.array(text).dtype.str
     return {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": shape}
 

@@ -15,7 +15,7 @@ from tests.fakes import CoinConfig, CoinEnvironment
 
 
 def seen(**changed) -> dict[str, np.ndarray]:
-    """Return what is seen of a gripper that is open around a cube on the table."""
+    """Observation of an open gripper around a cube on the table."""
     place = np.array([0.01, 0.0, 0.82])
     still = {
         "robot0_eef_pos": place,

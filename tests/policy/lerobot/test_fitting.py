@@ -17,7 +17,7 @@ NOTHING = TrainingData(terms={}, fps=None)
 
 
 def features(**case: Any) -> Features:
-    """Return what a policy takes and gives, by default one picture, and actions of the environment's size."""
+    """Inputs and outputs of a policy: by default one picture, and actions of the environment's size."""
     usual: dict[str, Any] = {"pictures": {FRONT: (6, 8, 3)}, "states": {}, "action_dim": 5}
     return Features(kind="act", num_observations=1, **{**usual, **case})
 

@@ -114,7 +114,7 @@ def test_starting_warp_without_a_gpu_says_nothing():
 
 
 def times_of(cache: Path, *names: str) -> list[KernelTimes]:
-    """Return what processes that need the same kernel at the same time spend on it, whoever compiles first."""
+    """Compile time of each of several processes that need the same kernel at the same time."""
     directory = cache.parent / "-".join(names)
     directory.mkdir()
     command = [sys.executable, "-m", "tests.sim.warp.compiling", str(directory)]

@@ -37,7 +37,7 @@ class Worker:
         warp.launch(double, dim=2, inputs=[self.numbers], device="cpu")
 
     def noted(self, call: Callable[[], object]) -> list[str]:
-        """Return what happens during a call."""
+        """Events during a call."""
         self.notes.clear()
         call()
         return list(self.notes)

@@ -49,7 +49,7 @@ class Worlds:
         return call(*arguments, **options)
 
     def noted(self, call: Callable[[], object]) -> list[str]:
-        """Return what happens during a call."""
+        """Events during a call."""
         self.notes.clear()
         call()
         return list(self.notes)
@@ -70,7 +70,7 @@ class Worlds:
 
 
 def outside(notes: list[str]) -> list[str]:
-    """Return what Warp was told outside of every stream."""
+    """Calls of Warp outside of every stream."""
     found, is_inside = [], False
     for note in notes:
         if note.startswith(("in ", "out of ")):
@@ -81,7 +81,7 @@ def outside(notes: list[str]) -> list[str]:
 
 
 def visits(notes: list[str]) -> list[str]:
-    """Return what happened to the streams, without what Warp was told in them."""
+    """Events of the streams, without the calls of Warp in them."""
     return [note for note in notes if note not in CALLS]
 
 

@@ -25,7 +25,7 @@ WAYS: tuple[Callable[[Path], object], ...] = (
 
 
 def num_reads(path: Path, read: Callable[[Path], object]) -> int:
-    """Return how many reads of the system it takes; each of them, refused, has to be told as what it is."""
+    """Number of system reads. Each refused read must be reported as such."""
     loaded = ctypes.CDLL(None)
     for since in range(1, 1_000):
         loaded.trouble_begins_anew()

@@ -21,13 +21,13 @@ SEED = 7
 
 
 def by_the_library(path, index):
-    """Return what the library finds, the slow way."""
+    """Datasets that the library finds, the slow way."""
     with opened(path) as recording:
         return recording.verified_attributes(index)
 
 
 def answer(read: Callable[[], object]) -> object:
-    """Return what a reader returns, or that it refuses."""
+    """Result of a reader, or its refusal."""
     try:
         found = read()
     except StorageError:

@@ -39,7 +39,7 @@ def many_types(index: int) -> RecordedEpisode:
 
 
 def everything(path) -> dict[str, object]:
-    """Return what a plain reader sees: groups, types, shapes, bytes, attributes."""
+    """Content of a file as a plain reader sees it: groups, types, shapes, bytes, attributes."""
     seen: dict[str, object] = {}
 
     def see(name, item):

@@ -75,7 +75,7 @@ def test_the_state_of_another_number_of_ranks_is_none(tmp_path):
 
 
 def taken_up(*directories: Path) -> list[Any]:
-    """Return what came of reading a checkpoint together, by rank; each rank sees the run in a directory of its own."""
+    """Result of a joint checkpoint read, by rank; each rank sees the run in its own directory."""
 
     def read(ranks: Ranks, directory: Path) -> tuple[dict[str, Any], dict[str, Any] | None] | ArenaError:
         try:

@@ -15,7 +15,7 @@ def commands():
 
 
 def completed(script: str, *words: str) -> list[str]:
-    """Return what bash offers for the last of the words."""
+    """Completions by bash for the last word."""
     line = 'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _isaaclab_arena; echo "${COMPREPLY[@]}"'
     command = ["bash", "-c", f"{script}\n{line}", "bash", "isaaclab-arena", *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -30,7 +30,7 @@ class Asked:
         return self.answers.answer(dict(message), {})[0]
 
     def step(self, *, pictures: bool = True) -> dict:
-        """Return what is to be said of an environment's step beside what it shows."""
+        """Answer about an environment's step without its observation."""
         self.shared.asked[0] = MOVE_AND_LOOK if pictures else MOVE
         return self.ask({}).get(0, {})
 

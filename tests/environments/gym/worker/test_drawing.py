@@ -17,7 +17,7 @@ WANTED = (True, False, False, True, True, False, True)
 
 
 def played(environment: gymnasium.Env, wanted: tuple[bool, ...] = WANTED) -> list[dict[str, np.ndarray]]:
-    """Return what two episodes of an environment show; before each step it is told what is wanted."""
+    """Pictures of two episodes of an environment that learns before each step which pictures are needed."""
     slot, shown = EnvSlot(environment, (), drawing_of(environment)), []
     assert slot.description()["draws_on_demand"] == (drawing_of(environment) is not None)
     for seed in (1, 2):

@@ -94,7 +94,7 @@ class Showing(gymnasium.Env):
 
 
 def shown(space: spaces.Space, delivered: Any, *, checks_ranges: bool = True) -> Any:
-    """Return what a reset shows of what an environment delivers, an error where it does not fit."""
+    """Observation of a reset, or the error if the environment's does not fit."""
     start = EnvSlot(Showing(space, delivered), (), checks_ranges=checks_ranges).reset(0, pictures=True)
     return start.error or start.observation["obs"].tolist()
 

@@ -43,7 +43,7 @@ class Renderer:
         self.drawn: list[tuple[set[str], bool]] = []
 
     def shown(self) -> tuple[set[str], bool]:
-        """Return which geoms are drawn, and whether mirrors are."""
+        """Drawn geoms, and whether mirrors are drawn."""
         none, reflects = int(mujoco.mjtGeom.mjGEOM_NONE), int(mujoco.mjtRndFlag.mjRND_REFLECTION)
         shown = [self.scn.geoms[number] for number in range(self.scn.ngeom)]
         model, kind = self.model._model, int(mujoco.mjtObj.mjOBJ_GEOM)
@@ -72,7 +72,7 @@ class Screen:
 
 @pytest.fixture
 def drawn():
-    """Return what a renderer draws of the world that is asked for, part by part, and what is read of it."""
+    """Parts that a renderer draws of the requested world, and the parts that are read."""
     sparing = type("Sparing", (Renderer,), {"render": Renderer.render, "read_pixels": Renderer.read_pixels})
     for _ in range(2):
         leave_out_unseen(sparing, Screen(), compares=False)
@@ -139,7 +139,7 @@ class Whole(Renderer):
 
 
 def compared(colour: int) -> list[tuple[set[str], bool]]:
-    """Return what is drawn for two pictures of one camera, of which the first is compared with a whole one."""
+    """Drawn parts for two pictures of one camera; the first is compared with a whole one."""
     own = {"render": Whole.render, "read_pixels": Whole.read_pixels, "colour": colour}
     sparing = type("Sparing", (Whole,), own)
     leave_out_unseen(sparing, SameScreen())

@@ -27,7 +27,7 @@ def eye_above() -> Eye:
 
 
 def in_picture(eye: Eye, points: np.ndarray) -> np.ndarray:
-    """Return which points lie in the picture, whatever hides them."""
+    """Points inside the picture, hidden or not."""
     across, upwards, ahead = np.moveaxis((points - eye.place) @ eye.axes.T, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         x, y = across / ahead, upwards / ahead
@@ -35,7 +35,7 @@ def in_picture(eye: Eye, points: np.ndarray) -> np.ndarray:
 
 
 def through_face(eye: Eye, points: np.ndarray, halves: np.ndarray) -> np.ndarray:
-    """Return which points lie below the rectangle for an eye that looks through it."""
+    """Points below the rectangle as seen through it."""
     on_face = eye.place + (points - eye.place) * ((FACE - eye.place)[2] / (points - eye.place)[..., 2])[..., None]
     return (points[..., 2] < FACE[2]) & (np.abs((on_face - FACE)[..., :2]) < halves).all(axis=-1)
 

@@ -105,7 +105,7 @@ def test_what_an_action_changes_and_reset_sets_back_is_memory(make, paths):
 
 
 def told(policy: Any) -> str:
-    """Return what a policy remembers, in words."""
+    """Memory of a policy, as text."""
     return str([policy.cell.hidden, policy.tracker.trail, vars(policy).get("last"), policy._queues])
 
 

@@ -37,7 +37,7 @@ class Loads:
 
 
 def torch_file(file: Path) -> dict[str, torch.Tensor]:
-    """Return what a file holds, under LeRobot's names."""
+    """Tensors of a file, under LeRobot's names."""
     return {name.removeprefix("model."): value for name, value in load_file(file).items()}
 
 
