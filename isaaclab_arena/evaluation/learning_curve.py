@@ -321,7 +321,6 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
                 distinct=point.distinct,
                 rate=point.success_rate,
                 interval=point.interval,
-                jobs=1,
                 address=address(run_directory(directory, point.step)),
             )
         )

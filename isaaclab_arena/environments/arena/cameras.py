@@ -173,6 +173,7 @@ class Renderer:
                 model, data = self._backend.visible_world(env_id)
                 return (model, data) if np.isfinite(data.qpos).all() else None
 
+            arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
             for env_id, pictures in self._tracers.render(env_ids, sound_world).items():
                 for camera, picture in pictures.items():
                     kinds = {"depth": picture.depth, "segmentation": picture.segmentation}
@@ -182,7 +183,7 @@ class Renderer:
                     }
                     for name, each in found.items():
                         if each is not None:
-                            self.pictures[name].numpy()[env_id] = each
+                            arrays[name][env_id] = each
         self.render_s += time.perf_counter() - begin
 
     def _render_at_once(self, slots: torch.Tensor) -> None:

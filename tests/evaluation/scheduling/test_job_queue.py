@@ -123,8 +123,13 @@ def test_a_supply_hands_out_nothing_once_its_job_is_over():
 
 def test_a_job_that_owes_only_its_report_is_asked_about_too():
     asked = []
+
+    def is_over(job: str) -> bool:
+        asked.append(job)
+        return False
+
     start = attempt(2, world_size=1, jobs=(AttemptEntry(job="job1", finished=((0, 10),)),))
-    (assigned,) = jobs_of_rank(JOBS, start, rank=0, split=False, is_over=asked.append)
+    (assigned,) = jobs_of_rank(JOBS, start, rank=0, split=False, is_over=is_over)
     assert (list(assigned.supply.take(range(10))), asked) == ([], ["job1"])
 
 
