@@ -33,18 +33,6 @@ def test_an_answer_is_that_to_the_request_whatever_the_worker_prints():
     asked.close()
 
 
-def test_no_module_beside_the_program_shadows_a_package_even_through_a_link(tmp_path, monkeypatch):
-    packages, link = tmp_path / "packages", tmp_path / "link"
-    packages.mkdir()
-    (packages / "worker_process.py").touch()
-    link.symlink_to(Path(program.__file__).parent)
-    monkeypatch.setattr(program, "__file__", str(link / "program.py"))
-    asked = worker(packages)
-    found, _ = asked.ask({"request": "import", "name": "worker_process"}, 60)
-    asked.close()
-    assert found == {"file": str(packages / "worker_process.py")}
-
-
 def test_a_worker_that_dies_is_told_with_what_it_last_wrote():
     with pytest.raises(WorkerError, match=r"(?s)died with exit code 3.*the roof came down"):
         worker().ask({"request": "die"}, 60)
