@@ -271,7 +271,7 @@ def unpacked(data: bytes, device: torch.device) -> typing.Any:
 
 
 def _restored(described: typing.Any, elements: typing.Callable, device: torch.device) -> typing.Any:
-    """Return what `_described` has described; ``elements`` gives the next bytes for a type and a shape."""
+    """Return the value of a description by `_described`; ``elements`` gives the next bytes for a type and a shape."""
     if not isinstance(described, dict):
         return described
     kind, of = described["kind"], described["of"]

@@ -96,7 +96,7 @@ class EnvironmentSettings(dict[str, Any]):
 
 
 def log_writer(config: settings.TrainingConfig) -> Callable[..., Any]:
-    """Return what makes the writer that ``agent.logger`` names; ConfigError if that cannot be made."""
+    """Return the factory of the log writer ``agent.logger``; ConfigError if that cannot be made."""
     # The writer is made of a directory and of ``after_step``, on rank 0. Before anything is built, every rank asks.
     options = {"class_name": config.agent.logger} if isinstance(config.agent.logger, str) else {**config.agent.logger}
     name = str(options.pop("class_name", None))

@@ -33,6 +33,21 @@ def test_an_answer_is_that_to_the_request_whatever_the_worker_prints():
     asked.close()
 
 
+def test_no_module_beside_the_program_shadows_a_package_even_through_a_link(tmp_path):
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "worker_process.py").touch()
+    (tmp_path / "isaaclab_arena").symlink_to(ROOT / "isaaclab_arena")
+    asks = f"""
+from isaaclab_arena.workers.worker_process import WorkerProcess
+asked = WorkerProcess({str(FAKE)!r}, {sys.executable!r}, {{"PYTHONPATH": {str(packages)!r}}})
+print(asked.ask({{"request": "import", "name": "worker_process"}}, 60)[0]["file"])
+asked.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", asks], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == str(packages / "worker_process.py")
+
+
 def test_a_worker_that_dies_is_told_with_what_it_last_wrote():
     with pytest.raises(WorkerError, match=r"(?s)died with exit code 3.*the roof came down"):
         worker().ask({"request": "die"}, 60)

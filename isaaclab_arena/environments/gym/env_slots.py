@@ -178,8 +178,8 @@ class ThisProcess:
 
     def close(self) -> None:
         """Close the environments."""
-        self._answers.close()
-        self._memory.close()
+        with self._memory:
+            self._answers.close()
 
     def _told(self, error: BaseException) -> dict[str, str]:
         return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 ID = "tests.environments.gym.gym_fakes:Fake/Draw-v0"
+CLOSED: list["DrawEnvironment"] = []
 
 
 class DrawEnvironment(gymnasium.Env):
@@ -75,6 +76,11 @@ class DrawEnvironment(gymnasium.Env):
     def _misbehaves(self):
         is_time = self.clock == self.at_step and not (self.only_odd and self.length % 2 == 0)
         return self.misbehaviour if is_time else ""
+
+    def close(self):
+        CLOSED.append(self)
+        if self.misbehaviour == "raise_at_close":
+            raise OSError("the door is stuck")
 
     def _misshown(self, observation, misbehaviour):
         if misbehaviour == "nan_observation":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -244,6 +245,8 @@ class Answers:
             if request == "make":
                 return self._make(message), {}
             if request == "forget":
+                if self._raised:
+                    raise RuntimeError("an environment raised, and may have left this process in any state")
                 self.close()
                 gc.unfreeze()
                 gc.collect()
@@ -254,12 +257,11 @@ class Answers:
                 self._shared.moving[0] = NO_SLOT
 
     def close(self) -> None:
-        """Close the environments; RuntimeError if one raised, and may have left this process in any state."""
-        if self._raised:
-            raise RuntimeError("an environment raised, and may have left this process in any state")
-        while self._slots:
-            self._slots.popitem()[1].close()
-        self._shared, self._description = None, {}
+        """Close all environments, also if one of them raises."""
+        with contextlib.ExitStack() as closings:
+            for slot in self._slots.values():
+                closings.callback(slot.close)
+            self._slots, self._shared, self._description = {}, None, {}
 
     def _make(self, message: dict) -> dict:
         made = [self._made(message) for _ in message["slots"]]

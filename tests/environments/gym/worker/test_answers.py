@@ -12,6 +12,7 @@ from isaaclab_arena.environments.gym.worker.answers import (
     SharedArrays,
     num_bytes,
 )
+from tests.environments.gym import gym_fakes
 from tests.environments.gym.gym_fakes import ID
 
 
@@ -20,8 +21,8 @@ class Asked:
 
     def __init__(self, memory: int, **make_kwargs) -> None:
         self.answers = Answers(memory, lambda error: {"error": str(error)})
-        request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
-        description = self.ask({**request, "slots": [0], "num_slots": 1})
+        self.request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
+        description = self.ask({**self.request, "slots": [0], "num_slots": 1})
         os.ftruncate(memory, num_bytes(description, 1))
         self.shared = SharedArrays(memory, description, 1)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
@@ -46,6 +47,15 @@ def test_what_an_environment_raises_is_told_and_the_others_go_on(memory):
     asked = Asked(memory, misbehaviour="raise", at_step=1)
     assert asked.step() == {"error": "the floor gave way"}
     assert asked.shared.moving[0] == NO_SLOT
+
+
+def test_all_environments_are_closed_also_if_one_of_them_raises(memory):
+    asked = Asked(memory, misbehaviour="raise_at_close")
+    asked.ask({**asked.request, "slots": [1, 2], "num_slots": 3})
+    gym_fakes.CLOSED.clear()
+    with pytest.raises(OSError, match="the door is stuck"):
+        asked.answers.close()
+    assert len({id(each) for each in gym_fakes.CLOSED}) == 3
 
 
 def test_pictures_that_nobody_wants_do_not_travel(memory):
