@@ -7,7 +7,7 @@ from isaaclab_arena.workers import program
 
 
 def read_from(data: bytes) -> Callable[[int], bytes]:
-    """Return what hands out bytes as `program.decode` asks for them."""
+    """Reader that returns as many bytes as `program.decode` asks for."""
     position = 0
 
     def read_exactly(size: int) -> bytes:

@@ -23,12 +23,12 @@ def status_of(**changes) -> RankStatus:
 
 
 def steps(num_running: int) -> tuple[Any, Any]:
-    """Return what an observer gets in a step of so many env slots."""
+    """Transition that an observer gets in a step of so many env slots."""
     return None, SimpleNamespace(num_running=num_running)
 
 
 def ended(success: bool | None) -> tuple[Any, Any]:
-    """Return what an observer gets at an episode's end: an error if success was not measured."""
+    """Record that an observer gets at an episode's end: an error if success was not measured."""
     outcome = {True: Outcome.SUCCESS, False: Outcome.FAILURE, None: Outcome.ERROR}[success]
     return None, SimpleNamespace(success=success, outcome=outcome)
 
