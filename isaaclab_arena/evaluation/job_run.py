@@ -233,6 +233,7 @@ class JobRun:
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
+        wall_s = watch.elapsed_s()
         return JobReport(
             job=self.job.config.name,
             rank=settings.context.rank,
@@ -242,13 +243,13 @@ class JobRun:
             status=status or (ReportedStatus.FAILED if error else ended),
             started_at=self._started_at,
             ended_at=now(),
-            wall_s=watch.elapsed_s(),
+            wall_s=wall_s,
             build_s=watch.seconds[Phase.BUILD],
             simulate_s=watch.seconds[Phase.SIMULATE],
             policy_s=watch.seconds[Phase.POLICY],
             render_s=watch.seconds[Phase.RENDER],
             record_s=watch.seconds[Phase.RECORD],
-            idle_s=watch.idle_s(),
+            idle_s=max(0.0, wall_s - sum(watch.seconds.values())),
             start_up=self.start_up.start_up(),
             env_steps=self.start_up.env_steps,
             pictures_drawn=self._pictures_drawn,

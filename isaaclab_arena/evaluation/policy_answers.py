@@ -58,10 +58,6 @@ class Stopwatch:
         """Return the seconds since the stopwatch was made, without its rests."""
         return (self._rests_since or time.perf_counter()) - self._started
 
-    def idle_s(self) -> float:
-        """Return the seconds of `elapsed_s` that belong to no phase."""
-        return max(0.0, self.elapsed_s() - sum(self.seconds.values()))
-
 
 class _Block:
     """A `with` block whose time is counted; see `Stopwatch.measure`."""

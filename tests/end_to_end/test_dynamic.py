@@ -69,11 +69,12 @@ def start_ranks(directory: Path, *options: object, ranks: int = 2) -> list[subpr
 
 
 def committed(output: Path, rank: int | str = "") -> Counter[tuple[str, int]]:
-    """Count the commit lines of each episode."""
+    """Count the commit lines of each episode. A line that a running process has begun to write does not count yet."""
     lines = [
         json.loads(line)
         for path in output.glob(f"*/episode_results_rank{rank}*.jsonl")
-        for line in path.read_text().splitlines()
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
     ]
     return Counter((line["job_name"], line["episode_index"]) for line in lines)
 

@@ -37,11 +37,12 @@ def evaluate(directory: Path, *arguments: object, ranks: int = 1, **changes) -> 
 
 
 def committed(output_directory: Path) -> Counter[tuple[str, int]]:
-    """Count the commit lines of each episode."""
+    """Count the commit lines of each episode. A line that a running process has begun to write does not count yet."""
     lines = [
         json.loads(line)
         for path in output_directory.glob("*/episode_results_rank*.jsonl")
-        for line in path.read_text().splitlines()
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
     ]
     return Counter((line["job_name"], line["episode_index"]) for line in lines)
 

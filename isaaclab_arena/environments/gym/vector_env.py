@@ -1,5 +1,6 @@
 """An environment as Gymnasium shows it, vectorised or single, for users who bring a loop of their own."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -175,7 +176,10 @@ class EnvironmentVectorEnv(VectorEnv):
 
 
 class SingleEnv(gymnasium.Env):
-    """Presents an environment with one env slot as a `gymnasium.Env`; ``info`` holds plain bools and numbers."""
+    """Presents an environment with one env slot as a `gymnasium.Env`; ``info`` holds plain bools and numbers.
+
+    A metric that the episode does not have yet is left out of it.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as Gymnasium declares it
 
@@ -199,8 +203,10 @@ class SingleEnv(gymnasium.Env):
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make one control step of ``action`` (action_dim,); an episode whose physics diverged counts as truncated."""
         observation, reward, terminated, truncated, info = self._vector_env.step(np.asarray(action, np.float32)[None])
-        told = {name: values[0].item() for name, values in info.items()}
-        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
+        numbers = {name: values[0].item() for name, values in info.items()}
+        # Gymnasium's checker compares `info` for equality, and NaN, a metric without a value yet, equals nothing.
+        measured = {name: number for name, number in numbers.items() if not math.isnan(number)}
+        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), measured
 
     def render(self) -> np.ndarray:
         """Return the viewport's picture (height, width, 3), uint8; KeyError if the environment cannot be filmed."""
