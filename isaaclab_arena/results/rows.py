@@ -28,7 +28,7 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
-from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.contents import Contents, one_hash
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
 from isaaclab_arena.storage.reports import (
@@ -151,7 +151,7 @@ class JobEvidence:
             failed=next((report for report in latest if report.error), None),
             promise=self._promise(indices),
             checkpoint=self.contents and self.contents.checkpoint,
-            policy_sha256=UNKNOWN if self.contents is None else self.contents.policy_sha256,
+            policy_sha256=UNKNOWN if self.contents is None else one_hash(self.contents.policy),
             saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
             simulation=simulation([self]) if is_of_another_package([self]) else {},
         )  # fmt: skip
@@ -363,7 +363,7 @@ def environment_sha256(jobs: Sequence[JobEvidence]) -> str | None:
     """Return one hash of the environments of jobs, a single one unchanged; None for those of this package."""
     if not is_of_another_package(jobs):
         return None
-    hashes = {UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs} - {None}
+    hashes = {UNKNOWN if job.contents is None else one_hash(job.contents.environment) for job in jobs} - {None}
     if UNKNOWN in hashes:
         return UNKNOWN
     ordered = sorted(each for each in hashes if each is not None)

@@ -58,31 +58,6 @@ _HEADER_BYTES = 4096
 _MANY_AND_TOO_BIG = "declares more than its file has room for"
 
 
-class ReadingBudget:
-    """The remaining bytes and members that may be read from one file."""
-
-    def __init__(self, file_bytes: int) -> None:
-        self._members = file_bytes // MIN_MEMBER_BYTES
-        self._plain_bytes = file_bytes
-        self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
-
-    def spend_members(self, number: int, place: str) -> None:
-        """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
-        self._members -= number
-        if self._members < 0:
-            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
-
-    def spend_array(self, dataset: h5py.h5d.DatasetID, place: str) -> None:
-        """Count an array before a read. StorageError if a file's arrays exceed its size; see `check_array`."""
-        num_bytes, is_filtered = check_array(dataset, place)
-        if is_filtered:
-            self._expanded_bytes -= num_bytes
-        else:
-            self._plain_bytes -= num_bytes
-        if min(self._expanded_bytes, self._plain_bytes) < 0:
-            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: arrays share what they hold")
-
-
 def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
     """Return the bytes of a read, and True if they are compressed. StorageError if the dataset is unsafe to read."""
     # Unsafe: not numeric, stored in other files, or larger than its stored bytes allow. No value is read here.
@@ -191,7 +166,10 @@ class OpenRecording:
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.path = path
-        self._budget = ReadingBudget(path.stat().st_size)
+        # The distinct members and the bytes that the file has room for, less those that were read.
+        file_bytes = path.stat().st_size
+        self._members, self._plain_bytes = file_bytes // MIN_MEMBER_BYTES, file_bytes
+        self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
         data = member(file.id, DATA_GROUP.encode())
         if not isinstance(data, h5py.h5g.GroupID):
             raise DamagedFileError(f"{path} is no recording: it has no group /{DATA_GROUP}")
@@ -222,10 +200,16 @@ class OpenRecording:
         text = self.attributes(self.data).get("env_args", "{}")
         return episode_file.parsed_mapping(text, f"{self.path}: env_args")
 
+    def _spend_members(self, number: int, place: str) -> None:
+        """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
+        self._members -= number
+        if self._members < 0:
+            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
+
     def attributes(self, group: h5py.h5g.GroupID) -> dict[str, AttributeValue]:
         """Return the attributes of a group that are scalar strings or numbers."""
         number = h5py.h5a.get_num_attrs(group)
-        self._budget.spend_members(number, place(group))
+        self._spend_members(number, place(group))
         values = {}
         for index in range(number):
             attribute = h5py.h5a.open(group, index=index)
@@ -267,7 +251,7 @@ class OpenRecording:
         if prefix.count("/") > MAX_DEPTH:
             raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
         for name in group.__iter__() or ():
-            self._budget.spend_members(1, str(self.path))
+            self._spend_members(1, str(self.path))
             item = member(group, name)
             path = prefix + name.decode(errors="replace")
             if isinstance(item, h5py.h5d.DatasetID):
@@ -277,7 +261,14 @@ class OpenRecording:
 
     def array(self, dataset: h5py.h5d.DatasetID) -> np.ndarray:
         """Return the values of a dataset."""
-        self._budget.spend_array(dataset, place(dataset))
+        # StorageError if the arrays that were read exceed the size of the file; see `check_array`.
+        num_bytes, is_filtered = check_array(dataset, place(dataset))
+        if is_filtered:
+            self._expanded_bytes -= num_bytes
+        else:
+            self._plain_bytes -= num_bytes
+        if min(self._expanded_bytes, self._plain_bytes) < 0:
+            raise DamagedFileError(f"{place(dataset)} {_MANY_AND_TOO_BIG}: arrays share what they hold")
         array = np.empty(dataset.shape, dataset.dtype)
         if array.size == 0:
             return array
@@ -314,25 +305,18 @@ class EpisodeExaminer:
         """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
         # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
         if self.template is not None and len(episode_indices) == 1:
-            attributes = self._examine_part(path, episode_indices[0], self.template)
-            if attributes is not None:
-                return [attributes]
+            content = read_whole(path)
+            block = episode_file.block_of(content)
+            if block is not None and block.episode_index == episode_indices[0]:
+                whole = self.template.read(content, block.origin + block.group_offset)
+                if whole is not None:
+                    return [whole.attributes]
+            # The bytes of the whole file are released before HDF5 reads it.
+            del content, block
         with self.opened(path) as recording:
             content = mapped(path)
             indices = told(episode_indices, "checking", path.name)
             return [self._examined(recording, index, content) for index in indices]
-
-    def _examine_part(
-        self, path: Path, episode_index: int, template: EpisodeTemplate
-    ) -> dict[str, AttributeValue] | None:
-        """Return the attributes of an episode in a file of its own, None if only HDF5 can read it."""
-        # The bytes of the whole file are released before HDF5 reads it.
-        content = read_whole(path)
-        block = episode_file.block_of(content)
-        if block is None or block.episode_index != episode_index:
-            return None
-        whole = template.read(content, block.origin + block.group_offset)
-        return None if whole is None else whole.attributes
 
     def _examined(
         self, recording: OpenRecording, episode_index: int, content: memoryview

@@ -21,15 +21,11 @@ Value = TypeVar("Value")
 def _as_dict(value: Any) -> dict[str, Any]:
     """Return a dataclass as a dict of its fields, for the JSON encoder."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: getattr(value, name) for name in _field_names(type(value))}
+        return {field.name: getattr(value, field.name) for field in _fields(type(value))}
     raise TypeError(f"{type(value).__name__} is not a value of JSON")
 
 
-@cache
-def _field_names(dataclass: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(dataclass))
-
-
+_fields: Callable[[Any], tuple[dataclasses.Field[Any], ...]] = cache(dataclasses.fields)
 _LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_as_dict)
 # JSON itself escapes only control characters below a space. These also affect a terminal, or end a line.
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
